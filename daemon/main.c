@@ -60,6 +60,7 @@ static int run(const struct config *c)
 	const uint64_t files = machine_files();
 
 	cache_config(c, &options);
+	options.options.slab_files = machine_slab_files(c, files);
 	if (machine_problem(c, why, sizeof why))
 		return fail("limits", why);
 	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||

@@ -41,7 +41,7 @@ struct kv_attend {
 	struct kv_attend_features features; /* all zeroes: none */
 };
 
-/* Bytes of scratch that kv_attend_run wants for these parameters (at most about 2 MiB); reads the shape
+/* Bytes of scratch that kv_attend_run wants for these parameters (at most about 4 MiB); reads the shape
  * alone, so that the data pointers may still be NULL. 0 if the shape is unsound: kv_attend_run will say
  * why. */
 size_t kv_attend_scratch(const struct kv_attend *a);

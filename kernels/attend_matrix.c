@@ -10,7 +10,7 @@
 
 enum {
 	LANES = 8,         /* floats of a vec8 */
-	MATRIX_COLS = 32,  /* columns of the matrix kernel come in multiples of it; so do head dims */
+	MATRIX_COLS = 32,  /* columns of scores come in multiples of it */
 };
 
 typedef float vec8 __attribute__((vector_size(32), may_alias));
@@ -33,7 +33,7 @@ KV_INLINE void panel(unsigned rows, unsigned vecs, uint32_t depth, const float *
 			*(vec8 *)(c + r * ldc + j * LANES) = sum[r][j];
 }
 
-/* c[rows][cols] += a[rows][depth] b[depth][cols]; cols is a multiple of MATRIX_COLS. */
+/* c[rows][cols] += a[rows][depth] b[depth][cols]; cols is a multiple of 2 * LANES. */
 KV_CLONES static void multiply_add(uint32_t rows, uint32_t cols, uint32_t depth, const float *a, size_t lda,
 				   const float *b, size_t ldb, float *c, size_t ldc)
 {
@@ -42,9 +42,14 @@ KV_CLONES static void multiply_add(uint32_t rows, uint32_t cols, uint32_t depth,
 	for (; r + 4 <= rows; r += 4)
 		for (uint32_t j = 0; j < cols; j += 2 * LANES)
 			panel(4, 2, depth, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc);
-	for (; r < rows; r++)
-		for (uint32_t j = 0; j < cols; j += 4 * LANES)
+	for (; r < rows; r++) {
+		uint32_t j = 0;
+
+		for (; j + 4 * LANES <= cols; j += 4 * LANES)
 			panel(1, 4, depth, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc);
+		if (j < cols)
+			panel(1, 2, depth, a + r * lda, lda, b + j, ldb, c + r * ldc + j, ldc);
+	}
 }
 
 /* Transposes eight vectors in registers. */

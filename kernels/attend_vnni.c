@@ -99,7 +99,7 @@ static void queries(const struct kv_lane_order *k, enum kv_format f, uint32_t d,
 {
 	uint32_t all = kv_lane_rows(rows), n, count = word_count(f);
 	struct pair *to = (struct pair *)out;
-	int x[KV_HEAD_DIM_MAX];
+	int x[KV_LANE_DIM_MAX];
 
 	if (!by_bytes(f)) {
 		kv_lane_queries(k, f, d, rows, q, out, row);

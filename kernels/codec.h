@@ -10,8 +10,6 @@
 
 #include "kernels/format.h"
 
-enum { KV_HEAD_DIM_MAX = 256 };
-
 #define KV_FINITE_MAX 65504.0f   /* the largest finite fp16 */
 #define KV_BF16_MAX 0x1.fep127f  /* the largest finite bf16 */
 
@@ -25,8 +23,8 @@ enum kv_dtype {
 
 size_t kv_dtype_bytes(enum kv_dtype t);
 
-/* Rotates in place: x <- H (signs * x), H the unnormalised Hadamard matrix of order d (Sylvester
- * for powers of two, H12 (x) Sylvester for 96 and 192). d is a legal head dim. */
+/* Rotates in place: x <- H (signs * x), H the unnormalised Hadamard matrix of order d (Sylvester for powers of two, H12
+ * (x) Sylvester for 96 and 192, H20 (x) Sylvester of order 4 for 80, H28 (x) that for 112). d is a legal head dim. */
 void kv_rotate(float *x, uint32_t d);
 
 /* The inverse of kv_rotate: x <- signs * (H^T x) / d. */
@@ -42,7 +40,7 @@ int kv_rotation_sign(uint32_t d, uint32_t i);
  *   int4_pth  fp32 with the zero point in its 4 low bits:        x = (code - zero) * float(bits & ~15)
  *   tq*       fp16, ||x|| / ||values||, times half-integers:     x = value(code) * scale   (codebook.h)
  * NaN is taken as 0. What is beyond +-KV_FINITE_MAX, infinities too, saturates there (bf16: at its own largest
- * number; tq* and int4_pth rounded to bf16: at 256 times KV_FINITE_MAX, for rotation makes values larger), so no
+ * number; tq* and int4_pth rounded to bf16: at 512 times KV_FINITE_MAX, for rotation makes values larger), so no
  * code is undefined and none decodes to a non-finite float. A zero vector has scale 0 and decodes to zeros
  * (int4_pth: scale 1e-6, as in vLLM). Vectors so short that their fp16 scale is subnormal (tq4: ||x||
  * below 2.6e-3 before the rotation) lose precision, and below 1.2e-6 become zeros. */

@@ -13,8 +13,9 @@
 
 enum { L = 16, TOKENS = KV_ATOM_TOKENS, D_MAX = KV_HEAD_DIM_MAX };
 
+/* Vectors of d floats, one after the other. */
 struct rows {
-	float x[TOKENS][D_MAX] __attribute__((aligned(64)));
+	float x[TOKENS * D_MAX] __attribute__((aligned(64)));
 };
 
 /* ---- in and out ---- */
@@ -110,7 +111,7 @@ LANES_FN void load_rows_of(enum kv_dtype dtype, uint32_t d, uint32_t n, const vo
 {
 	for (uint32_t t = 0; t < n; t++)
 		for (uint32_t i = 0; i < d; i += L)
-			floats_store(to->x[t] + i, cleaned(element_load(dtype, src, t * stride + i), limit));
+			floats_store(to->x + t * d + i, cleaned(element_load(dtype, src, t * stride + i), limit));
 }
 
 static void load_rows(enum kv_dtype dtype, uint32_t d, uint32_t n, const void *src, size_t stride, float limit,
@@ -128,29 +129,30 @@ static void load_rows(enum kv_dtype dtype, uint32_t d, uint32_t n, const void *s
 	}
 }
 
-LANES_FN void store_rows_of(enum kv_dtype dtype, uint32_t wide, uint32_t n, const struct rows *from, void *dst,
-			    size_t stride)
+LANES_FN void store_rows_of(enum kv_dtype dtype, uint32_t d, uint32_t wide, uint32_t n, const struct rows *from,
+			    void *dst, size_t stride)
 {
 	for (uint32_t t = 0; t < n; t++)
 		for (uint32_t i = 0; i < wide; i += L)
-			element_store(dtype, dst, t * stride + i, floats_load(from->x[t] + i));
+			element_store(dtype, dst, t * stride + i, floats_load(from->x + t * d + i));
 }
 
-static void store_rows(enum kv_dtype dtype, uint32_t wide, uint32_t n, const struct rows *from, void *dst,
+/* The first `wide` dims. */
+static void store_rows(enum kv_dtype dtype, uint32_t d, uint32_t wide, uint32_t n, const struct rows *from, void *dst,
 		       size_t stride)
 {
 	switch (dtype) {
 	case KV_DTYPE_F16:
-		store_rows_of(KV_DTYPE_F16, wide, n, from, dst, stride);
+		store_rows_of(KV_DTYPE_F16, d, wide, n, from, dst, stride);
 		break;
 	case KV_DTYPE_BF16:
-		store_rows_of(KV_DTYPE_BF16, wide, n, from, dst, stride);
+		store_rows_of(KV_DTYPE_BF16, d, wide, n, from, dst, stride);
 		break;
 	case KV_DTYPE_E4M3:
-		store_rows_of(KV_DTYPE_E4M3, wide, n, from, dst, stride);
+		store_rows_of(KV_DTYPE_E4M3, d, wide, n, from, dst, stride);
 		break;
 	case KV_DTYPE_F32:
-		store_rows_of(KV_DTYPE_F32, wide, n, from, dst, stride);
+		store_rows_of(KV_DTYPE_F32, d, wide, n, from, dst, stride);
 		break;
 	}
 }
@@ -205,6 +207,43 @@ LANES_FN void unrotate_row(unsigned vectors, const uint32_t *flips, float *row)
 	}
 }
 
+/* 512 dims: Sylvester's matrix within each half, then between the halves. */
+LANES_FN void sylvester_512(float *row)
+{
+	floats x[L];
+
+	for (unsigned half = 0; half < 2; half++) {
+		float *own = row + half * L * L;
+
+		UNROLL for (unsigned v = 0; v < L; v++)
+			x[v] = floats_load(own + v * L);
+		sylvester(L, x);
+		UNROLL for (unsigned v = 0; v < L; v++)
+			floats_store(own + v * L, x[v]);
+	}
+	for (unsigned v = 0; v < L; v++) {
+		floats a = floats_load(row + v * L), b = floats_load(row + (v + L) * L);
+
+		exchange(&a, &b);
+		floats_store(row + v * L, a);
+		floats_store(row + (v + L) * L, b);
+	}
+}
+
+LANES_FN void rotate_row_512(bool back, const uint32_t *flips, float *row)
+{
+	floats scale = floats_all(1.0f / 512);
+
+	for (unsigned i = 0; i < 512 && !back; i += L)
+		floats_store(row + i, floats_of(words_xor(words_of(floats_load(row + i)), words_load(flips + i))));
+	sylvester_512(row);
+	for (unsigned i = 0; i < 512 && back; i += L) {
+		words x = words_of(floats_mul(floats_load(row + i), scale));
+
+		floats_store(row + i, floats_of(words_xor(x, words_load(flips + i))));
+	}
+}
+
 /* 12 rows of m (8 or 16) floats by H12, or its transpose with `back`, over the rows, then Sylvester within each. */
 LANES_FN void twelve(unsigned m, bool back, const float *x, floats y[12])
 {
@@ -251,7 +290,7 @@ static void rotate_rows(uint32_t d, uint32_t n, bool back, struct rows *rows)
 
 	kv_rotation_flips(d, flips);
 	for (uint32_t t = 0; t < n; t++) {
-		float *x = rows->x[t];
+		float *x = rows->x + t * d;
 
 		if (d == 64)
 			back ? unrotate_row(4, flips, x) : rotate_row(4, flips, x);
@@ -259,6 +298,10 @@ static void rotate_rows(uint32_t d, uint32_t n, bool back, struct rows *rows)
 			back ? unrotate_row(8, flips, x) : rotate_row(8, flips, x);
 		else if (d == 256)
 			back ? unrotate_row(16, flips, x) : rotate_row(16, flips, x);
+		else if (d == 512)
+			rotate_row_512(back, flips, x);
+		else if (d == 80 || d == 112)
+			back ? kv_unrotate(x, d) : kv_rotate(x, d);
 		else if (d == 96)
 			back ? rotate_twelve(8, true, flips, x) : rotate_twelve(8, false, flips, x);
 		else
@@ -277,7 +320,7 @@ static void lengths(uint32_t d, uint32_t n, const struct rows *rows, float lengt
 		floats squares = floats_zero();
 
 		for (uint32_t i = 0; i < d; i += L) {
-			floats x = floats_load(rows->x[t] + i);
+			floats x = floats_load(rows->x + t * d + i);
 
 			squares = floats_add(squares, floats_mul(x, x));
 		}
@@ -321,7 +364,7 @@ static void codebook_rows(enum kv_format f, uint32_t d, uint32_t n, const struct
 		square[j] = (uint32_t)(4 * c->magnitude[j] * c->magnitude[j]);
 	}
 	for (uint32_t t = 0; t < n; t++) {
-		const float *x = rows->x[t];
+		const float *x = rows->x + t * d;
 		floats limits = floats_mul(floats_load(between), floats_all(step[t]));
 		uint8_t *to = codes + t * d;
 
@@ -338,7 +381,7 @@ static void codebook_rows(enum kv_format f, uint32_t d, uint32_t n, const struct
 static void fp8_rows(uint32_t d, uint32_t n, const struct rows *rows, uint8_t *codes, uint32_t *scales)
 {
 	for (uint32_t t = 0; t < n; t++) {
-		const float *x = rows->x[t];
+		const float *x = rows->x + t * d;
 		floats largest = floats_zero(), step;
 		float least;
 		uint16_t h;
@@ -366,7 +409,7 @@ static float int4_rounded(float x, float inverse, float zero)
 static void int4_rows(uint32_t d, uint32_t n, const struct rows *rows, uint8_t *codes, uint32_t *scales)
 {
 	for (uint32_t t = 0; t < n; t++) {
-		const float *x = rows->x[t];
+		const float *x = rows->x + t * d;
 		floats low = floats_load(x), high = low;
 		float scale, inverse;
 		uint32_t zero;
@@ -394,7 +437,8 @@ static void bf16_rows(uint32_t d, uint32_t n, struct rows *rows)
 {
 	for (uint32_t t = 0; t < n; t++)
 		for (uint32_t i = 0; i < d; i += L)
-			floats_store(rows->x[t] + i, floats_of(words_shl(bf16_of(floats_load(rows->x[t] + i)), 16)));
+			floats_store(rows->x + t * d + i,
+				floats_of(words_shl(bf16_of(floats_load(rows->x + t * d + i)), 16)));
 }
 
 /* What passes fp16 is taken as its largest number. */
@@ -404,8 +448,8 @@ static void half_rows(uint32_t d, uint32_t n, struct rows *rows)
 
 	for (uint32_t t = 0; t < n; t++)
 		for (uint32_t i = 0; i < d; i += L) {
-			floats_store_half(halves, floats_load(rows->x[t] + i));
-			floats_store(rows->x[t] + i, cleaned(floats_half(halves), KV_FINITE_MAX));
+			floats_store_half(halves, floats_load(rows->x + t * d + i));
+			floats_store(rows->x + t * d + i, cleaned(floats_half(halves), KV_FINITE_MAX));
 		}
 }
 
@@ -415,9 +459,9 @@ static void raw_rows(enum kv_format f, uint32_t d, uint32_t n, const struct rows
 	for (uint32_t t = 0; t < n; t++) {
 		for (uint32_t i = 0; i < d; i += L)
 			if (f == KV_F16)
-				floats_store_half(codes + t * d + i, floats_load(rows->x[t] + i));
+				floats_store_half(codes + t * d + i, floats_load(rows->x + t * d + i));
 			else
-				words_store_halves(codes + t * d + i, bf16_of(floats_load(rows->x[t] + i)));
+				words_store_halves(codes + t * d + i, bf16_of(floats_load(rows->x + t * d + i)));
 		scales[t] = 0;
 	}
 }
@@ -532,9 +576,9 @@ static bool dequantise(enum kv_format f, uint32_t d, uint32_t n, const void *row
 	if (!known(f))
 		return false;
 	for (uint32_t t = 0; t < n; t++)
-		row_values(f, d, (const uint8_t *)rows + t * d * code_bytes, scales[t], x.x[t]);
+		row_values(f, d, (const uint8_t *)rows + t * d * code_bytes, scales[t], x.x + t * d);
 	if (unrotate)
 		rotate_rows(d, n, true, &x);
-	store_rows(dtype, wide, n, &x, dst, stride);
+	store_rows(dtype, d, wide, n, &x, dst, stride);
 	return true;
 }

@@ -33,9 +33,32 @@ bool kv_format_parse(const char *name, enum kv_format *out)
 	return false;
 }
 
+unsigned kv_head_dim_index(uint32_t d)
+{
+#define DIM(n) n,
+	static const uint32_t dims[KV_HEAD_DIM_COUNT] = {KV_HEAD_DIMS(DIM)};
+#undef DIM
+	unsigned i = 0;
+
+	while (i < KV_HEAD_DIM_COUNT && dims[i] != d)
+		i++;
+	return i;
+}
+
 bool kv_head_dim_ok(uint32_t d)
 {
-	return d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
+	return kv_head_dim_index(d) < KV_HEAD_DIM_COUNT;
+}
+
+static bool of_second_version(uint32_t d)
+{
+	return d == 80 || d == 112 || d == 512;
+}
+
+uint32_t kv_rotation_version(uint32_t head_dim_k, uint32_t head_dim_v)
+{
+	return of_second_version(head_dim_k) || of_second_version(head_dim_v) ? KV_ROTATION_VERSION_2
+									      : KV_ROTATION_VERSION;
 }
 
 static const char *shape_problem(const struct kv_layout *l)
@@ -49,16 +72,17 @@ static const char *shape_problem(const struct kv_layout *l)
 	if (l->first_head > l->total_heads || l->heads > l->total_heads - l->first_head)
 		return "first_head + heads exceeds total_heads";
 	if (!kv_head_dim_ok(l->head_dim_k))
-		return "head_dim_k must be 64, 96, 128, 192 or 256";
+		return "head_dim_k must be " KV_HEAD_DIM_NAMES;
 	if (!kv_head_dim_ok(l->head_dim_v))
-		return "head_dim_v must be 64, 96, 128, 192 or 256";
+		return "head_dim_v must be " KV_HEAD_DIM_NAMES;
 	if (l->block_tokens == 0 || l->block_tokens % KV_ATOM_TOKENS ||
 	    l->block_tokens > KV_BLOCK_TOKENS_MAX)
 		return "block_tokens must be a multiple of 16, 16 to 256";
 	return NULL;
 }
 
-_Static_assert(KV_ROTATION_VERSION == 1 && KV_CODEBOOK_VERSION == 1 && KV_LAYOUT_VERSION == 1, "they are told below");
+_Static_assert(KV_ROTATION_VERSION == 1 && KV_ROTATION_VERSION_2 == 2 && KV_CODEBOOK_VERSION == 1
+	&& KV_LAYOUT_VERSION == 1, "they are told below");
 
 const char *kv_layout_problem(const struct kv_layout *l)
 {
@@ -72,8 +96,8 @@ const char *kv_layout_problem(const struct kv_layout *l)
 		return "v_format is not a format of this version";
 	if (l->v_format == KV_NONE && l->head_dim_v > l->head_dim_k)
 		return "V of format none is a view of K, so head_dim_v must not exceed head_dim_k";
-	if (l->rotation_version != KV_ROTATION_VERSION)
-		return "rotation_version is not the one of this build, 1";
+	if (l->rotation_version != kv_rotation_version(l->head_dim_k, l->head_dim_v))
+		return "rotation_version is not the one of this build: 2 with a head dim of 80, 112 or 512, else 1";
 	if (l->codebook_version != KV_CODEBOOK_VERSION)
 		return "codebook_version is not the one of this build, 1";
 	if (l->layout_version != KV_LAYOUT_VERSION)

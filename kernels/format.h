@@ -29,7 +29,8 @@ enum {
 	KV_HEADS_MAX = 1024,
 	KV_LAYOUT_VERSION = 1,    /* version of the order of bytes described here */
 	KV_CODEBOOK_VERSION = 1,  /* version of the tq codebooks */
-	KV_ROTATION_VERSION = 1,  /* version of the sign vectors of the randomized Hadamard rotation */
+	KV_ROTATION_VERSION = 1,  /* version of the randomized Hadamard rotation of head dims 64, 96, 128, 192, 256 */
+	KV_ROTATION_VERSION_2 = 2, /* the same, and that of 80, 112, 512 (kv_rotation_version) */
 	KV_FINGERPRINT_BYTES = 32,
 };
 
@@ -116,8 +117,23 @@ static inline bool kv_format_rounds(enum kv_format f)
 /* Parses a format's name ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
 bool kv_format_parse(const char *name, enum kv_format *out);
 
-/* True for 64, 96, 128, 192, 256. */
+/* The head dims, as dim(D) for each, in order of size. Every one is a multiple of 16. */
+#define KV_HEAD_DIMS(dim) dim(64) dim(80) dim(96) dim(112) dim(128) dim(192) dim(256) dim(512)
+#define KV_COUNT_(d) +1
+enum { KV_HEAD_DIM_COUNT = 0 KV_HEAD_DIMS(KV_COUNT_), KV_HEAD_DIM_MAX = 512 };
+#undef KV_COUNT_
+
+/* For messages. */
+#define KV_HEAD_DIM_NAMES "64, 80, 96, 112, 128, 192, 256 or 512"
+
+/* The number of a head dim in KV_HEAD_DIMS; KV_HEAD_DIM_COUNT for what is none. */
+unsigned kv_head_dim_index(uint32_t d);
 bool kv_head_dim_ok(uint32_t d);
+
+/* The rotation version of a layout with these head dims: KV_ROTATION_VERSION_2 if one of them is 80, 112 or 512, which
+ * version 1 does not have, else KV_ROTATION_VERSION. Version 2 rotates the other dims as version 1 does, so that
+ * layouts without a new dim keep their ids. */
+uint32_t kv_rotation_version(uint32_t head_dim_k, uint32_t head_dim_v);
 
 struct kv_layout {
 	uint8_t fingerprint
@@ -128,7 +144,8 @@ struct kv_layout {
 	uint32_t block_tokens;                     /* a multiple of 16, at most KV_BLOCK_TOKENS_MAX */
 	enum kv_format k_format, v_format;
 	uint32_t window;                           /* sliding window in tokens, 0 for full attention */
-	uint32_t rotation_version, codebook_version, layout_version;
+	uint32_t rotation_version;                 /* kv_rotation_version(head_dim_k, head_dim_v) */
+	uint32_t codebook_version, layout_version;
 	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
 };
 

@@ -5,16 +5,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SIDES = 2, DIMS = 5, LOAD_BYTES = 64, VECTOR_BYTES = 512, TOKENS = KV_ATOM_TOKENS };
+enum { SIDES = 2, DIMS = KV_HEAD_DIM_COUNT, LOAD_BYTES = 64, VECTOR_BYTES = 512, TOKENS = KV_ATOM_TOKENS };
 
 static struct kv_lane_order tables[KV_FORMAT_COUNT][SIDES][DIMS];
 static atomic_bool ready[KV_FORMAT_COUNT][SIDES][DIMS];
 static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
-
-static unsigned dim_index(uint32_t d)
-{
-	return d == 256 ? 4 : d == 192 ? 3 : d == 128 ? 2 : d == 96 ? 1 : 0;
-}
 
 /* Bytes that a lane of the tensor core has in the first plane; those of a second one follow from it. */
 static uint32_t lane_bytes(enum kv_format f, uint32_t d)
@@ -70,10 +65,10 @@ static void fill(struct kv_lane_order *o, enum kv_format f, enum kv_side side, u
 
 const struct kv_lane_order *kv_lane_order(enum kv_format f, enum kv_side side, uint32_t d)
 {
-	unsigned i = dim_index(d);
+	unsigned i = kv_head_dim_index(d);
 	struct kv_lane_order *o = &tables[f][side][i];
 
-	if (kv_lane_fields(f) == 0 || lane_bytes(f, d) % 16)
+	if (kv_lane_fields(f) == 0 || lane_bytes(f, d) % 16 || d % 32 || d > KV_LANE_DIM_MAX)
 		return NULL;
 	if (!atomic_load_explicit(&ready[f][side][i], memory_order_acquire)) {
 		pthread_mutex_lock(&filling);

@@ -16,8 +16,10 @@ enum {
 	KV_LANES = 16,
 	KV_LANE_FIELDS_MAX = 16,                  /* fields of a load */
 	KV_LANE_CLASSES_MAX = 4,
-	KV_LANE_Q_MAX = KV_HEAD_DIM_MAX / 8,      /* loads of one g times fields */
-	KV_LANE_SUMS_MAX = KV_HEAD_DIM_MAX * 8 / KV_LANES,
+	KV_LANE_DIM_MAX = 256,
+		/* what has lanes: 15 bits of a query times 8 of a value fit a sum of 32 */
+	KV_LANE_Q_MAX = KV_LANE_DIM_MAX / 8,      /* loads of one g times fields */
+	KV_LANE_SUMS_MAX = KV_LANE_DIM_MAX * 8 / KV_LANES,
 };
 
 struct kv_lane_order {
@@ -32,7 +34,8 @@ struct kv_lane_order {
 };
 
 /* NULL where the format's planes have no whole vectors at this head dim (d = 96: all of 4 bits and less;
- * 2 and 3 bits: 64 and 192 as well), and for a format without fields: attention then decodes it. */
+ * 2 and 3 bits: 64 and 192 as well), for the dims 80, 112 and 512, and for a format without fields: attention then
+ * decodes it. */
 const struct kv_lane_order *kv_lane_order(enum kv_format f, enum kv_side side, uint32_t d);
 
 /* The numbers of sums and classes of V and, of a field, which it belongs to. */

@@ -8,7 +8,7 @@
 #include "kernels/places.h"
 #include "kernels/simd.h"
 
-enum { WIDTHS = 5, SIDES = 2, DIMS = 5 };
+enum { WIDTHS = 5, SIDES = 2, DIMS = KV_HEAD_DIM_COUNT };
 
 static struct kv_plane_order tables[WIDTHS][SIDES][DIMS];
 static atomic_bool ready[WIDTHS][SIDES][DIMS];
@@ -17,11 +17,6 @@ static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
 static unsigned width_index(unsigned width)
 {
 	return width == 16 ? 4 : width == 8 ? 3 : width == 4 ? 2 : width == 2 ? 1 : 0;
-}
-
-static unsigned dim_index(uint32_t d)
-{
-	return d == 256 ? 4 : d == 192 ? 3 : d == 128 ? 2 : d == 96 ? 1 : 0;
 }
 
 /* Bytes are numbered by the smallest dim in them, which gives every token the same dims in byte k. */
@@ -49,7 +44,7 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 					byte_of[at] = (uint16_t)++known;
 				}
 				o->dim[byte_of[at] - 1][width == 16 ? 0 : p[i].shift / width] =
-					(uint8_t)dim;
+					(uint16_t)dim;
 			}
 		}
 		assert(known == o->bytes);
@@ -63,7 +58,7 @@ static bool is_run(const struct kv_plane_order *o, unsigned width, uint32_t k, u
 		return false;
 	for (uint32_t i = 0; i < run; i++)
 		for (uint32_t q = 0; q < 8 / width; q++)
-			if (o->dim[k + i][q] != (uint8_t)(o->dim[k][0] + q * run + i))
+			if (o->dim[k + i][q] != o->dim[k][0] + q * run + i)
 				return false;
 	return true;
 }
@@ -114,7 +109,7 @@ static bool are_words(const struct kv_plane_order *o, unsigned width, enum kv_si
 
 const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, uint32_t d)
 {
-	unsigned w = width_index(width), i = dim_index(d);
+	unsigned w = width_index(width), i = kv_head_dim_index(d);
 	struct kv_plane_order *o = &tables[w][side][i];
 
 	if (!atomic_load_explicit(&ready[w][side][i], memory_order_acquire)) {

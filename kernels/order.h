@@ -24,7 +24,7 @@ struct kv_plane_order {
 	/* offset of byte k of a token in the plane */
 	uint16_t at[KV_ATOM_TOKENS][KV_PLANE_BYTES_MAX];
 	/* dim of field q (bits q * width ..) of byte k, of any token */
-	uint8_t dim[KV_PLANE_BYTES_MAX][8];
+	uint16_t dim[KV_PLANE_BYTES_MAX][8];
 	/* the same by parts; none if they cannot say it */
 	unsigned parts;
 	struct kv_plane_part part[KV_PLANE_PARTS_MAX];

@@ -31,10 +31,11 @@ KV_PLACES_FN uint32_t lane_byte_at(uint32_t lane_bytes, uint32_t lane, uint32_t 
 /* K, 1 to 8 bits. A lane's words come in pairs, token g then token g + 8; a pair holds `fields`
  * groups of 16 dims, of which the lane has 4t .. 4t + 3. When two pairs fill a 16-byte vector, the
  * fields of one word are two groups apart for 4 bits, so that the low nibbles of both pairs are 32
- * consecutive dims, one k step of the instruction. */
+ * consecutive dims, one k step of the instruction. Of 1 bit, where the lane's two tokens share an odd number of
+ * bytes (d = 80, 112), the last group stands behind the lanes' bytes, token by token, in dim order. */
 KV_PLACES_FN void k_place(uint32_t bits, uint32_t d, uint32_t token, uint32_t dim, struct kv_place *out)
 {
-	uint32_t lane_bytes = d * bits / 16, fields = 8 / bits;
+	uint32_t lane_bytes = d * bits / 16 & ~1u, fields = 8 / bits;
 	uint32_t lane = token % 8 * 4 + dim / 4 % 4, half = token / 8;
 	uint32_t group = dim / 16, e = dim % 4;
 	uint32_t pair = group / fields, field = group % fields;
@@ -48,6 +49,11 @@ KV_PLACES_FN void k_place(uint32_t bits, uint32_t d, uint32_t token, uint32_t di
 		out->shift = (uint8_t)(field * bits);
 		return;
 	}
+	if (group >= lane_bytes * fields / 8) {
+		out->byte = lane_bytes * 32 + token * 2 + dim % 16 / 8;
+		out->shift = (uint8_t)(dim % 8);
+		return;
+	}
 	/* What is left of the lane: as many bytes for token g, then for token g + 8, elements in
 	 * dim order. */
 	uint32_t pairs = lane_bytes / 8, part = lane_bytes % 8 / 2;
@@ -58,8 +64,8 @@ KV_PLACES_FN void k_place(uint32_t bits, uint32_t d, uint32_t token, uint32_t di
 }
 
 /* V, 1 to 8 bits: bytes of a word are tokens 2t, 2t + 8, 2t + 1, 2t + 9; words and fields count up
- * the dims g, g + 8, g + 16, ... Only 1 bit at d = 96 has half a word left over: dims 64 .. 95
- * stand there token by token, in dim order. */
+ * the dims g, g + 8, g + 16, ... Dims that fill no word (1 bit: 64 .. of d = 80, 96 and 112; 2 bits: 64 .. of 80, 96
+ * .. of 112) stand behind, token by token, in dim order. */
 KV_PLACES_FN void v_place(uint32_t bits, uint32_t d, uint32_t token, uint32_t dim, struct kv_place *out)
 {
 	uint32_t fields = 8 / bits, words = d / 8 / fields, lane_bytes = words * 4;

@@ -45,10 +45,21 @@ if(TARGET terrace_static AND TARGET terrace_replay)
   if(NOT TERRACE_SANITIZE)
     add_executable(trace_engine e2e/trace_engine.c)
     target_link_libraries(trace_engine PRIVATE terrace_static terrace_replay Threads::Threads)
+    add_executable(trace_client e2e/trace_engine.c) # by the shared library: bench/hits.py runs it with that of any build
+    target_link_libraries(trace_client PRIVATE terrace terrace_replay Threads::Threads)
+    target_link_options(trace_client PRIVATE -Wl,--enable-new-dtags)
     terrace_python_test(e2e_trace test_trace.py $<TARGET_FILE:trace_engine>)
     terrace_python_test(e2e_trace_long test_trace.py $<TARGET_FILE:trace_engine> --long)
     set_tests_properties(e2e_trace_long PROPERTIES TIMEOUT 7200 LABELS long)
   endif()
+endif()
+
+# Engines over the Python binding, as below.
+if(TARGET terrace AND NOT TERRACE_SANITIZE)
+  terrace_python_test(e2e_layouts test_layouts.py $<TARGET_FILE:terrace>)
+  terrace_python_test(e2e_layouts_long test_layouts.py $<TARGET_FILE:terrace> --long)
+  set_tests_properties(e2e_layouts PROPERTIES TIMEOUT 600) # it fills memory some thirty times
+  set_tests_properties(e2e_layouts_long PROPERTIES TIMEOUT 900 LABELS long)
 endif()
 
 # The Python binding: without sanitizers, which the interpreter does not come with.

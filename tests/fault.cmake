@@ -17,6 +17,15 @@ add_test(NAME kill_storm COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fa
          $<TARGET_FILE:terraced> $<TARGET_FILE:storm> ${KILL_ROUNDS})
 set_tests_properties(kill_storm PROPERTIES TIMEOUT 420 RUN_SERIAL TRUE) # it has bounds of a second
 
+# Daemons die while slabs go from one block size to another.
+foreach(kills 6 100)
+  add_test(NAME kill_sizes_${kills} COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/fault/test_kill_sizes.py
+           $<TARGET_FILE:terraced> ${kills})
+  set_tests_properties(kill_sizes_${kills} PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
+endforeach()
+set_tests_properties(kill_sizes_6 PROPERTIES TIMEOUT 180)
+set_tests_properties(kill_sizes_100 PROPERTIES TIMEOUT 1200 LABELS long)
+
 # The same on a GPU, which is the simulated device.
 if(TARGET sim_plugin)
   add_executable(storm_gpu fault/storm_gpu.c fault/storm_blocks.c sim/stream.c)

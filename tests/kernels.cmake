@@ -1,5 +1,6 @@
 terrace_test(format SOURCES kernels/format.c LIBS terrace_kernels ONE_THREAD)
 terrace_test(codec SOURCES kernels/codec.c LIBS terrace_kernels ONE_THREAD)
+terrace_test(kernels_behind SOURCES kernels/behind.c LIBS terrace_kernels ONE_THREAD)
 terrace_test(codec_machines SOURCES kernels/codec_machines.c LIBS terrace_kernels ONE_THREAD)
 terrace_test(kernel_tables SOURCES kernels/tables.c LIBS terrace_kernels)
 terrace_test(golden_int4 SOURCES kernels/golden_int4.c LIBS terrace_kernels ONE_THREAD)

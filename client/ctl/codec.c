@@ -127,9 +127,9 @@ static int parse(const struct ctl_args *args, struct codec *c)
 	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
 		return ctl_usage(args->command, "codec: no format '%s': one of %s", format, KV_FORMAT_NAMES);
 	if (!dim)
-		return ctl_usage(args->command, "codec: --dim is missing: 64, 96, 128, 192 or 256");
+		return ctl_usage(args->command, "codec: --dim is missing: " KV_HEAD_DIM_NAMES);
 	if (!ctl_parse_uint(dim, KV_HEAD_DIM_MAX, &d) || !kv_head_dim_ok((uint32_t)d))
-		return ctl_usage(args->command, "codec: --dim %s: not a head dim: 64, 96, 128, 192 or 256", dim);
+		return ctl_usage(args->command, "codec: --dim %s: not a head dim: " KV_HEAD_DIM_NAMES, dim);
 	if (dtype && strcmp(dtype, "fp16") && strcmp(dtype, "bf16"))
 		return ctl_usage(args->command, "codec: --dtype %s: not a dtype of unpacked numbers: fp16 or bf16",
 			dtype);

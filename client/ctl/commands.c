@@ -258,7 +258,7 @@ const struct ctl_command ctl_commands[] = {
 		.words_min = 1,
 		.words_max = 1,
 		.options = {{"format", "FORMAT", KV_FORMAT_NAMES},
-			    {"dim", "D", "numbers a vector: 64, 96, 128, 192 or 256"},
+			    {"dim", "D", "numbers a vector: " KV_HEAD_DIM_NAMES},
 			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
 			    {"dtype", "DTYPE", "of unpacked numbers: fp16 (if not given) or bf16"}},
 		.run = ctl_run_codec,

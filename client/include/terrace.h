@@ -127,7 +127,7 @@ struct terrace_layout {
 	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
-	uint32_t head_dim_k, head_dim_v;         /* 64, 96, 128, 192 or 256 */
+	uint32_t head_dim_k, head_dim_v;         /* 64, 80, 96, 112, 128, 192, 256 or 512 */
 	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
@@ -136,10 +136,10 @@ struct terrace_layout {
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
 /* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
- * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64, 128 and 256; at 96 and 192
- * it is another direction). At d 128 the relative error is .05 as long as the first dim is at most 40 times the standard deviation of the others,
- * .43 at 100 times and .88 at 500 times, where tq4 has .09 and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small,
- * or fp8. */
+ * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64,
+ * 128, 256 and 512; at others it is another direction). At d 128 the relative error is .05 as long as the first dim
+ * is at most 40 times the standard deviation of the others, .43 at 100 times and .88 at 500 times, where tq4 has .09
+ * and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small, or fp8. */
 
 /* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
@@ -468,7 +468,8 @@ TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session
 /* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
 /* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are undefined: write
- * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. */
+ * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. The commit
+ * zeroes what is behind the valid tokens of a block that is not full. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
 /* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
  * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */
@@ -690,6 +691,8 @@ TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layo
 TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
+
+/* Head dims 80, 112 and 512 are encoded and decoded on CUDA, but not attended yet: TERRACE_UNSUPPORTED. */
 
 /* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device

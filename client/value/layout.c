@@ -76,7 +76,7 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 		.k_format = (enum kv_format)l.k_format,
 		.v_format = (enum kv_format)l.v_format,
 		.window = l.window,
-		.rotation_version = KV_ROTATION_VERSION,
+		.rotation_version = kv_rotation_version(l.head_dim_k, l.head_dim_v),
 		.codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 		.int4_rounding = (enum kv_rounding)l.int4_rounding,

@@ -119,14 +119,11 @@ static bool learner_of_disk(struct cache *c, uint32_t *n, struct learner *out)
 static bool learner_of_gpu(struct cache *c, uint32_t *n, struct learner *out)
 {
 	for (uint32_t g = 0; c->vram && g < c->vram->count; g++)
-		for (uint32_t i = 0; i < c->pool_count; i++) {
-			const struct vram_pool *vp = c->vram->gpu[g]->pools[i];
-
-			if (vp && !(*n)--) {
-				*out = (struct learner){ 'g', g, c->pools[i]->layout_id, c->policy, vp->policy };
+		for (const struct vram_class *k = c->vram->gpu[g]->classes; k; k = k->next)
+			if (!(*n)--) {
+				*out = (struct learner){ 'g', g, k->stride, c->policy, k->policy };
 				return true;
 			}
-		}
 	return false;
 }
 

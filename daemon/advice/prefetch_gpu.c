@@ -72,7 +72,7 @@ void vram_ahead_destroy(struct vram *v)
 
 static void ahead_link(struct cache *c, struct vram_slot *s)
 {
-	struct gpu *g = s->shelf->pool->gpu;
+	struct gpu *g = s->pool->gpu;
 
 	s->ahead = true;
 	s->ahead_us = c->now_us;
@@ -83,14 +83,14 @@ static void ahead_link(struct cache *c, struct vram_slot *s)
 	else
 		g->ahead_first = s;
 	g->ahead_last = s;
-	g->ahead_bytes += s->shelf->pool->pool->geometry.block_bytes;
+	g->ahead_bytes += s->pool->pool->geometry.block_bytes;
 	c->vram->ahead->tried.open++;
 }
 
 void vram_ahead_end(struct vram_slot *s, enum counter how)
 {
-	struct gpu *g = s->shelf->pool->gpu;
-	const uint64_t bytes = s->shelf->pool->pool->geometry.block_bytes;
+	struct gpu *g = s->pool->gpu;
+	const uint64_t bytes = s->pool->pool->geometry.block_bytes;
 
 	*(s->ahead_prev ? &s->ahead_prev->ahead_next : &g->ahead_first) = s->ahead_next;
 	*(s->ahead_next ? &s->ahead_next->ahead_prev : &g->ahead_last) = s->ahead_prev;
@@ -234,7 +234,7 @@ static enum status up_ahead(struct cache *c, struct gpu *g, struct block *b)
 	const uint64_t bytes = b->pool->geometry.block_bytes;
 	struct vram_pool *vp = vram_pool_get(c, g, b->pool);
 
-	if (g->ahead_bytes + bytes > g->budget / SHARE || !vp || !vram_room_spare(c, vp, COLD_US)) {
+	if (g->ahead_bytes + bytes > g->budget / SHARE || !vp || !vram_room_spare(c, vp->class, COLD_US)) {
 		cache_count(c, COUNTER_GPU_AHEAD_NO_ROOM, 1);
 		return STATUS_BUSY;
 	}

@@ -256,16 +256,29 @@ static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
 	}
 }
 
-/* Those of the GPUs that the session works on: what others have is not asked for by that. */
-static void tell_gpus(struct cache *c, uint32_t gpus, const struct request *r, struct pool *p)
+/* The class of the layout's copies on the GPU; NULL: it has none there. */
+static const struct vram_class *class_on(const struct gpu *g, const struct pool *p)
 {
-	const struct policy_request q = request_of(c, r, &p, 1);
+	const struct vram_pool *vp = g->pools[p->number];
 
-	for (uint32_t i = 0; i < c->vram->count; i++) {
-		const struct gpu *g = c->vram->gpu[i];
+	return vp ? vp->class : NULL;
+}
 
-		if ((gpus & 1u << i) && !g->lost && g->pools[p->number])
-			c->policy->request(g->pools[p->number]->policy, &q);
+static void tell_gpu(struct cache *c, const struct request *r, const struct gpu *g)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t i = 0; i < r->layouts; i++) {
+		const struct vram_class *k = class_on(g, r->pool[i]);
+		uint32_t n = 0, first = 0;
+
+		while (first < i && class_on(g, r->pool[first]) != k)
+			first++;
+		for (uint32_t l = i; k && first == i && l < r->layouts; l++)
+			if (class_on(g, r->pool[l]) == k)
+				pools[n++] = r->pool[l];
+		if (n)
+			tell_one(c, r, c->policy, k->policy, pools, n);
 	}
 }
 
@@ -279,12 +292,12 @@ static void tell_all(struct cache *c, const struct request *r)
 {
 	const uint32_t gpus = session_gpus(c, r->session);
 
-	for (uint32_t i = 0; i < r->layouts; i++) {
-		if (r->kind != REQUEST_REPORT)
-			note_asked(c, gpus, r, r->pool[i]);
-		if (c->vram && c->policy->request)
-			tell_gpus(c, gpus, r, r->pool[i]);
-	}
+	for (uint32_t i = 0; i < r->layouts && r->kind != REQUEST_REPORT; i++)
+		note_asked(c, gpus, r, r->pool[i]);
+	/* Of the GPUs those that the session works on: what others have is not asked for by that. */
+	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++)
+		if ((gpus & 1u << i) && !c->vram->gpu[i]->lost)
+			tell_gpu(c, r, c->vram->gpu[i]);
 	if (c->policy->request)
 		tell_memory(c, r);
 	for (uint32_t i = 0; c->tier && c->tier->policy->request && i < c->tier->unit_count; i++)

@@ -66,7 +66,7 @@ void block_discard(struct cache *c, struct block *b)
 	if (b->shelf) {
 		span_held(b->shelf, -1);
 		block_slot_give(b);
-		b->shelf = NULL; /* it may be no more */
+		b->shelf = NULL; /* the span may be no more */
 	}
 	vram_give(b);
 	free(b);
@@ -562,8 +562,8 @@ const char *block_tiers(uint8_t where)
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out)
 {
 	if (copy)
-		*out = (struct cache_place){ .extent = copy->shelf->extent, .tokens = b->tokens,
-					     .offset = copy->index * copy->shelf->pool->stride, .generation = b->generation };
+		*out = (struct cache_place){ .extent = copy->span->place->extent, .tokens = b->tokens,
+					     .offset = vram_offset(copy), .generation = b->generation };
 	else
 		block_place(b, out);
 }

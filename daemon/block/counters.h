@@ -34,6 +34,7 @@
 	X(EVICTED_GPU_DRAIN, "terrace_evictions_total", "tier=gpu,reason=drain", "blocks that left a tier")  \
 	X(EVICTED_GPU_SHED, "terrace_evictions_total", "tier=gpu,reason=shed", "blocks that left a tier")    \
 	X(EVICTED_GPU_LOST, "terrace_evictions_total", "tier=gpu,reason=lost", "blocks that left a tier")    \
+	X(GPU_TRADES, "terrace_span_trades_total", "tier=gpu", "spans of memory that were taken for slots of another size") \
 	X(REGRETTED_HOST, "terrace_evictions_regretted_total", "tier=host",                                  \
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \

@@ -200,6 +200,9 @@ struct cache_disk_state {
 	uint64_t blocks, budget_bytes, slab_bytes;
 	uint64_t corrupt;           /* blocks whose bytes proved wrong, in this run */
 	uint32_t slabs, slabs_damaged;
+	uint32_t slabs_room;        /* slab files that the budget has room for */
+	uint32_t sizes;             /* sizes of blocks that have a slab on it, or want one */
+	bool small;                 /* its budget has not room for a slab of each of these sizes */
 };
 
 /* The same of each GPU. */

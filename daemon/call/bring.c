@@ -93,7 +93,7 @@ static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, ui
 		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
 	}
 	if (vp && ups)
-		vram_room_ahead(a->cache, vp, ups);
+		vram_room_ahead(a->cache, vp->class, ups);
 }
 
 static void pin_all(uint32_t blocks, struct block *const *block)

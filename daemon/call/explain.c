@@ -198,14 +198,14 @@ static void explain_tier(struct cache *c, struct judged *j, const char *tier, co
 
 static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct cache_explained *out)
 {
-	const struct vram_pool *vp = s->shelf->pool;
-	struct judged gpu = { .ops = c->policy, .policy = vp->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
+	const struct vram_class *k = s->span->class;
+	struct judged gpu = { .ops = c->policy, .policy = k->policy, .block_of = block_of_vram_node, .may = may_leave_gpu,
 			      .node = &s->node };
 
-	if (s->state != VRAM_READY || vp->gpu->lost)
+	if (s->state != VRAM_READY || k->gpu->lost)
 		return;
 	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_falling(c, s->block), !vram_clean(s)), true, out);
-	out->at[out->tiers - 1].gpu = vp->gpu->number;
+	out->at[out->tiers - 1].gpu = k->gpu->number;
 }
 
 static void explain_tiers(struct cache *c, const struct block *b, struct cache_explained *out)

@@ -16,12 +16,14 @@
 #include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
+#include "daemon/disk/restore.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
+#include "daemon/memory/check.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
@@ -29,6 +31,7 @@
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
+#include "store/slot.h"
 #include "store/status.h"
 
 #include <string.h>
@@ -70,10 +73,20 @@ static bool on_gpus_alone(const struct block *b)
 	return !b->rack && !b->shelf && b->vram;
 }
 
+/* Of a flush of everything the layout is promised as a whole. */
+static void flush_promise(struct flush *f, struct block *b)
+{
+	struct slot_header h;
+
+	if ((f->keys || !b->rack) && !block_flushed(b))
+		promise_block(f->cache, b, b->shelf && memory_header(b, &h) ? &h : NULL);
+}
+
 static void flush_block(struct flush *f, struct block *b)
 {
 	enum status s;
 
+	flush_promise(f, b);
 	if (on_sound_disk(b))
 		return;
 	if (b->rack || !b->shelf) {
@@ -343,6 +356,8 @@ static enum status flush_step(struct flush *f)
 	}
 	if (w->stage == FLUSH_SYNCING && !w->worst) {
 		CRASH_POINT("flush_commit");
+		for (uint32_t i = 0; !f->keys && i < f->layouts; i++)
+			promise_pool(f->cache, f->pools[i]);
 		w->stage = FLUSH_COMMITTING;
 		if (flush_commit(f))
 			return STATUS_BUSY;

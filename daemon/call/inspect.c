@@ -34,8 +34,8 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 		v->extent = b->shelf->extent;
 		v->offset = b->shelf->offset + b->index * b->shelf->stride;
 	} else if (b->vram) {
-		v->extent = b->vram->shelf->extent;
-		v->offset = b->vram->index * b->vram->shelf->pool->stride;
+		v->extent = b->vram->span->place->extent;
+		v->offset = vram_offset(b->vram);
 	}
 }
 

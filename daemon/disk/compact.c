@@ -49,14 +49,6 @@ static uint64_t clock_us(void)
 
 /* ---- which ---- */
 
-bool rack_idle(const struct rack *r)
-{
-	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
-		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
-			return false;
-	return r->moves == 0;
-}
-
 struct rack *rack_least(const struct disk_class *k, bool all)
 {
 	struct rack *least = NULL;

@@ -21,8 +21,6 @@ struct unit;
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
 /* The idle rack with the fewest blocks; of k, or of all classes from k on. */
 struct rack *rack_least(const struct disk_class *k, bool all);
-/* Nothing moves to or from it, and no reader holds a block of it. */
-bool rack_idle(const struct rack *r);
 /* It is chosen: nothing new comes into it. */
 void rack_leave(struct rack *r);
 /* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is

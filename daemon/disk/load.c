@@ -22,7 +22,6 @@
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
-#include "store/host/host.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/slot.h"

@@ -16,10 +16,10 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/process/catalog_child.h"
+#include "daemon/threads/await.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
 #include "store/ring/ring.h"
@@ -28,11 +28,14 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
 	QUEUE_PER_DEPTH = 64,
 	BAN_KEY_BYTES = 12,
+	COMMIT_WAITS = 100,            /* for the catalog, of so long each: */
+	COMMIT_WAIT_US = 100 * 1000,
 };
 
 static _Thread_local char why_text[1024];
@@ -538,6 +541,48 @@ static enum status disks_open(struct cache *c)
 	if (!s)
 		s = enough(c);
 	return s ? s : ban_absent(c);
+}
+
+/* A commit that is waited for. */
+struct commit {
+	struct await done;
+	enum status status;
+};
+
+static void commit_let_go(struct commit *m)
+{
+	if (await_let_go(&m->done))
+		free(m);
+}
+
+static void committed(void *arg, enum status s)
+{
+	struct commit *m = arg;
+
+	m->status = s;
+	await_answer(&m->done);
+	commit_let_go(m);
+}
+
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg)
+{
+	struct commit *m = calloc(1, sizeof(*m));
+	enum status s;
+
+	if (!m)
+		return STATUS_EXHAUSTED;
+	await_init(&m->done);
+	s = catalog_flush(t->catalog, committed, m);
+	if (s)
+		commit_let_go(m); /* the catalog's hold */
+	for (int i = 0; !s && i < COMMIT_WAITS && (!goes_on || goes_on(arg)); i++)
+		if (await_came(&m->done, COMMIT_WAIT_US)) {
+			s = m->status;
+			commit_let_go(m);
+			return s;
+		}
+	commit_let_go(m);
+	return s ? s : STATUS_DEADLINE;
 }
 
 /* The catalog first: its check wants a process without other threads, and a disk brings one. */

@@ -21,4 +21,8 @@ bool unit_ban(struct tier *t, const struct unit *u);
 /* At the end, when nothing can be deleted any more: if nothing was, disks that are out keep their blocks. Lasts: the disks write. */
 void tier_pardon(struct cache *c);
 
+/* Without the lock: all that the catalog was told is committed. Asks goes_on (NULL: always) from time to time whether to wait on. DEADLINE: it has not
+ * come in ten seconds, or was not to be waited for. */
+enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg);
+
 #endif

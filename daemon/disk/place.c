@@ -1,11 +1,11 @@
 /* Where a block goes on the disks. The rule is in the header.
  *
- * A search looks at the disks twice: for room, then for a victim. It never waits: what lasts (a slab that is made, a slab
- * that is given up) is left to the chores, and the caller comes again.
+ * A search looks at the disks twice: for room, then for a victim. It never waits: what lasts (a slab that is made, a
+ * slab that is given up) is left to the chores, and the caller comes again.
  *
  * Whether a slab without a flushed block exists is asked for each block of a full disk, so the answer "none" is kept
- * (tier->all_promised), and forgotten when it may have changed: when a block that was not flushed comes to a rack without
- * a flushed one, and when the block leaves by which a rack was known to have one.
+ * (tier->all_promised), and forgotten when it may have changed: when a block that was not flushed comes to a rack
+ * without a flushed one, and when the block leaves by which a rack was known to have one.
  */
 #include "daemon/disk/place.h"
 
@@ -24,13 +24,15 @@
 
 enum {
 	DISPLACE_SCAN = 256,
-	DISPLACE_SCAN_DEEP = 8192,     /* when all of those are in memory too; after one that found little, not before: */
+	DISPLACE_SCAN_DEEP = 8192,     /* when all of those are in memory too; after one that found little, after: */
 	DISPLACE_DEEP_US = 50 * 1000,
 	FULL_AGAIN_US = 1000 * 1000,   /* the chores are asked again after so long */
 	WANTED_US_MAX = 2000 * 1000,   /* they hang, with a disk */
 	SLOW_US_MAX = 5000 * 1000,
+	WANTS_US = 60 * 1000 * 1000,   /* a class that got no slab counts as in want of one for so long */
 	OLDER_US_LEAST = 10 * 1000 * 1000, /* a slab that is taken has been idle so much longer, */
 	OLDER_PERCENT = 125,           /* and so much of the own block's time */
+	PLAIN_SCAN = 64,               /* of the coldest, for one that was not flushed */
 	UNPROMISED_LOOKS = 16,         /* racks that a search looks at, if nothing of the first may go */
 	GIVEN_LOOKS = 64,              /* the same of the racks of which one is to be given up */
 	GIVEN_MOST = 64,               /* slabs that go for one that is larger */
@@ -41,12 +43,38 @@ enum {
 /* The chores could not make one, or hang. */
 static bool slab_in_vain(const struct cache *c, const struct disk_class *k)
 {
-	return (k->full && c->now_us - k->full_us <= FULL_AGAIN_US) || (k->wanted && c->now_us - k->wanted_us > WANTED_US_MAX);
+	return (k->full && c->now_us - k->full_us <= FULL_AGAIN_US) ||
+	       (k->wanted && c->now_us - k->wanted_us > WANTED_US_MAX);
 }
 
-static enum disk_room room_of(const struct cache *c, const struct disk_class *k, bool grow)
+/* Slabs that a class gets at once: a quarter more than it has. What it does not use is room for others. */
+static uint32_t slabs_at_once(const struct disk_class *k)
 {
-	const enum disk_room room = disk_room(k->unit->disk, k->slot_bytes);
+	uint32_t racks = 0;
+
+	for (const struct rack *r = k->racks; r && racks < 4 * DISK_SLABS_AT_ONCE; r = r->next)
+		racks++;
+	return racks < 8 ? 1 : racks / 4;
+}
+
+/* With fewer free slots the next slabs are made already: half of what they have. A class of few slabs waits for its next. */
+static uint64_t slots_ahead(const struct disk_class *k)
+{
+	const uint32_t slabs = slabs_at_once(k);
+
+	return slabs > 1 ? (uint64_t)slabs * k->racks->slots / 2 : 0;
+}
+
+static bool few_left(const struct cache *c, const struct disk_class *k, uint64_t free_slots)
+{
+	if (k->wanted || (k->ahead_us && c->now_us - k->ahead_us <= FULL_AGAIN_US))
+		return false;
+	return free_slots < slots_ahead(k);
+}
+
+static enum disk_room room_of(const struct cache *c, const struct disk_class *k, bool grow, uint64_t *free_slots)
+{
+	const enum disk_room room = disk_room(k->unit->disk, k->slot_bytes, free_slots);
 
 	return room == DISK_ROOM_SLAB && (!grow || slab_in_vain(c, k)) ? DISK_ROOM_NONE : room;
 }
@@ -89,7 +117,8 @@ static bool has_depth(const struct cache *c, const struct spot_search *s, const 
 	return s->priority != RING_IDLE || 4 * u->spilling < 3 * c->options.disk_depth;
 }
 
-/* 1 and 2. OK; MISS: a slab is being made; BUSY: a disk has room, and no depth; EXHAUSTED: none has room; UNAVAILABLE: none is sound. */
+/* The rule's 1 and 2. OK; MISS: a slab is being made; BUSY: a disk has room, and no depth; EXHAUSTED: none has room;
+ * UNAVAILABLE: none is sound. */
 static enum status find_room(struct cache *c, const struct spot_search *s, struct spot *out)
 {
 	struct tier *t = c->tier;
@@ -100,12 +129,15 @@ static enum status find_room(struct cache *c, const struct spot_search *s, struc
 		struct unit *u = &t->units[(first + i) % t->unit_count];
 		struct disk_class *k = is_asked(s, u) ? class_for(c, u, s->block->pool->geometry.need_bytes) : NULL;
 		enum disk_room room;
+		uint64_t free_slots;
 
 		if (worst == STATUS_UNAVAILABLE && !u->failed)
 			worst = STATUS_EXHAUSTED;
 		if (!k)
 			continue;
-		room = room_of(c, k, s->grow);
+		room = room_of(c, k, s->grow, &free_slots);
+		if (room == DISK_ROOM_SLOT && s->grow && few_left(c, k, free_slots))
+			slab_want(c, k);
 		if (room == DISK_ROOM_SLOT && has_depth(c, s, u) && !take_free(c, k, out))
 			return STATUS_OK;
 		if (room == DISK_ROOM_SLOT && !has_depth(c, s, u))
@@ -130,14 +162,25 @@ static const struct policy_node *node_of(const struct block *b)
 	return &b->rack->at[b->rack_slot].node;
 }
 
-/* A block that a reader or a move holds stays. So does the copy of one that memory has: it would only have to be written again, and
- * whoever flushed it takes it for durable. */
+/* A block that a reader or a move holds stays. */
+static bool is_held(const struct block *b)
+{
+	return block_pins(b) || b->moving || b->rack->leaving;
+}
+
+/* So does the copy of one that memory or a GPU has: it would only have to be written again. */
 static bool may_displace(const struct policy_node *n, void *arg)
 {
 	const struct block *b = block_of_rack_node(n);
 
 	(void)arg;
-	return block_pins(b) == 0 && !b->moving && !b->shelf && !b->vram && !b->rack->leaving;
+	return !is_held(b) && !b->shelf && !b->vram;
+}
+
+/* But a block that is being flushed takes the place of a copy that was not: memory keeps that block. */
+static bool may_displace_copy(const struct block *b)
+{
+	return !is_held(b) && !block_flushed(b) && (!b->vram || b->shelf);
 }
 
 static bool gather_cold(const struct policy_node *n, void *arg)
@@ -149,7 +192,8 @@ static bool gather_cold(const struct policy_node *n, void *arg)
 	return k->cold_count == CLASS_COLD;
 }
 
-/* The coldest block of the class that may be displaced. Where many of the coldest are in memory too, a longer search finds some for later. */
+/* The coldest block of the class that may be displaced. Where many of the coldest are in memory too, a longer search
+ * finds some for later. */
 static struct block *coldest_of(struct cache *c, struct disk_class *k)
 {
 	const struct policy_ops *p = c->tier->policy;
@@ -157,7 +201,8 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 
 	if (n)
 		return block_of_rack_node(n);
-	if (k->cold_at == k->cold_count && (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
+	if (k->cold_at == k->cold_count &&
+	    (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
 		k->cold_us = c->now_us;
 		k->cold_at = k->cold_count = 0;
 		policy_look(p, k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
@@ -169,6 +214,20 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 			return b;
 	}
 	return NULL;
+}
+
+static bool may_displace_plain(const struct policy_node *n, void *arg)
+{
+	return may_displace(n, arg) && !block_flushed(block_of_rack_node(n));
+}
+
+/* The coldest of the block's class and disk that was not flushed, if there is one among the coldest. */
+static struct block *plain_beside(struct cache *c, const struct block *flushed)
+{
+	struct policy *p = flushed->rack->class->policy;
+	const struct policy_node *n = c->tier->policy->victim(p, may_displace_plain, NULL, PLAIN_SCAN);
+
+	return n ? block_of_rack_node(n) : NULL;
 }
 
 /* Of two blocks on disks the one that was used earlier; either may be NULL. */
@@ -186,14 +245,15 @@ static void spot_of(struct block *victim, struct spot *out)
 	*out = (struct spot){ .unit = r->class->unit, .rack = r, .slot = victim->rack_slot, .victim = victim };
 }
 
-/* The next block of the rack that may be displaced; they take turns, since a walk from the beginning would meet what came last. */
-static struct block *victim_in(struct rack *r)
+/* The next block of the rack that may be displaced. They take turns: a walk from the beginning would meet what came
+ * last. copies: of those that memory has, too. */
+static struct block *victim_in(struct rack *r, bool copies)
 {
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const uint32_t slot = (r->hand + i) % r->slots;
 		struct block *b = r->at[slot].block;
 
-		if (b && may_displace(&r->at[slot].node, NULL)) {
+		if (b && (may_displace(&r->at[slot].node, NULL) || (copies && may_displace_copy(b)))) {
 			r->hand = slot + 1;
 			return b;
 		}
@@ -234,13 +294,14 @@ static bool is_wished(const struct rack_wish *w, const struct rack *r)
 /* The rack whose newest use is the oldest, of those whose newest use is after `after`; NULL: no more. */
 static struct rack *oldest_after(struct cache *c, const struct rack_wish *w, uint64_t after)
 {
+	const struct tier *t = c->tier;
 	struct rack *oldest;
 
 	do {
 		uint32_t unit = 0;
 
 		oldest = NULL;
-		for (struct rack *r = next_rack(c->tier, w->only, NULL, &unit); r; r = next_rack(c->tier, w->only, r, &unit))
+		for (struct rack *r = next_rack(t, w->only, NULL, &unit); r; r = next_rack(t, w->only, r, &unit))
 			if (r->newest > after && (!oldest || r->newest < oldest->newest) && is_wished(w, r))
 				oldest = r;
 	} while (oldest && w->unpromised && rack_promised(oldest));
@@ -262,16 +323,23 @@ static bool has_unpromised(struct cache *c, const struct rack_wish *w)
 	return !c->tier->all_promised && oldest_after(c, w, 0);
 }
 
-/* 4. OK; MISS: a slab of another class is being given up; EXHAUSTED: there is none without a flushed block, or nothing of it may go. */
-static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, struct spot *out)
+/* The rule's 4. OK; MISS: a slab of another class is being given up; BUSY: there are slabs without a flushed block, and
+ * nothing of them may go now; EXHAUSTED: there are none. own_may: false where the policy found nothing in the own
+ * class, since all that was cold was in memory too: then nothing else of it goes for a block that memory has. */
+static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, bool own_may,
+				   struct spot *out)
 {
 	const struct rack_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
 	struct rack *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
 
-	c->tier->all_promised = !r;
+	if (!r) {
+		c->tier->all_promised = true;
+		return STATUS_EXHAUSTED;
+	}
 	for (int i = 0; r && i < UNPROMISED_LOOKS; i++, r = oldest_after(c, &w, r->newest)) {
 		const bool own = r->class == class_joined(r->class->unit, w.need_bytes);
-		struct block *victim = own && is_asked(s, r->class->unit) ? victim_in(r) : NULL;
+		const bool asked = own && own_may && is_asked(s, r->class->unit);
+		struct block *victim = asked ? victim_in(r, block_flushed(s->block)) : NULL;
 
 		if (victim) {
 			spot_of(victim, out);
@@ -282,13 +350,14 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 			return STATUS_MISS;
 		}
 	}
-	return STATUS_EXHAUSTED;
+	return STATUS_BUSY;
 }
 
 /* ---- 3 and 4 ---- */
 
 /* The coldest over all disks that are asked. *wants: the class of one of them. *limited: one has no depth now. */
-static struct block *find_coldest(struct cache *c, const struct spot_search *s, struct disk_class **wants, bool *limited)
+static struct block *find_coldest(struct cache *c, const struct spot_search *s, struct disk_class **wants,
+				  bool *limited)
 {
 	struct block *coldest = NULL;
 
@@ -312,18 +381,21 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 static enum status find_victim(struct cache *c, const struct spot_search *s, struct spot *out)
 {
 	struct disk_class *wants;
-	struct block *coldest;
+	struct block *coldest, *plain;
 	enum status status;
 	bool limited;
 
 	coldest = find_coldest(c, s, &wants, &limited);
 	if (!wants)
 		return s->slow ? STATUS_BUSY : STATUS_EXHAUSTED;
-	if (coldest && block_flushed(coldest)) {
-		status = find_unpromised(c, s, wants, out);
-		if (status != STATUS_EXHAUSTED)
+	if (!coldest || block_flushed(coldest)) {
+		status = find_unpromised(c, s, wants, coldest || block_flushed(s->block), out);
+		if (status == STATUS_OK || status == STATUS_MISS)
 			return status;
-		coldest = s->slow ? NULL : coldest;
+		if (status == STATUS_BUSY && !block_flushed(s->block))
+			return STATUS_EXHAUSTED; /* memory has it: no flushed block goes for it */
+		plain = coldest ? plain_beside(c, coldest) : NULL;
+		coldest = plain ? plain : s->slow ? NULL : coldest;
 	}
 	if (!coldest && (limited || s->slow))
 		return STATUS_BUSY;
@@ -362,8 +434,11 @@ static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, 
 {
 	struct disk_class *k = class_joined(u, b->pool->geometry.need_bytes);
 	const struct policy_node *n;
+	uint64_t free_slots;
 
-	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US || disk_room(u->disk, k->slot_bytes) == DISK_ROOM_SLOT)
+	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US)
+		return false;
+	if (disk_room(u->disk, k->slot_bytes, &free_slots) == DISK_ROOM_SLOT)
 		return false;
 	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
 	return n && !c->tier->policy->admit(k->policy, e, n);
@@ -372,7 +447,8 @@ static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, 
 bool spot_denied(struct cache *c, const struct block *b)
 {
 	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role, .moved = true, /* nobody asks for it by this */
+		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
+		.moved = true, /* a spill is no access */
 	};
 	bool denied = false;
 
@@ -416,13 +492,14 @@ static struct block *coldest_anywhere(struct cache *c, uint64_t need_bytes)
 /* Which rack goes for a class; only: that of the ones before. NULL: none. */
 static struct rack *rack_to_give(struct cache *c, uint64_t need_bytes, const struct unit *only)
 {
-	const struct rack_wish unpromised = { .only = only, .need_bytes = need_bytes, .foreign = true, .unpromised = true };
-	const struct rack_wish any = { .only = only, .need_bytes = need_bytes, .foreign = true }, all = { .unpromised = true };
+	const struct rack_wish any = { .only = only, .need_bytes = need_bytes, .foreign = true };
+	const struct rack_wish unpromised = { only, need_bytes, .foreign = true, .unpromised = true };
+	const struct rack_wish all = { .unpromised = true };
 	const struct block *own = coldest_anywhere(c, need_bytes);
 	struct rack *r = oldest_idle(c, &unpromised);
 
-	if (!r && own && has_unpromised(c, &all))
-		return NULL; /* blocks that were not flushed are displaced, in the own class, or soon in that one */
+	if (!r && has_unpromised(c, &all))
+		return NULL; /* blocks that were not flushed go: in the own class, or soon in another */
 	if (r && own && block_flushed(own))
 		return r;
 	r = r ? r : oldest_idle(c, &any);
@@ -432,11 +509,13 @@ static struct rack *rack_to_give(struct cache *c, uint64_t need_bytes, const str
 /* Another disk has room for blocks of the class. */
 static bool room_elsewhere(struct cache *c, const struct disk_class *mine)
 {
+	uint64_t free_slots;
+
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
 		struct disk_class *k = u == mine->unit || u->failed ? NULL : class_for(c, u, mine->slot_bytes);
 
-		if (k && room_of(c, k, true) != DISK_ROOM_NONE)
+		if (k && room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
 			return true;
 	}
 	return false;
@@ -448,9 +527,34 @@ void racks_prune(struct cache *c, struct unit *u)
 
 	for (struct rack *r = u->racks, *next; r; r = next) {
 		next = r->slab_next;
-		if (!r->blocks && !r->moves && !r->leaving && (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab))
+		if (r->blocks || r->moves || r->leaving)
+			continue;
+		if (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab)
 			rack_free(c, r);
 	}
+}
+
+/* It has no slab, and had, or was to have, one lately. */
+static bool class_wants(const struct cache *c, const struct disk_class *k)
+{
+	return k->wanted || (k->full && c->now_us - k->full_us <= WANTS_US) ||
+	       (k->robbed_us && c->now_us - k->robbed_us <= WANTS_US);
+}
+
+uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t slab_bytes, uint64_t *bytes)
+{
+	uint32_t count = 0;
+
+	*bytes = 0;
+	for (const struct disk_class *k = u->classes; k; k = k->next) {
+		const uint64_t least = DISK_SLAB_HEADER_BYTES + k->slot_bytes;
+
+		if (!k->racks && !class_wants(c, k))
+			continue;
+		*bytes += slab_bytes > least ? slab_bytes : least;
+		count++;
+	}
+	return count;
 }
 
 /* With the lock: chooses the next rack. */
@@ -477,13 +581,16 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	for (int i = 0; s == STATUS_EXHAUSTED && i < GIVEN_MOST; i++) {
 		struct rack *given = rack_give(c, k, u);
 		uint64_t slot_bytes = k->slot_bytes;
+		struct disk_class *robbed;
 
 		if (!given)
 			break;
-		u = given->class->unit;
+		robbed = given->class;
+		u = robbed->unit;
 		if (rack_give_up(c, given, COUNTER_EVICTED_DISK))
 			continue;
 		cache_lock(c);
+		robbed->robbed_us = c->now_us;
 		if (u != k->unit && class_for(c, u, k->slot_bytes))
 			slot_bytes = class_joined(u, k->slot_bytes)->slot_bytes;
 		cache_unlock(c);
@@ -492,18 +599,40 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	return s;
 }
 
-void place_feed(struct cache *c, struct disk_class *k)
+/* From the disk's own bytes; *free_slots: those of the class before. */
+static enum status slab_make(struct cache *c, const struct disk_class *k, uint64_t *free_slots)
 {
 	struct disk *d = k->unit->disk;
-	enum status s = disk_slab_prepare(d, k->slot_bytes);
+	enum status s = STATUS_OK;
+	uint64_t least;
+	uint32_t most;
 
+	cache_lock(c);
+	most = slabs_at_once(k);
+	least = slots_ahead(k);
+	cache_unlock(c);
+	disk_room(d, k->slot_bytes, free_slots);
+	s = disk_slabs_prepare(d, k->slot_bytes, most, least);
 	CRASH_POINT("class_feed");
 	while (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
-		s = disk_slab_prepare(d, k->slot_bytes);
-	if (s == STATUS_EXHAUSTED)
+		s = disk_slabs_prepare(d, k->slot_bytes, 1, least);
+	return s;
+}
+
+void place_feed(struct cache *c, struct disk_class *k)
+{
+	uint64_t free_slots;
+	enum status s = slab_make(c, k, &free_slots);
+	const bool ahead = s == STATUS_EXHAUSTED && free_slots > 0;
+
+	if (s == STATUS_EXHAUSTED && !ahead)
 		s = slab_trade(c, k);
 	cache_lock(c);
 	k->wanted = false;
+	if (ahead) { /* what there is may last: nothing goes for it yet */
+		k->ahead_us = c->now_us;
+		s = STATUS_OK;
+	}
 	k->full = s != STATUS_OK;
 	k->full_us = c->now_us;
 	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)

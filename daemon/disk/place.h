@@ -2,23 +2,26 @@
  *
  * The rule. A block goes to
  *   1. a free slot of its class, on whichever disk has one; the disks take turns;
- *   2. a slot of a new slab, on whichever disk has the bytes for a slab, or a slab of another class without a block: the
- *      chores make it, and the spill waits. A disk that has free slots is used meanwhile;
+ *   2. a slot of a new slab, on whichever disk has the bytes for a slab, or a slab of another class without a block:
+ *      the chores make it, and the spill waits. A disk that has free slots is used meanwhile;
  *   3. only when no disk has either: the slot of the coldest block of its class, over all disks, which is displaced;
- *   4. if that one was flushed, and a slab without a flushed block exists on any disk: the slot of a block there, if the
- *      slab is of the block's class. A slab of another class is given up, and a slab of the block's class is made.
+ *   4. if that one was flushed, or there is none, and a slab without a flushed block exists on any disk: the slot of
+ *      a block there, if the slab is of the block's class. A slab of another class is given up, and a slab of the
+ *      block's class is made. If neither can be now, a block that no Flush wants stays in memory. If there is no
+ *      such slab, a block of the class that is nearly as cold and was not flushed goes, or else the coldest.
  * So no flushed block is displaced while any disk has room for the block, or a slab without a flushed block.
  *
- * A class takes a whole slab of another class, the one whose newest use is the oldest, and one without a flushed block as
- * long as there is any:
+ * A class takes a whole slab of another class, the one whose newest use is the oldest, and one without a flushed
+ * block as long as there is any:
  *   - without comparing, if it has no block that could be displaced;
  *   - without comparing, by 4;
  *   - if all of that slab has been idle a quarter longer than the class's own coldest block, and ten seconds longer.
  * What memory or a GPU has of a slab that is given up is written to other slots first (disk/compact.h).
  *
  * Flushed is what a Flush has acknowledged. A disk counts as without room while its file system is full, while it is
- * quarantined, when the chores have not brought a slab for two seconds, and when it has refused spills as slow for five
- * seconds. Until then a slow disk with room keeps flushed blocks of other disks from being displaced, not others.
+ * quarantined, when the chores have not brought a slab for two seconds, and when it has refused spills as slow for
+ * five seconds. Until then a slow disk with room keeps flushed blocks of other disks from being displaced, not
+ * others.
  *
  * With the cache's lock, unless said otherwise. */
 #ifndef TERRACE_DAEMON_DISK_PLACE_H
@@ -53,16 +56,18 @@ struct spot_search {
 	uint32_t tried;                /* the units that refused it, a bit each */
 };
 
-/* OK. MISS: wait for the chores, which make a slab. BUSY: a disk has room, and takes no more now. EXHAUSTED: no disk has
- * room, and nothing may be displaced. UNAVAILABLE: no disk is sound. */
+/* OK. MISS: wait for the chores, which make a slab. BUSY: a disk has room, and takes no more now. EXHAUSTED: no disk
+ * has room, and nothing may be displaced. UNAVAILABLE: no disk is sound. */
 enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out);
 /* The unit did not take the write, for that reason: the search goes on without it. */
 void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum status why);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool spot_denied(struct cache *c, const struct block *b);
-/* Without the lock, on the worker of the disks' chores: a slab for a class that wants one; new, or in the place of one of
- * another class. Lasts. */
+/* Without the lock, on the worker of the disks' chores: a slab for a class that wants one; new, or in the place of
+ * one of another class. Lasts. */
 void place_feed(struct cache *c, struct disk_class *k);
+/* How many classes have a slab on the disk, or want one; *bytes: what one slab of each takes. */
+uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t slab_bytes, uint64_t *bytes);
 /* Forgets racks whose slab disk_slab_drop_free has deleted. */
 void racks_prune(struct cache *c, struct unit *u);
 

@@ -22,6 +22,7 @@
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/lost.h"
+#include "daemon/disk/open.h"
 #include "daemon/disk/restore_order.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
@@ -51,7 +52,6 @@ _Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all 
 
 enum {
 	AGAIN_NS = 100 * 1000 * 1000,
-	COMMIT_WAITS = 100,            /* each as long, for the catalog */
 };
 
 /* ---- what the catalog is told ---- */
@@ -72,7 +72,7 @@ static void tell_layouts(struct cache *c)
 	}
 }
 
-static void ident_record(const struct index_ident *ident, struct block_record *out)
+static void block_record_of(const struct index_ident *ident, struct block_record *out)
 {
 	*out = (struct block_record){ .layout_id = ident->layout_id, .tenant = ident->tenant, .key_bytes = ident->key_bytes };
 	memcpy(out->key, ident->key, ident->key_bytes);
@@ -85,18 +85,19 @@ void catalog_tell(struct cache *c, const struct block *b, const struct slot_head
 	struct record r;
 
 	tell_layouts(c);
-	ident_record(&b->record.ident, &br);
+	block_record_of(&b->record.ident, &br);
 	br.disk_id = b->rack->class->unit->id;
 	br.slab = b->rack->slab;
 	br.slot = b->rack_slot;
 	br.generation = b->generation;
 	br.slot_bytes = b->pool->geometry.need_bytes;
 	br.tokens = b->tokens;
+	br.flushed = block_flushed(b);
 	if (sound) {
 		br.stored_unix_ms = h->stored_unix_ms;
 		br.position = h->position;
 		br.turn = h->turn;
-		br.role = h->role;
+		br.role = h->role <= BLOCK_RECORD_ROLE_MAX ? h->role : 0;
 		br.parent_bytes = h->parent_bytes;
 		memcpy(br.parent, h->parent, h->parent_bytes);
 	}
@@ -125,9 +126,67 @@ void catalog_untell(struct cache *c, const struct index_ident *ident)
 	uint8_t key[RECORD_KEY_MAX];
 	size_t n;
 
-	ident_record(ident, &br);
+	block_record_of(ident, &br);
 	if (block_record_key(&br, key, &n) || catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n))
 		c->tier->lagging = true;
+}
+
+/* ---- what was flushed ---- */
+
+enum { PROMISE_KEY_BYTES = 12 };
+
+static void promise_key(const struct pool *p, uint8_t key[PROMISE_KEY_BYTES])
+{
+	memcpy(key, "flsh", 4);
+	memcpy(key + 4, &p->layout_id, sizeof(p->layout_id));
+}
+
+/* The record of a block that memory does not have. One that is not committed yet, or tells of another copy, stays:
+ * then the next run does not know of the flush. */
+static void record_promise(struct cache *c, const struct block *b)
+{
+	uint8_t value[RECORD_VALUE_MAX];
+	struct block_record br;
+	size_t n = sizeof(value);
+	struct record r;
+
+	block_record_of(&b->record.ident, &br);
+	if (block_record_key(&br, r.key, &r.key_bytes) ||
+	    catalog_get(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, value, &n) ||
+	    block_record_decode(r.key, r.key_bytes, value, n, &br))
+		return;
+	if (br.generation != b->generation || br.disk_id != b->rack->class->unit->id || br.slab != b->rack->slab ||
+	    br.slot != b->rack_slot)
+		return;
+	br.flushed = true;
+	if (!block_record_encode(&br, &r))
+		(void)catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes);
+}
+
+void promise_block(struct cache *c, struct block *b, const struct slot_header *h)
+{
+	if (block_flushed(b))
+		return;
+	b->flushed = true;
+	if (!b->rack)
+		return; /* its spill tells */
+	rack_promise(b->rack, b->rack_slot);
+	if (h)
+		catalog_tell(c, b, h);
+	else
+		record_promise(c, b);
+}
+
+void promise_pool(struct cache *c, struct pool *p)
+{
+	const uint64_t generation = c->tier->attached_generation;
+	uint8_t key[PROMISE_KEY_BYTES];
+
+	if (p->flushed_generation >= generation)
+		return;
+	p->flushed_generation = generation;
+	promise_key(p, key);
+	(void)catalog_put(c->tier->catalog, CATALOG_META, key, sizeof(key), &generation, sizeof(generation));
 }
 
 /* ---- what is found ---- */
@@ -141,6 +200,7 @@ struct found {
 	uint64_t generation, position, stored_unix_ms;
 	uint64_t parent;               /* its name as policies know it; 0: none */
 	uint32_t tokens;
+	bool flushed;                  /* its record says so */
 };
 
 struct restore {
@@ -208,6 +268,7 @@ static struct block *found_block(const struct restore *x, const struct found *f)
 	b->pool = f->pool;
 	b->generation = f->generation;
 	b->tokens = (uint16_t)f->tokens;
+	b->flushed = f->flushed;
 	b->stored_us = x->now_us > age_us ? x->now_us - age_us : 0;
 	return b;
 }
@@ -318,7 +379,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes },
 			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
 			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
-			    .tokens = r.tokens };
+			    .tokens = r.tokens, .flushed = r.flushed };
 	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
 	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
 	index_read_lock();
@@ -336,6 +397,32 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	cache_unlock(c);
 	index_read_unlock();
 	return restorer_goes_on(x);
+}
+
+static bool on_promise(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
+{
+	struct cache *c = arg;
+	uint64_t layout_id, generation;
+	struct pool *p;
+
+	if (key_bytes < 4 || memcmp(key, "flsh", 4) != 0)
+		return false;
+	if (key_bytes != PROMISE_KEY_BYTES || value_bytes != sizeof(generation))
+		return true;
+	memcpy(&layout_id, (const uint8_t *)key + 4, sizeof(layout_id));
+	memcpy(&generation, value, sizeof(generation));
+	cache_lock(c);
+	p = pool_by_id(c, layout_id);
+	if (p && p->flushed_generation < generation)
+		p->flushed_generation = generation;
+	cache_unlock(c);
+	return true;
+}
+
+/* What earlier runs promised of layouts that are known. */
+static void promises_recall(struct cache *c)
+{
+	catalog_walk_from(c->tier->catalog, CATALOG_META, "flsh", 4, on_promise, c, NULL);
 }
 
 /* ---- from the headers ---- */
@@ -501,48 +588,6 @@ static void run_begins(const struct restore *x)
 		}
 }
 
-/* A commit that is waited for. */
-struct commit {
-	struct await done;
-	enum status status;
-};
-
-static void commit_let_go(struct commit *m)
-{
-	if (await_let_go(&m->done))
-		free(m);
-}
-
-static void committed(void *arg, enum status s)
-{
-	struct commit *m = arg;
-
-	m->status = s;
-	await_answer(&m->done);
-	commit_let_go(m);
-}
-
-enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const void *arg)
-{
-	struct commit *m = calloc(1, sizeof(*m));
-	enum status s;
-
-	if (!m)
-		return STATUS_EXHAUSTED;
-	await_init(&m->done);
-	s = catalog_flush(t->catalog, committed, m);
-	if (s)
-		commit_let_go(m); /* the catalog's hold */
-	for (int i = 0; !s && i < COMMIT_WAITS && (!goes_on || goes_on(arg)); i++)
-		if (await_came(&m->done, AGAIN_NS / 1000)) {
-			s = m->status;
-			commit_let_go(m);
-			return s;
-		}
-	commit_let_go(m);
-	return s ? s : STATUS_DEADLINE;
-}
-
 static bool goes_on(const void *x)
 {
 	return restorer_goes_on(x);
@@ -574,6 +619,7 @@ static void read_catalog(struct restore *x)
 	s = catalog_walk(t->catalog, CATALOG_LAYOUTS, on_layout, x, &layouts);
 
 	t->scan |= s != STATUS_OK || layouts;
+	promises_recall(x->cache);
 	s = catalog_walk(t->catalog, CATALOG_BLOCKS, on_record, x, &blocks);
 	t->scan |= s != STATUS_OK || blocks;
 }

@@ -1,6 +1,5 @@
-/* Racks: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot a block gets, and what
- * leaves a full disk, is decided in disk/place.c.
- */
+/* Racks: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot a
+ * block gets, and what leaves a full disk, is decided in disk/place.c. / */
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/advice/policy_store.h"
@@ -170,6 +169,14 @@ void racks_free(struct cache *c, struct unit *u)
 	u->classes = NULL;
 }
 
+bool rack_idle(const struct rack *r)
+{
+	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
+		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
+			return false;
+	return r->moves == 0;
+}
+
 static struct rack_slot *slot_of(const struct block *b)
 {
 	return &b->rack->at[b->rack_slot];
@@ -199,18 +206,12 @@ void rack_renew(struct cache *c, struct block *b, uint64_t position)
 	policy_tell(c, b, position);
 }
 
-static void rack_promise(struct rack *r, uint32_t slot)
+void rack_promise(struct rack *r, uint32_t slot)
 {
+	if (r->promised)
+		return;
 	r->promised = true;
 	r->promised_slot = slot;
-}
-
-void block_promise(struct cache *c, struct block *b)
-{
-	(void)c;
-	b->flushed = true;
-	if (b->rack && !b->rack->promised)
-		rack_promise(b->rack, b->rack_slot);
 }
 
 /* From the last slot on: of a slab's blocks the first are displaced first, and what was found is to last. */

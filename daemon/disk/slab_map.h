@@ -41,7 +41,7 @@ struct rack {
 	uint32_t blocks;
 	uint64_t newest;               /* tier->uses at the last use or arrival of any of its blocks; */
 	uint64_t newest_us;            /* and when that was, modulo 2^64 */
-	bool promised;                 /* the block in promised_slot was flushed; else none may be, which rack_promised() finds out */
+	bool promised;                 /* the block in promised_slot was flushed; false: see rack_promised() */
 	uint32_t promised_slot;
 	uint32_t hand;                 /* where the search for a block that may be displaced goes on */
 	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
@@ -66,6 +66,8 @@ struct disk_class {
 	uint64_t wanted_us;
 	bool full;                     /* the chores found no slab for it, */
 	uint64_t full_us;              /* at that time: they are not asked again at once */
+	uint64_t ahead_us;             /* when there was none to be made ahead of need; 0: never */
+	uint64_t robbed_us;            /* when another class took a slab of it last; 0: none did */
 	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
 	uint32_t cold_at, cold_count;
 };
@@ -107,6 +109,8 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 struct disk_class *class_joined(const struct unit *u, uint64_t need_bytes);
 /* The same, made if new; NULL: no memory. */
 struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_bytes);
+/* Nothing moves to or from it, and no reader holds a block of it. */
+bool rack_idle(const struct rack *r);
 /* Block b is in that slot from now on (where, counters, policy). */
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position);
 /* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
@@ -116,13 +120,13 @@ void rack_use(struct cache *c, struct block *b);
 void rack_doubt(struct block *b, bool is);
 /* It is new to the class's policy, as if it were attached now. */
 void rack_renew(struct cache *c, struct block *b, uint64_t position);
-/* A Flush has acknowledged the block. */
+/* A Flush has acknowledged the block, or is about to. */
 static inline bool block_flushed(const struct block *b)
 {
 	return b->flushed || b->generation <= b->pool->flushed_generation;
 }
-/* A Flush is to acknowledge it: that is kept with its record, if it is spilled for the flush. */
-void block_promise(struct cache *c, struct block *b);
+/* The block in that slot was flushed. */
+void rack_promise(struct rack *r, uint32_t slot);
 /* Whether any block of the rack was flushed. Looks at its slots only where it is not known. */
 bool rack_promised(struct rack *r);
 /* Tells policies what room their sizes have now. */

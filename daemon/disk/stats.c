@@ -5,6 +5,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "store/catalog/catalog.h"
@@ -20,6 +21,8 @@ struct disk_row {
 	char labels[64], health[160], io[96];
 	struct disk_view v;
 	uint64_t blocks, doubted;
+	uint32_t sizes;
+	bool small;
 	uint64_t slabs_lost, blocks_lost;
 	uint32_t spilling, loading;
 };
@@ -44,6 +47,8 @@ VALUE(budget, r->v.budget_bytes)
 VALUE(slab_bytes, r->v.slab_bytes_used)
 VALUE(slabs, r->v.slabs)
 VALUE(slabs_damaged, r->v.slabs_damaged)
+VALUE(sizes, r->sizes)
+VALUE(small, r->small)
 VALUE(slabs_lost, r->slabs_lost)
 VALUE(blocks_lost, r->blocks_lost)
 VALUE(direct, r->v.direct)
@@ -76,6 +81,8 @@ static const struct row rows[] = {
 	{ "terrace_disk_slab_bytes", slab_bytes, false, "bytes of slab files" },
 	{ "terrace_disk_slabs", slabs, false, "slab files" },
 	{ "terrace_disk_slabs_damaged", slabs_damaged, false, "slab files with a damaged header, left alone" },
+	{ "terrace_disk_block_sizes", sizes, false, "sizes of blocks that have a slab file on the disk, or want one" },
+	{ "terrace_disk_small", small, false, "1 if the disk has not room for a slab file of each of these sizes" },
 	{ "terrace_disk_lost_slabs", slabs_lost, false, "slab files that the catalog named at the start, and that were missing or damaged" },
 	{ "terrace_disk_lost_blocks", blocks_lost, false, "blocks that the catalog named in them" },
 	{ "terrace_disk_direct", direct, false, "1 if O_DIRECT is in use" },
@@ -102,9 +109,13 @@ static const struct row rows[] = {
 static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 {
 	struct unit *u = &c->tier->units[i];
+	uint64_t needed;
 
 	*r = (struct disk_row){ .blocks = 0 };
+	disk_look(u->disk, &r->v);
 	cache_lock(c);
+	r->sizes = place_classes(c, u, r->v.slab_bytes, &needed);
+	r->small = needed > r->v.budget_bytes;
 	for (const struct disk_class *k = u->classes; k; k = k->next)
 		r->blocks += k->blocks;
 	r->doubted = u->doubted;
@@ -113,7 +124,6 @@ static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 	r->spilling = u->spilling;
 	r->loading = u->loading;
 	cache_unlock(c);
-	disk_look(u->disk, &r->v);
 	snprintf(r->labels, sizeof(r->labels), "disk=%u", u->configured);
 	snprintf(r->health, sizeof(r->health), "disk=%u,health=%s", u->configured, disk_health_name(r->v.health));
 	snprintf(r->io, sizeof(r->io), "disk=%u,engine=%s", u->configured, r->v.ring.engine == RING_URING ? "io_uring" : "threads");
@@ -196,6 +206,7 @@ static void state_of_unit(struct cache *c, uint32_t i, struct cache_disk_state *
 		.engine = r.v.ring.engine == RING_URING ? "io_uring" : "threads", .direct = r.v.direct,
 		.wiped = r.v.wiped, .blocks = r.blocks, .budget_bytes = r.v.budget_bytes,
 		.slab_bytes = r.v.slab_bytes_used, .corrupt = r.v.corrupt, .slabs = r.v.slabs, .slabs_damaged = r.v.slabs_damaged,
+		.slabs_room = (uint32_t)(r.v.budget_bytes / r.v.slab_bytes), .sizes = r.sizes, .small = r.small,
 	};
 	snprintf(out->why, sizeof(out->why), "%s", r.v.why);
 	memcpy(out->shortage, r.v.shortage, sizeof(out->shortage));
@@ -256,14 +267,19 @@ static void disk_problem(struct cache *c, char *text, size_t bytes)
 	const uint32_t n = cache_disks(c, disks, CACHE_DISKS_MAX);
 	uint32_t i = 0;
 
-	while (i < n && !strcmp(disks[i].health, "healthy") && !disks[i].shortage[0])
+	while (i < n && !strcmp(disks[i].health, "healthy") && !disks[i].shortage[0] && !disks[i].small)
 		i++;
 	if (i == n)
 		return;
 	if (strcmp(disks[i].health, "healthy"))
 		snprintf(text, bytes, "the disk %.200s is %s: %s", disks[i].folder, disks[i].health, disks[i].why);
-	else
+	else if (disks[i].shortage[0])
 		snprintf(text, bytes, "the disk %.200s is full: %s", disks[i].folder, disks[i].shortage);
+	else
+		snprintf(text, bytes,
+			 "the disk %.200s has room for %u slab files and there are blocks of %u sizes, of which each needs "
+			 "one: give it more bytes (disks)",
+			 disks[i].folder, disks[i].slabs_room, disks[i].sizes);
 }
 
 void cache_durable_problem(struct cache *c, const struct cache_wait *w, char *text, size_t bytes)

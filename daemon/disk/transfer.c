@@ -469,9 +469,13 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	if (old->shelf) {
+		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
+		return;
+	}
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	cache_count(c, COUNTER_DROPPED, 1);
-	block_remove(c, old, CACHE_REASON_EVICTED); /* memory has no copy: may_displace */
+	block_remove(c, old, CACHE_REASON_EVICTED);
 }
 
 /* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
@@ -646,7 +650,8 @@ static bool prepare_leaving(struct cache *c, struct move *m, const struct block 
 	return true;
 }
 
-static enum status spill_to(struct cache *c, const struct spot *at, struct block *b, enum ring_priority priority, struct move **out)
+static enum status spill_to(struct cache *c, const struct spot *at, struct block *b, enum ring_priority priority,
+			    struct move **out)
 {
 	struct move *m = tier_move_create(c, MOVE_SPILL, at->unit, priority);
 	enum status s = STATUS_EXHAUSTED;

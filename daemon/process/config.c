@@ -78,8 +78,9 @@ static const struct option options[] = {
 	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
 	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph and gdsf then weigh "
 	  "blocks; 0: to graph all cost the same" },
-	{ "slab_bytes", T_BYTES, AT(slab_bytes), "256MiB", MIB, 1024 * GIB, NULL,
-	  "size of a slab file; each holds blocks of one size" },
+	{ "slab_bytes", T_BYTES, AT(slab_bytes), "auto", MIB, 1024 * GIB, NULL,
+	  "a slab file takes so much at most; each holds blocks of one size; auto: a 1024th of its disk, 1MiB at "
+	  "least, which is what larger values mean, too" },
 	{ "disk_depth", T_COUNT, AT(disk_depth), "32", 1, 1024, NULL, "transfers under way at a time, a disk" },
 	{ "disk_slow", T_MS, AT(disk_slow_ms), "250ms", 1, HOUR_MS, NULL,
 	  "a disk whose oldest transfer takes longer is spared spills and prefetches" },

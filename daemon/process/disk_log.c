@@ -70,6 +70,21 @@ static void look_at_bytes(struct disk_log *log, uint32_t i, const struct cache_d
 	log->corrupt[i] = d->corrupt;
 }
 
+/* Of a disk that is small for the sizes that there are, once for each larger number of them. */
+static void look_at_size(struct disk_log *log, uint32_t i, const struct cache_disk_state *d)
+{
+	const bool few = !log->begun && d->slabs_room < DISK_LOG_FEW_SLABS;
+
+	if ((!d->small || d->sizes <= log->sizes[i]) && !few)
+		return;
+	log->sizes[i] = d->small ? d->sizes : 0;
+	log_warn("disk_small", LOG_NUM("disk", i), LOG_TEXT("folder", d->folder),
+		 LOG_NUM("budget_bytes", d->budget_bytes), LOG_NUM("slabs", d->slabs_room), LOG_NUM("sizes", d->sizes),
+		 LOG_TEXT("reason", "the disk has room for so few slab files, and each holds blocks of one size: where "
+				    "there are more sizes, blocks of one size go for those of another, flushed ones too"),
+		 LOG_TEXT("remedy", "give it more bytes in disks: 1MiB at least for each layout of each model"));
+}
+
 static void look_at_disks(struct disk_log *log, struct cache *c)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];
@@ -82,6 +97,7 @@ static void look_at_disks(struct disk_log *log, struct cache *c)
 			continue;
 		look_at_health(log, i, &disks[i]);
 		look_at_bytes(log, i, &disks[i]);
+		look_at_size(log, i, &disks[i]);
 	}
 }
 

@@ -13,12 +13,14 @@ enum {
 	DISK_LOG_EVERY_MS = 1000,
 	DISK_LOG_SOON_MS = 50,               /* until what earlier runs left has been taken up, but no longer than */
 	DISK_LOG_SOON = 200,                 /* looks */
+	DISK_LOG_FEW_SLABS = 2,              /* a disk that has room for fewer is told of at the start */
 	DISK_LOG_WELL = 30,                  /* looks: a disk with no room is tried again each second, and would be full and healthy by turns */
 };
 
 struct disk_log {
 	const char *health[CACHE_DISKS_MAX]; /* the word said last; NULL: none yet */
 	uint64_t corrupt[CACHE_DISKS_MAX];   /* blocks told of */
+	uint32_t sizes[CACHE_DISKS_MAX];     /* of blocks, told of as too many for the disk; 0: not told yet */
 	uint32_t well[CACHE_DISKS_MAX];      /* looks in a row that found it healthy, though the last word was another */
 	bool failing, restored, begun;       /* said of the catalog */
 	uint32_t works;                      /* as well[], of the catalog */

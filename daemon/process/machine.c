@@ -31,6 +31,7 @@ enum {
 	THREADS_GPU = 3,
 	THREADS_TRIED_MAX = 512,
 	FILES_LEAST = 48,     /* a daemon of one disk that is connected to by few */
+	SLAB_FILES_LEAST = 16, /* of a disk, however few descriptors there are */
 	FILES_CONNECTION = 6, /* of connections_max: a socket and a pidfd each, twice, and two of a connection by gRPC */
 };
 
@@ -94,22 +95,32 @@ static uint32_t disks_read(const struct config *c, struct config_disk disks[CONF
 	return c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
 }
 
-/* Warns of a disk that is larger than its slab files can be. How many files there may be of all disks. */
+/* How many slab files there may be of all disks. */
 static uint64_t slabs_wanted(const struct config *c)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];
 	const uint32_t n = disks_read(c, disks);
 	uint64_t wanted = 0;
 
-	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t slabs = disks[i].bytes / c->slab_bytes + 1;
-
-		wanted += slabs < DISK_SLABS_MAX ? slabs : DISK_SLABS_MAX;
-		if (slabs > DISK_SLABS_MAX)
-			log_warn("disk_slabs", LOG_NUM("disk", i), LOG_NUM("wanted", slabs), LOG_NUM("most", DISK_SLABS_MAX),
-				 LOG_TEXT("reason", "the disk will not be filled: slab_bytes is too small for it"));
-	}
+	for (uint32_t i = 0; i < n; i++)
+		wanted += disks[i].bytes / disk_slab_bytes(disks[i].bytes, c->slab_bytes, 0) + 1;
 	return wanted;
+}
+
+/* Descriptors of all but the disks. */
+static uint64_t files_beside(const struct config *c)
+{
+	return FILES_OTHER + FILES_CONNECTION * c->connections_max + 8 + c->host_bytes / c->extent_bytes;
+}
+
+uint32_t machine_slab_files(const struct config *c, uint64_t files)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const uint64_t beside = files_beside(c), n = disks_read(c, disks);
+	const uint64_t left = files > 2 * beside ? files - beside : files / 2;
+	const uint64_t each = n ? left / n / 2 : DISK_SLABS_ENOUGH;
+
+	return each >= DISK_SLABS_ENOUGH ? 0 : each > SLAB_FILES_LEAST ? (uint32_t)each : SLAB_FILES_LEAST;
 }
 
 #define ADDRESS_OTHER (384ull << 20)  /* the catalog's map and queues, calls */
@@ -245,23 +256,23 @@ enum status machine_problem(const struct config *c, char *why, size_t size)
 }
 
 /* The largest slab file that the disks are to have. 0: there are no disks. */
-static uint64_t slab_bytes_most(const struct config *c)
+static uint64_t slab_bytes_most(const struct config *c, uint32_t files)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];
 	const uint32_t n = disks_read(c, disks);
 	uint64_t most = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t slab = disks[i].bytes < c->slab_bytes ? disks[i].bytes : c->slab_bytes;
+		const uint64_t slab = disk_slab_bytes(disks[i].bytes, c->slab_bytes, files);
 
 		most = slab > most ? slab : most;
 	}
 	return most;
 }
 
-static void warn_of_file_size(const struct config *c)
+static void warn_of_file_size(const struct config *c, uint32_t files)
 {
-	const uint64_t most = file_bytes_max(), slab = slab_bytes_most(c);
+	const uint64_t most = file_bytes_max(), slab = slab_bytes_most(c, files);
 
 	if (most < slab)
 		log_warn("file_size", LOG_NUM("limit", most), LOG_NUM("slab_bytes", slab),
@@ -304,12 +315,13 @@ static void warn_of_memory(const struct config *c)
 
 void machine_warn(const struct config *c, uint64_t files)
 {
-	const uint64_t wanted = FILES_OTHER + FILES_CONNECTION * c->connections_max + slabs_wanted(c) + 8 + c->host_bytes / c->extent_bytes;
+	const uint64_t wanted = files_beside(c) + slabs_wanted(c);
 
 	warn_of_memory(c);
-	warn_of_file_size(c);
+	warn_of_file_size(c, machine_slab_files(c, files));
 	warn_of_locked(c);
 	if (files < wanted)
 		log_warn("files", LOG_NUM("wanted", wanted), LOG_NUM("limit", files),
-			 LOG_TEXT("reason", "without descriptors nobody can connect, and disks are not filled: ulimit -n, LimitNOFILE"));
+			 LOG_TEXT("reason", "without descriptors no engine can connect; disks get fewer and larger slab files, "
+					    "so that fewer block sizes find one: ulimit -n, LimitNOFILE"));
 }

@@ -26,7 +26,11 @@ uint64_t machine_files(void);
  * tried. IO, EXHAUSTED: why[size] says it for people. Before other threads are started. */
 enum status machine_problem(const struct config *c, char *why, size_t size);
 
-/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), slab files of a disk, the size
+/* Slab files that a disk may have, so that as many descriptors as connections and memory want are left of `files`: a
+ * half of what is left, since a disk may have twice as many (store/slab/disk.h). 0: as many as the disks like. */
+uint32_t machine_slab_files(const struct config *c, uint64_t files);
+
+/* Logs what the configuration wants, and the machine does not have: memory, descriptors (`files` of them), the size
  * of files, memory that may be locked. */
 void machine_warn(const struct config *c, uint64_t files);
 

@@ -15,7 +15,6 @@
 #include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/status.h"
 
 #include <poll.h>
@@ -184,20 +183,18 @@ static void lent_remove(struct attachment *a, struct lent *l)
 	memmove(l, l + 1, (size_t)(a->lent + --a->lent_count - l) * sizeof(*l));
 }
 
-/* The GPU whose extent that is; NULL: host memory. */
-static struct gpu *arena_gpu(const struct cache *c, uint32_t extent)
+/* The memory of which the extent is. */
+static struct arena *arena_of(const struct cache *c, uint32_t extent)
 {
-	struct gpu *g = vram_gpu_of_extent(c, extent);
+	const struct gpu *g = vram_gpu_of_extent(c, extent);
 
-	return g && g->arena ? g : NULL;
+	return g && g->arena ? g->arena : c->host;
 }
 
 /* What is lent of an extent, and probed. */
 static struct extent *lent_extent(const struct cache *c, uint32_t extent)
 {
-	const struct gpu *g = arena_gpu(c, extent);
-
-	return g ? host_extent(g->arena, extent) : arena_extent(c->host, extent);
+	return arena_extent(arena_of(c, extent), extent);
 }
 
 /* One that is not known lives. */
@@ -319,15 +316,13 @@ bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
 	return true;
 }
 
-/* Whether it is of the session's tenant, and stays. DENIED, NOT_FOUND. */
+/* Whether the session may have it: any extent of its tenant. DENIED, NOT_FOUND. */
 static enum status may_map(const struct cache *c, struct session *s, uint32_t extent)
 {
-	const struct gpu *g = arena_gpu(c, extent);
 	uint32_t tenant;
 	bool draining;
 
-	if (g ? !host_extent_owner(g->arena, extent, &tenant, NULL, &draining)
-	      : !arena_extent_owner(c->host, extent, &tenant, &draining))
+	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant, &draining))
 		return STATUS_NOT_FOUND;
 	if (tenant != session_pool(s, 0)->tenant->number)
 		return STATUS_DENIED;
@@ -361,10 +356,10 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 }
 
 /* Of a GPU's: the memory, beside the hold. */
-static enum status lend_memory(struct host_tier *arena, uint32_t extent, struct cache_lent *out)
+static enum status lend_memory(struct arena *arena, uint32_t extent, struct cache_lent *out)
 {
-	struct host_device_extent e;
-	enum status s = host_extent_device(arena, extent, &e);
+	struct arena_device_extent e;
+	enum status s = arena_extent_device(arena, extent, &e);
 
 	if (s) {
 		close(out->fd);
@@ -394,8 +389,7 @@ static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, b
 	if (!s && g)
 		s = lend_memory(g->arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
-	if (!s && g)
-		host_extent_owner(g->arena, extent, NULL, &out->range_id, NULL);
+	out->range_id = c->tenant.number; /* each GPU has one range a tenant */
 	return s;
 }
 

@@ -77,7 +77,7 @@ void lease_pin(struct lease *l, struct block *b, struct vram_slot *copy, bool pi
 	else
 		block_pin_on(b, copy);
 	if (copy)
-		l->gpu = copy->shelf->pool->gpu;
+		l->gpu = copy->pool->gpu;
 	lease_on_gpu(l)[l->count] = copy ? LEASE_ON_GPU : LEASE_IN_MEMORY;
 	l->block[l->count++] = b;
 }

@@ -17,8 +17,6 @@
 
 #include <stdlib.h>
 
-enum { OFFERED = 64 };
-
 static bool is_tier(const struct cache *c, int32_t gpu)
 {
 	return gpu == CACHE_HOST || (gpu >= 0 && c->vram && (uint32_t)gpu < c->vram->count);
@@ -65,76 +63,32 @@ void offers_tell(struct cache *c)
 		c->on_extent(c->on_extent_arg);
 }
 
-/* Extents from `next` on, the first ones of them, by rising id. */
-struct list {
-	uint32_t *extents, count, max;
-	uint32_t next, newest;         /* newest: of all that there are */
-	bool more;
-};
-
-static void list_add(struct list *l, uint32_t extent, bool draining)
+/* The tenant's extents from where the last offer ended, by rising id; without looking, if none has been made since the
+ * attachment had been told of all. */
+static uint32_t offers_list(const struct cache *c, struct offers *o, int32_t gpu, uint32_t *extents, uint32_t max,
+			    bool *more)
 {
-	uint32_t at = l->count;
-
-	l->newest = extent > l->newest ? extent : l->newest;
-	if (extent < l->next || draining)
-		return;
-	for (; at > 0 && l->extents[at - 1] > extent; at--)
-		if (at < l->max)
-			l->extents[at] = l->extents[at - 1];
-	if (at < l->max)
-		l->extents[at] = extent;
-	l->more |= l->count == l->max;
-	l->count += l->count < l->max;
-}
-
-static void of_host(const struct cache *c, struct list *l)
-{
-	uint32_t ids[OFFERED], n, from = l->next;
-
-	do {
-		n = arena_extents(c->host, c->tenant.number, from, ids, OFFERED);
-		for (uint32_t i = 0; i < n; i++)
-			list_add(l, ids[i], false);
-		from = n ? ids[n - 1] + 1 : from;
-	} while (n == OFFERED);
-}
-
-static void of_gpu(const struct cache *c, const struct gpu *g, struct list *l)
-{
-	for (uint32_t i = 0; i < c->pool_count && !g->lost; i++) {
-		const struct vram_pool *vp = g->pools[i];
-
-		for (const struct vram_shelf *s = !vp || vp->newest < l->next ? NULL : vp->shelves; s; s = s->next)
-			list_add(l, s->extent, s->draining);
-	}
-}
-
-/* Without looking, if none has been made since the attachment had been told of all. */
-static void offers_list(const struct cache *c, struct offers *o, int32_t gpu, struct list *l)
-{
+	const struct gpu *g = gpu < 0 ? NULL : c->vram->gpu[gpu];
+	struct arena *a = !g ? c->host : g->lost ? NULL : g->arena;
 	const uint32_t tier = tier_of(gpu);
+	uint32_t n, one;
 
-	if (o->seen[tier] == c->extents_made)
-		return;
-	l->next = o->next[tier];
-	if (gpu < 0)
-		of_host(c, l);
-	else
-		of_gpu(c, c->vram->gpu[gpu], l);
-	if (l->more)
-		o->next[tier] = l->extents[l->count - 1] + 1;
-	else if (l->newest >= l->next)
-		o->next[tier] = l->newest + 1;
-	if (!l->more)
+	if (!a || o->seen[tier] == c->extents_made)
+		return 0;
+	n = arena_extents(a, c->tenant.number, o->next[tier], extents, max);
+	if (n)
+		o->next[tier] = extents[n - 1] + 1;
+	*more = n == max && arena_extents(a, c->tenant.number, o->next[tier], &one, 1);
+	if (!*more)
 		o->seen[tier] = c->extents_made;
+	return n;
 }
 
 uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max,
 			     bool *more)
 {
-	struct list l = { .extents = extents, .max = max };
 	struct attachment *a;
+	uint32_t n = 0;
 
 	*more = false;
 	if (!is_tier(c, gpu))
@@ -142,8 +96,7 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	if (a && !a->gone && a->offers && a->session->state == SESSION_OPEN && a->offers->tiers >> tier_of(gpu) & 1)
-		offers_list(c, a->offers, gpu, &l);
+		n = offers_list(c, a->offers, gpu, extents, max, more);
 	cache_unlock(c);
-	*more = l.more;
-	return l.count;
+	return n;
 }

@@ -15,6 +15,7 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
+#include "kernels/behind.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/slot.h"
@@ -260,6 +261,18 @@ void reservation_end(struct cache *c, struct reservation *r)
 	free(r);
 }
 
+/* What an engine has left as it was: bytes behind the valid tokens, and behind the block up to the slot's end, which
+ * may be another block's. A stream brings all bytes of its block. */
+static void zero_rest(const struct reservation *r, const struct block *b)
+{
+	const struct pool *p = block_pool(b);
+	uint8_t *block = block_slot_at(b) + SLOT_HEADER_BYTES;
+
+	if (!r->stream)
+		kv_zero_behind(&p->layout, &p->geometry, block, r->info.tokens);
+	memset(block + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
+}
+
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms)
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
@@ -279,6 +292,7 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
 		ident.layout_bytes = LAYOUT_BYTES;
+		zero_rest(r, b);
 		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
 	}
 }

@@ -48,7 +48,8 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 			       const struct slot_info *info, bool stream, uint64_t now_us,
 			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
-/* Without the lock: writes headers and checksums of one that is `committing`. On a GPU: only notes what a header would say. */
+/* Without the lock, of one that is `committing`: zeroes what its engine has not written, and writes headers and
+ * checksums. On a GPU: only notes what a header would say. */
 void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);
 /* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost. What was published is in published[parts], else NULL; it is to enter the
  * policy. */

@@ -258,7 +258,7 @@ bool vram_queued(struct gpu *g, enum device_way way)
 
 static bool is_of(const struct vram_move *m, const struct gpu *g)
 {
-	return m->gpu == g || (m->from && m->from->shelf->pool->gpu == g);
+	return m->gpu == g || (m->from && m->from->pool->gpu == g);
 }
 
 struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)

@@ -2,6 +2,8 @@
  * elsewhere too just goes; one that is on this GPU alone goes down first, and who wanted its slot waits for that. What cannot go down, for
  * lack of a slot of host memory, is dropped. Where nothing may go, copies that are coming may, when they have come: who needs a slot waits for them.
  *
+ * Classes of slots share a GPU's memory by spans: daemon/vram/trade.c.
+ *
  * A few slots are free before anybody asks, for what just goes went for them when lists had ended: a lease begins its copies so much sooner.
  * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
  * when less than spill_share of the GPU's slots are free or clean. Until then, and while disks write, nothing goes for it in memory that is nowhere
@@ -16,16 +18,16 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
-#include "daemon/memory/drain.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/fetch.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
-#include "store/host/host.h"
+#include "store/arena/arena.h"
 #include "store/status.h"
 
 #include <errno.h>
@@ -38,17 +40,14 @@ enum {
 	VICTIM_ROUNDS = 64,
 	WALK_MAX = 2048,               /* nodes looked at for so many victims */
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
-	KEPT_SHARE = 64,               /* of a layout's slots one in so many is kept free, */
+	KEPT_SHARE = 64,               /* of a class's slots one in so many is kept free, */
 	KEPT_MAX = 1024,               /* and no more; */
 	KEPT_A_HOLD = 128,             /* of these so many are made at a time, */
 	KEPT_HOLDS = KEPT_MAX / KEPT_A_HOLD, /* so often at a list's end: others may take them as fast */
 	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
 	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
-	BALANCE_EVERY_US = 100 * 1000,
-	COLDER_FACTOR = 4,
-	COLDER_MIN_US = 10 * 1000 * 1000,
-	SWEEP_SLOTS = 4096,
-	DRAIN_STUCK_US = 5 * 1000 * 1000,
+	EVICTIONS_MAX = 4096,          /* for one slot */
+	WINDOWS_MAX = 4,               /* that are tried for one slot */
 	WAIT_MS = 20,
 };
 
@@ -64,7 +63,7 @@ bool vram_clean(const struct vram_slot *s)
 	if (b->shelf || rack_serves(b))
 		return true;
 	for (const struct vram_slot *o = b->vram; o; o = o->next)
-		if (o != s && o->state == VRAM_READY && !o->shelf->pool->gpu->lost)
+		if (o != s && o->state == VRAM_READY && !o->pool->gpu->lost)
 			return true;
 	return false;
 }
@@ -91,14 +90,15 @@ static bool may_go(const struct policy_node *n, void *arg)
 }
 
 /* What is pinned for long drifts to the cold end: the policy is told that it is in use, and it is out of the way. */
-static struct vram_slot *victim(struct cache *c, struct vram_pool *vp, struct met *met)
+static struct vram_slot *victim(struct cache *c, struct vram_class *k, struct met *met)
 {
-	for (uint32_t i = 0; i < VICTIM_ROUNDS && vp->evictable; i++) {
+	met->pinned_count = met->dirty_count = 0;
+	for (uint32_t i = 0; i < VICTIM_ROUNDS && k->evictable; i++) {
 		struct policy_node *n;
 
 		met->cache = c;
 		met->pinned_count = met->dirty_count = 0;
-		n = c->policy->victim(vp->policy, may_go, met, VICTIM_SCAN);
+		n = c->policy->victim(k->policy, may_go, met, VICTIM_SCAN);
 		if (n)
 			return slot_of_node(n);
 		if (!met->pinned_count)
@@ -107,7 +107,7 @@ static struct vram_slot *victim(struct cache *c, struct vram_pool *vp, struct me
 			struct vram_slot *s = met->pinned[--met->pinned_count];
 			const struct policy_event e = { .now_us = c->now_us, .id = s->node.id, .tokens = s->block->tokens };
 
-			c->policy->use(vp->policy, &s->node, &e);
+			c->policy->use(k->policy, &s->node, &e);
 		}
 	}
 	return NULL;
@@ -125,7 +125,8 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 	struct block *b = s->block;
 	const bool clean = vram_clean(s);
 
-	cache_count(c, why, clean || !s->shelf->pool->gpu->lost); /* else all that it has on lost ones are, as it is removed */
+	s->span->class->evicted++;
+	cache_count(c, why, clean || !s->pool->gpu->lost); /* else all that it has on lost ones are, as it is removed */
 	observe_left(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
 	if (clean) {
 		vram_detach(s);
@@ -134,137 +135,6 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, b, CACHE_REASON_EVICTED);
-}
-
-/* ---- drains ---- */
-
-static bool drain_in_progress(const struct cache *c, const struct gpu *g)
-{
-	for (uint32_t i = 0; i < g->drain_count; i++)
-		if (c->now_us - g->drains[i].since_us < DRAIN_STUCK_US)
-			return true;
-	return g->drain_count == VRAM_DRAINS_MAX;
-}
-
-static void drain_begin(struct cache *c, struct gpu *g, struct vram_shelf *s)
-{
-	if (host_extent_drain(g->arena, s->extent))
-		return;
-	s->draining = true;
-	s->pool->slots -= s->slots;
-	s->pool->free_slots -= s->slots - s->taken;
-	g->drains[g->drain_count++] = (struct drain){ .extent = s->extent, .since_us = c->now_us };
-	cache_count(c, COUNTER_DRAINS, 1);
-	vram_drain_step(c, g);
-}
-
-static bool any_unpinned(const struct policy_node *n, void *arg)
-{
-	(void)arg;
-	return vram_slot_pins(slot_of_node(n)) == 0;
-}
-
-static const struct policy_node *coldest(const struct cache *c, const struct vram_pool *vp)
-{
-	return c->policy->victim(vp->policy, any_unpinned, NULL, VICTIM_SCAN);
-}
-
-static bool much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own)
-{
-	uint64_t idle_other = c->now_us - other->last_use_us, idle_own = c->now_us - own->last_use_us;
-
-	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
-}
-
-/* Of another layout: an empty one, else the one with the fewest slots that cannot be emptied, where what is coldest is much colder
- * than the own, if there is anything of that. */
-static struct vram_shelf *shelf_to_drain(const struct cache *c, const struct vram_pool *vp)
-{
-	const struct policy_node *own = coldest(c, vp), *other;
-	struct vram_shelf *best = NULL;
-
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		const struct vram_pool *o = vp->gpu->pools[i];
-
-		if (!o || o == vp)
-			continue;
-		other = own ? coldest(c, o) : NULL;
-		for (struct vram_shelf *s = o->shelves; s; s = s->next) {
-			if (s->draining || (s->taken && (s->held == s->taken || (own && (!other || !much_colder(c, other, own))))))
-				continue;
-			if (!best || (s->taken == 0 && best->taken) || ((s->taken == 0) == (best->taken == 0) && s->held < best->held))
-				best = s;
-		}
-	}
-	return best;
-}
-
-static void balance(struct cache *c, struct vram_pool *vp)
-{
-	struct gpu *g = vp->gpu;
-	struct vram_shelf *s;
-
-	if (drain_in_progress(c, g) || (vp->balance_us && c->now_us - vp->balance_us < BALANCE_EVERY_US))
-		return;
-	vp->balance_us = c->now_us;
-	s = shelf_to_drain(c, vp);
-	if (s)
-		drain_begin(c, g, s);
-}
-
-/* True: memory has no place now, for others no more than for it. */
-static bool drain_slot(struct cache *c, const struct drain *d, struct vram_slot *s, bool full)
-{
-	const bool may_wait = c->now_us - d->since_us < DRAIN_STUCK_US;
-	enum status down;
-
-	if (s->state != VRAM_READY || vram_slot_pins(s) || (full && !vram_clean(s)))
-		return full;
-	down = vram_clean(s) ? STATUS_MISS : may_wait ? vram_down_soon(c, s->block, NULL) : vram_down(c, s->block, false, NULL);
-	if (down && down != STATUS_BUSY)
-		vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
-	return full || down == STATUS_BUSY;
-}
-
-void vram_drain_step(struct cache *c, struct gpu *g)
-{
-	for (uint32_t i = 0; i < g->drain_count; i++) {
-		struct drain *d = &g->drains[i];
-		struct vram_shelf *s = vram_shelf_find(g, d->extent);
-		bool full = false;
-
-		for (uint32_t n = 0; s && s->taken && n < SWEEP_SLOTS && n < s->slots; n++, d->sweep++)
-			full = drain_slot(c, d, &s->at[d->sweep % s->slots], full);
-		d->sweep = s ? d->sweep % s->slots : 0;
-		room_drain_tell(c, d);
-	}
-}
-
-bool vram_drained(const struct gpu *g)
-{
-	for (uint32_t i = 0; i < g->drain_count; i++) {
-		const struct vram_shelf *s = vram_shelf_find(g, g->drains[i].extent);
-
-		if (!s || s->taken == 0)
-			return true;
-	}
-	return false;
-}
-
-void vram_drain_reap(struct cache *c, struct gpu *g)
-{
-	for (uint32_t i = 0; i < g->drain_count;) {
-		struct vram_shelf *s = vram_shelf_find(g, g->drains[i].extent);
-
-		if (host_extent(g->arena, g->drains[i].extent)) {
-			i++;
-			continue;
-		}
-		if (s)
-			vram_shelf_free(s);
-		c->room_epoch++;
-		g->drains[i] = g->drains[--g->drain_count];
-	}
 }
 
 /* ---- slots ---- */
@@ -281,86 +151,134 @@ static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct m
 
 /* Whether the keeper need not be asked for an extent: it was refused one since room last came free, or the budget has plainly none. Of one
  * that it has been asked for and makes, the budget knows already. */
-static bool cannot_grow(const struct cache *c, struct vram_pool *vp)
+static bool cannot_grow(const struct cache *c, struct vram_class *k)
 {
-	const uint64_t grain = vp->gpu->info.granularity, least = (vp->stride + grain - 1) / grain * grain;
-	struct host_usage u;
+	struct arena *a = k->gpu->arena;
 
-	if (vp->wanted)
+	if (k->wanted)
 		return false;
-	if (vp->grow_refused == c->room_epoch)
-		return true;
-	host_usage(vp->gpu->arena, &u);
-	if (u.budget_bytes - u.extent_bytes < least)
-		vp->grow_refused = c->room_epoch;
-	return vp->grow_refused == c->room_epoch;
+	if (k->grow_refused != c->room_epoch && arena_unused(a) < arena_granule_bytes(a))
+		k->grow_refused = c->room_epoch;
+	return k->grow_refused == c->room_epoch;
 }
 
-/* A pool that is being filled gets its next extent before it has no slot left, as in host memory: neither the daemon nor an engine that maps it
- * ahead makes a lease wait for its driver then. But not the last of the budget, which two pools could take from one another for nothing. */
-static void grow_ahead(struct cache *c, struct vram_pool *vp)
+static void want_growth(struct vram_class *k)
 {
-	const uint32_t slots = vp->shelves ? vp->shelves->slots : 0;
-	struct host_usage u;
+	k->wanted = true;
+	vram_keeper_wake(k->gpu);
+}
 
-	if (vp->wanted || vp->free_slots > slots / 4 || slots < 4 || vp->gpu->drain_count || vp->grow_refused == c->room_epoch ||
-	    vp->ahead_refused == c->room_epoch)
-		return;
-	host_usage(vp->gpu->arena, &u);
-	if (u.budget_bytes - u.extent_bytes < 2 * slots * vp->stride) {
-		vp->ahead_refused = c->room_epoch;
-		return;
+/* A free slot, or one of a new span, behind which the keeper sees that the next one need not be waited for either. */
+static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struct arena_slot *out)
+{
+	bool cut;
+
+	if (arena_take(k->arena, reserve, out, &cut))
+		return false;
+	if (cut && !k->gpu->grow_ahead && k->gpu->ahead_refused != c->room_epoch) {
+		k->gpu->grow_ahead = true;
+		vram_keeper_wake(k->gpu);
 	}
-	vp->wanted = slots / 4 + 1;
-	vram_keeper_wake(vp->gpu);
+	return true;
 }
 
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out)
+/* One that clean copies of the class make room for. Not all do: what leaves a span that is being emptied makes none. */
+static bool take_evicting(struct cache *c, struct vram_class *k, struct met *met, struct arena_slot *out)
 {
-	const bool spare = need == NEED_SPARE || need == NEED_SOON;
-	struct gpu *g = vp->gpu;
-	struct met met;
 	struct vram_slot *s;
 
-	met.dirty_count = 0;
-	if (g->lost || c->vram->stopping)
-		return STATUS_UNAVAILABLE;
-	if (vp->free_slots > 0) {
-		grow_ahead(c, vp);
-		return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
-	}
-	if (!cannot_grow(c, vp)) {
-		vp->wanted = vp->wanted ? vp->wanted : 1;
-		vram_keeper_wake(g);
-		return STATUS_BUSY;
-	}
-	balance(c, vp);
-	/* The slot of a victim in a draining extent does not come back to the pool: take the next. */
-	for (int tries = 0; tries < SWEEP_SLOTS && (s = victim(c, vp, &met)); tries++) {
+	for (int tries = 0; tries < EVICTIONS_MAX && (s = victim(c, k, met)); tries++) {
 		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
-		if (vp->free_slots > 0)
-			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+		if (take_free(c, k, false, out))
+			return true;
 	}
-	if (send_down(c, g, spare, &met))
+	return false;
+}
+
+/* One that copies make room for that are nowhere else: what was met is dropped. */
+static bool take_shedding(struct cache *c, struct vram_class *k, const struct met *met, struct arena_slot *out)
+{
+	for (uint32_t i = 0; i < met->dirty_count; i++) {
+		vram_evict(c, met->dirty[i], COUNTER_EVICTED_GPU_SHED);
+		if (take_free(c, k, false, out))
+			return true;
+	}
+	return false;
+}
+
+/* What was met of the class goes down; what cannot is dropped for one who needs the slot. */
+static enum status take_dirty(struct cache *c, struct vram_pool *vp, enum vram_need need, const struct met *met,
+			      struct arena_slot *out)
+{
+	const bool spare = need == NEED_SPARE || need == NEED_SOON;
+	struct vram_class *k = vp->class;
+	struct gpu *g = k->gpu;
+
+	if (send_down(c, g, spare, met))
 		return STATUS_BUSY;
-	if (spare && met.dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)))
+	if (spare && met->dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)))
 		return STATUS_BUSY;
 	if (need == NEED_SPARE) /* what leases hold does not make room */
 		return STATUS_EXHAUSTED;
-	if (spare && send_down(c, g, false, &met))
+	if (spare && send_down(c, g, false, met))
 		return STATUS_BUSY;
-	for (uint32_t i = 0; i < met.dirty_count; i++) {
-		vram_evict(c, met.dirty[i], COUNTER_EVICTED_GPU_SHED);
-		if (vp->free_slots > 0)
-			return host_slot_try(vp->arena, out) ? STATUS_EXHAUSTED : STATUS_OK;
+	if (take_shedding(c, k, met, out))
+		return STATUS_OK;
+	return (need == NEED_NOW || need == NEED_SOON) && k->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
+}
+
+/* The class has nothing to give up: another class's memory becomes its own. */
+static bool take_over(struct cache *c, struct vram_class *k, enum vram_need need, struct arena_slot *out)
+{
+	for (int tries = 0; tries < WINDOWS_MAX && vram_trade_force(c, k, need == NEED_NOW); tries++) {
+		if (take_free(c, k, false, out))
+			return true;
+		if (vram_trading(k))
+			break; /* else that one cannot be emptied */
 	}
-	return (need == NEED_NOW || need == NEED_SOON) && vp->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
+	return false;
+}
+
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out)
+{
+	struct vram_class *k = vp->class;
+	struct met met;
+
+	if (k->gpu->lost || c->vram->stopping)
+		return STATUS_UNAVAILABLE;
+	if (take_free(c, k, false, out))
+		return STATUS_OK;
+	if (!cannot_grow(c, k)) {
+		want_growth(k);
+		return STATUS_BUSY;
+	}
+	if (!k->spans && take_free(c, k, true, out)) /* the reserve is for it */
+		return STATUS_OK;
+	vram_trade(c, k);
+	if (take_free(c, k, false, out))
+		return STATUS_OK;
+	met.dirty_count = 0;
+	if (take_evicting(c, k, &met, out))
+		return STATUS_OK;
+	if (!met.dirty_count && !k->gpu->downs && take_over(c, k, need, out))
+		return STATUS_OK;
+	if (vram_trading(k))
+		return STATUS_BUSY;
+	return take_dirty(c, vp, need, &met, out);
 }
 
 /* Slots that it keeps free. */
-static int64_t kept(const struct vram_pool *vp)
+static uint64_t kept(const struct vram_class *k)
 {
-	return (int64_t)(vp->slots / KEPT_SHARE < KEPT_MAX ? vp->slots / KEPT_SHARE : KEPT_MAX);
+	return k->slots / KEPT_SHARE < KEPT_MAX ? k->slots / KEPT_SHARE : KEPT_MAX;
+}
+
+uint64_t vram_room_free(const struct vram_class *k)
+{
+	struct arena_class_usage u;
+
+	arena_class_usage(k->arena, &u);
+	return u.free;
 }
 
 struct cold {
@@ -376,24 +294,23 @@ static bool is_cold(const struct policy_node *n, void *arg)
 	return vram_slot_pins(s) == 0 && !s->ahead && vram_clean(s) && cold->cache->now_us - n->last_use_us > cold->idle_us;
 }
 
-bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us)
+bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us)
 {
+	const uint64_t before = vram_room_free(k);
 	struct cold cold = { c, idle_us };
 	struct policy_node *n;
 
-	if (vp->free_slots > kept(vp))
+	if (before > kept(k))
 		return true;
-	if (!cannot_grow(c, vp)) {
-		if (vp->free_slots > 0)
-			return true;
-		vp->wanted = vp->wanted ? vp->wanted : 1;
-		vram_keeper_wake(vp->gpu);
-		return false;
+	if (!cannot_grow(c, k)) {
+		if (before == 0)
+			want_growth(k);
+		return before > 0;
 	}
-	n = c->policy->victim(vp->policy, is_cold, &cold, VICTIM_SCAN);
+	n = c->policy->victim(k->policy, is_cold, &cold, VICTIM_SCAN);
 	if (n)
 		vram_evict(c, slot_of_node(n), COUNTER_EVICTED_GPU_FULL);
-	return n && vp->free_slots > 0;
+	return n && vram_room_free(k) > 0;
 }
 
 /* Victims, in their order. What is to be known of one is in its block, mostly no cache's: the last few that were met are on their way there. */
@@ -428,15 +345,14 @@ static bool pick_clean(const struct policy_node *n, void *arg)
 }
 
 /* Evicts the next of them, as a policy that can tell its order gives them: how many. What is pinned is met once by it, not by each. */
-static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots)
+static uint64_t evict_next(struct cache *c, struct vram_class *k, uint64_t wanted)
 {
-	const uint64_t wanted = (uint64_t)((int64_t)slots - vp->free_slots);
 	struct pick p;
 
 	p.cache = c;
 	p.count = p.looked = p.walked = 0;
 	p.most = wanted < VICTIM_SCAN ? wanted : VICTIM_SCAN;
-	if (!c->policy->walk || !c->policy->walk(vp->policy, pick_clean, &p, WALK_MAX))
+	if (!c->policy->walk || !c->policy->walk(k->policy, pick_clean, &p, WALK_MAX))
 		return 0;
 	while (p.looked < p.walked)
 		pick_look(&p);
@@ -445,13 +361,13 @@ static uint64_t evict_next(struct cache *c, struct vram_pool *vp, uint32_t slots
 	return p.count;
 }
 
-static void gpu_rooms_tell(struct cache *c, const struct gpu *g, uint64_t unused)
+static void gpu_rooms_tell(struct cache *c, const struct gpu *g)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		struct vram_pool *vp = g->pools[i];
+	for (struct vram_class *k = g->classes; k; k = k->next) {
+		struct arena_class_usage u;
 
-		if (vp)
-			room_tell(c->policy, vp->policy, vp->slots + unused / vp->stride, &vp->policy_room);
+		arena_class_usage(k->arena, &u);
+		room_tell(c->policy, k->policy, u.room, &k->policy_room);
 	}
 }
 
@@ -461,59 +377,75 @@ void vram_rooms_tell(struct cache *c)
 		const struct gpu *g = c->vram->gpu[n];
 
 		if (!g->lost) /* a GPU that could not be opened has no arena */
-			gpu_rooms_tell(c, g, host_unused(g->arena));
+			gpu_rooms_tell(c, g);
 	}
 }
 
-void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots)
+void vram_room_ahead(struct cache *c, struct vram_class *k, uint32_t slots)
 {
 	struct vram_slot *s;
 	struct met met;
-	uint64_t tries = 0, evicted;
+	uint64_t tries = 0, evicted = 1, has;
 
-	if (vp->gpu->lost || c->vram->stopping || vp->free_slots >= (int64_t)slots || !cannot_grow(c, vp))
+	if (k->gpu->lost || c->vram->stopping || vram_room_free(k) >= slots || !cannot_grow(c, k))
 		return;
-	balance(c, vp);
-	while (vp->free_slots < (int64_t)slots && tries < slots && (evicted = evict_next(c, vp, slots)))
+	vram_trade(c, k);
+	while (evicted > 0 && tries < slots && (has = vram_room_free(k)) < slots) {
+		evicted = evict_next(c, k, slots - has);
 		tries += evicted;
-	for (; vp->free_slots < (int64_t)slots && tries < slots && (s = victim(c, vp, &met)); tries++)
+	}
+	for (; tries < slots && vram_room_free(k) < slots && (s = victim(c, k, &met)); tries++)
 		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
 }
 
 /* Some of what is missing. True: more is. What has nowhere else to go, or is held, is not looked through for it at each list's end. */
-static bool keep_some(struct cache *c, struct vram_pool *vp)
+static bool keep_some(struct cache *c, struct vram_class *k)
 {
-	const int64_t slots = kept(vp), before = vp->free_slots;
+	const uint64_t slots = kept(k), before = slots ? vram_room_free(k) : 0;
+	uint64_t after;
 
-	if (before >= slots || (int64_t)vp->evictable - (int64_t)vp->dirty < slots - before)
+	if (before >= slots || k->evictable < k->dirty + (slots - before))
 		return false;
-	vram_room_ahead(c, vp, (uint32_t)(slots - before < KEPT_A_HOLD ? slots : before + KEPT_A_HOLD));
-	return vp->free_slots > before && vp->free_slots < slots;
+	vram_room_ahead(c, k, (uint32_t)(slots - before < KEPT_A_HOLD ? slots : before + KEPT_A_HOLD));
+	after = vram_room_free(k);
+	return after > before && after < slots;
 }
 
 void vram_room_keep(struct cache *c, struct gpu *g)
 {
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		for (uint32_t holds = 1; g->pools[i] && keep_some(c, g->pools[i]) && holds < KEPT_HOLDS; holds++) {
+	for (struct vram_class *k = g->classes; k; k = k->next)
+		for (uint32_t holds = 1; keep_some(c, k) && holds < KEPT_HOLDS; holds++) {
 			cache_unlock(c);
 			cache_lock(c);
 		}
 }
 
-void vram_room_grow(struct cache *c, struct vram_pool *vp)
+void vram_room_grow(struct cache *c, struct vram_class *k)
 {
-	uint32_t extent, slots;
-	enum status s;
+	struct arena_growth growth;
+	enum status s = arena_prepare(k->arena, &growth);
 
 	cache_lock(c);
-	slots = vp->wanted;
-	cache_unlock(c);
-	s = host_pool_prepare(vp->arena, slots, &extent);
-	cache_lock(c);
-	if (s || !vram_shelf_get(vp, extent))
-		vp->grow_refused = c->room_epoch;
-	vp->wanted = 0;
+	if (s)
+		k->grow_refused = c->room_epoch;
+	else if (growth.made)
+		observe_extent_added(c);
+	k->wanted = false;
 	pthread_cond_broadcast(&c->vram->room);
+	cache_unlock(c);
+}
+
+void vram_grow_ahead(struct cache *c, struct gpu *g)
+{
+	struct arena_growth growth;
+	enum status s = arena_ahead(g->arena, c->tenant.number, &growth);
+
+	cache_lock(c);
+	g->grow_ahead = !s && growth.more;
+	if (s && s != STATUS_BUSY)
+		g->ahead_refused = c->room_epoch;
+	if (!s && growth.made)
+		observe_extent_added(c);
 	cache_unlock(c);
 }
 
@@ -544,18 +476,21 @@ static bool pick_dirty(const struct policy_node *n, void *arg)
 }
 
 /* The coldest of what was written back and is too much. */
-static void pick_through(struct cache *c, struct vram_pool *vp, const struct host_usage *u)
+static void pick_through(struct cache *c, struct vram_class *k)
 {
-	const uint64_t total = vp->slots + (u->budget_bytes > u->extent_bytes ? (u->budget_bytes - u->extent_bytes) / vp->stride : 0);
 	struct pick p = { .count = 0 };
-	const uint64_t wanted = total * c->options.spill_share_milli / 1000, ready = total > vp->dirty ? total - vp->dirty : 0;
+	struct arena_class_usage u;
+	uint64_t wanted, ready;
 
-	vp->pressed = wanted > ready;
-	p.most = wanted > ready + vp->through ? wanted - ready - vp->through : 0;
+	arena_class_usage(k->arena, &u);
+	wanted = u.room * c->options.spill_share_milli / 1000;
+	ready = u.room > k->dirty ? u.room - k->dirty : 0;
+	k->pressed = wanted > ready;
+	p.most = wanted > ready + k->through ? wanted - ready - k->through : 0;
 	if (p.most > VICTIM_SCAN)
 		p.most = VICTIM_SCAN;
 	if (p.most)
-		policy_look(c->policy, vp->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
+		policy_look(c->policy, k->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
 	for (uint64_t i = 0; i < p.count; i++)
 		vram_queue_through(p.slot[i]);
 }
@@ -563,26 +498,23 @@ static void pick_through(struct cache *c, struct vram_pool *vp, const struct hos
 /* What memory has and no disk yet does not go for it while disks write. */
 static enum status through(struct cache *c, const struct vram_slot *s)
 {
-	const struct vram_pool *vp = s->shelf->pool;
 	const enum status down = vram_through(c, s->block, c->tier, NULL);
 
-	return down == STATUS_BUSY && c->tier && vp->pressed && !spill_hurry(c, vp->pool) ? vram_through(c, s->block, false, NULL) : down;
+	return down == STATUS_BUSY && c->tier && s->span->class->pressed && !spill_hurry(c, s->pool->pool) ? vram_through(c, s->block, false, NULL) : down;
 }
 
 static void pump(struct cache *c, struct gpu *g)
 {
 	const struct vram_pool *full = NULL;
-	struct host_usage u;
 
-	host_usage(g->arena, &u);
-	for (uint32_t i = 0; i < c->pool_count; i++)
-		if (g->pools[i] && g->pools[i]->dirty)
-			pick_through(c, g->pools[i], &u);
+	for (struct vram_class *k = g->classes; k; k = k->next)
+		if (k->dirty)
+			pick_through(c, k);
 	if (g->through && vram_clock_us() < g->through_us)
 		return;
 	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
 		struct vram_slot *s = g->through;
-		const struct vram_pool *vp = s->shelf->pool;
+		const struct vram_pool *vp = s->pool;
 		const enum status down = vp == full ? STATUS_BUSY : through(c, s);
 
 		if (!down && !s->through)

@@ -10,7 +10,8 @@
 
 struct cache;
 struct gpu;
-struct host_slot;
+struct arena_slot;
+struct vram_class;
 struct vram_pool;
 struct vram_slot;
 
@@ -20,26 +21,27 @@ struct vram_slot;
 enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct host_slot *out);
-/* Tells policies what room their layouts have now. */
+enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
+/* Slots of the class that can be had without evicting anything, but for the reserve. */
+uint64_t vram_room_free(const struct vram_class *k);
+/* Tells policies what room their classes have now. */
 void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
-void vram_room_ahead(struct cache *c, struct vram_pool *vp, uint32_t slots);
-/* Of each layout that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */
+void vram_room_ahead(struct cache *c, struct vram_class *k, uint32_t slots);
+/* Of each class that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */
 void vram_room_keep(struct cache *c, struct gpu *g);
 /* A slot is free beyond those, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
-bool vram_room_spare(struct cache *c, struct vram_pool *vp, uint64_t idle_us);
+bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us);
 /* Without the lock, of BUSY: until something came free, 20 ms at most. */
 void vram_room_wait(struct cache *c);
-/* Without the lock: makes an extent. */
-void vram_room_grow(struct cache *c, struct vram_pool *vp);
+/* Without the lock: makes an extent, if the class needs one. */
+void vram_room_grow(struct cache *c, struct vram_class *k);
+/* Without the lock, by the keeper: a step of what is made ahead of need. */
+void vram_grow_ahead(struct cache *c, struct gpu *g);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 /* A ready one is somewhere else too, so that nothing is lost with it. */
 bool vram_clean(const struct vram_slot *s);
 /* Goes down what is to, as far as bounds allow. */
 void vram_pump(struct cache *c);
-void vram_drain_step(struct cache *c, struct gpu *g);
-bool vram_drained(const struct gpu *g);
-void vram_drain_reap(struct cache *c, struct gpu *g);
 
 #endif

@@ -11,6 +11,7 @@
 #include "daemon/disk/spill.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
@@ -23,7 +24,7 @@ static bool is_patient(const struct cache *c, const struct vram_move *m)
 {
 	const uint64_t patience_us = 1000ull * (c->options.gpu_patience_ms ? c->options.gpu_patience_ms : PATIENCE_MS);
 	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
-	const uint64_t since = vp && vp->placed_us > m->waits_us ? vp->placed_us : m->waits_us;
+	const uint64_t since = vp && vp->class->placed_us > m->waits_us ? vp->class->placed_us : m->waits_us;
 
 	if (m->hasty || !m->waits_us)
 		return !m->hasty;
@@ -70,7 +71,7 @@ bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
 {
 	const uint64_t need = m->pool->geometry.need_bytes, bytes = c->vram->fetched_bytes + need;
 	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	const uint64_t room = vp && vp->free_slots > 0 ? (uint64_t)vp->free_slots * need : 0;
+	const uint64_t room = vp ? vram_room_free(vp->class) * need : 0;
 
 	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
 }

@@ -124,7 +124,7 @@ static struct vram_slot *lost_copy(const struct block *b)
 {
 	struct vram_slot *s = b->vram;
 
-	while (s && (s->state != VRAM_READY || !s->shelf->pool->gpu->lost))
+	while (s && (s->state != VRAM_READY || !s->pool->gpu->lost))
 		s = s->next;
 	return s;
 }

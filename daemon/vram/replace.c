@@ -23,7 +23,7 @@ static uint32_t lease_follow(struct lease *l, const struct vram_slot *s, struct 
 {
 	uint32_t pins = 0;
 
-	for (uint32_t i = 0; l->gpu == s->shelf->pool->gpu && i < l->count; i++) {
+	for (uint32_t i = 0; l->gpu == s->pool->gpu && i < l->count; i++) {
 		if (l->block[i] != b || !lease_on_gpu(l)[i])
 			continue;
 		l->block[i] = heir;
@@ -81,7 +81,7 @@ static void moves_follow(struct cache *c, struct block *b, struct block *heir)
 {
 	for (struct vram_move *m = *vram_moves_of(c, b), *next; m; m = next) {
 		next = m->hash_next;
-		if (m->block == b && m->way == DEVICE_ACROSS && m->from->state == VRAM_READY && !m->from->shelf->pool->gpu->lost)
+		if (m->block == b && m->way == DEVICE_ACROSS && m->from->state == VRAM_READY && !m->from->pool->gpu->lost)
 			move_follow(c, m, heir);
 	}
 }
@@ -102,7 +102,7 @@ void vram_hand_over(struct cache *c, struct block *b, struct block *heir)
 		moves_follow(c, b, heir);
 	for (struct vram_slot *s = b->vram, *next; s; s = next) {
 		next = s->next;
-		if (s->state == VRAM_READY && !s->shelf->pool->gpu->lost && !is_moved(c, s))
+		if (s->state == VRAM_READY && !s->pool->gpu->lost && !is_moved(c, s))
 			slot_follow(c, s, heir);
 	}
 }

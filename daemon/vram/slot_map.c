@@ -14,18 +14,49 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { STRIDE_ALIGN = 256 };
+/* ---- classes and layouts ---- */
 
-/* ---- pools and shelves ---- */
+static struct vram_class *class_make(struct cache *c, struct gpu *g, struct arena_class *arena)
+{
+	struct vram_class *k = calloc(1, sizeof(*k));
+
+	if (!k)
+		return NULL;
+	k->gpu = g;
+	k->arena = arena;
+	k->stride = arena_class_stride(arena);
+	k->policy_room = g->budget / k->stride;
+	k->policy = policy_create(c->policy, k->policy_room, c->options.recompute_growth);
+	if (!k->policy) {
+		free(k);
+		return NULL;
+	}
+	learned_recall(c, &(struct learner){ 'g', g->number, k->stride, c->policy, k->policy });
+	k->next = g->classes;
+	g->classes = k;
+	return k;
+}
+
+/* The class for the layout's blocks; NULL: no memory, or a block is larger than an extent. */
+static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const struct pool *p)
+{
+	struct arena_class *arena;
+	struct vram_class *k;
+
+	if (arena_class_for(g->arena, p->tenant->number, p->geometry.block_bytes, &arena))
+		return NULL;
+	for (k = g->classes; k; k = k->next)
+		if (k->arena == arena)
+			return k;
+	return class_make(c, g, arena);
+}
 
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 {
@@ -38,101 +69,118 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 		return NULL;
 	vp->gpu = g;
 	vp->pool = p;
-	vp->stride = (p->geometry.block_bytes + STRIDE_ALIGN - 1) / STRIDE_ALIGN * STRIDE_ALIGN;
-	vp->policy_room = g->budget / vp->stride;
-	vp->policy = policy_create(c->policy, vp->policy_room, c->options.recompute_growth);
-	if (!vp->policy || host_pool_get(g->arena, p->tenant->number, p->layout_id, vp->stride, &vp->arena)) {
-		c->policy->destroy(vp->policy);
+	vp->class = class_of_layout(c, g, p);
+	if (!vp->class) {
 		free(vp);
 		return NULL;
 	}
-	learned_recall(c, &(struct learner){ 'g', g->number, p->layout_id, c->policy, vp->policy });
 	g->pools[p->number] = vp;
 	return vp;
 }
 
-struct vram_shelf *vram_shelf_find(const struct gpu *g, uint32_t extent)
+/* ---- spans ---- */
+
+static struct vram_span *span_make(struct vram_class *k, struct arena_span *place)
 {
-	struct vram_shelf *s = g->shelf_hash[extent % VRAM_SHELF_BUCKETS];
+	struct vram_span *s = calloc(1, sizeof(*s) + place->slots * sizeof(s->at[0]));
 
-	while (s && s->extent != extent)
-		s = s->hash_next;
-	return s;
-}
-
-static void shelf_link_in(struct vram_pool *vp, struct vram_shelf *s)
-{
-	struct vram_shelf **at = &vp->shelves, **bucket = &vp->gpu->shelf_hash[s->extent % VRAM_SHELF_BUCKETS];
-
-	while (*at && (*at)->extent < s->extent)
-		at = &(*at)->next;
-	s->next = *at;
-	*at = s;
-	s->hash_next = *bucket;
-	*bucket = s;
-}
-
-struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent)
-{
-	struct vram_shelf *s = vram_shelf_find(vp->gpu, extent);
-	struct host_device_extent e;
-	uint32_t slots;
-
-	if (s || host_extent_device(vp->gpu->arena, extent, &e))
-		return s;
-	close(e.fd);
-	slots = (uint32_t)(e.bytes / vp->stride);
-	s = calloc(1, sizeof(*s) + slots * sizeof(s->at[0]));
 	if (!s)
 		return NULL;
-	s->pool = vp;
-	s->extent = extent;
-	s->slots = slots;
-	s->address = e.address;
-	for (uint32_t i = 0; i < slots; i++) {
-		s->at[i].shelf = s;
+	s->class = k;
+	s->place = place;
+	for (uint32_t i = 0; i < place->slots; i++) {
+		s->at[i].span = s;
 		s->at[i].index = i;
 	}
-	shelf_link_in(vp, s);
-	if (extent > vp->newest)
-		vp->newest = extent;
-	observe_extent_added(vp->gpu->cache);
-	vp->slots += slots;
-	vp->free_slots += slots;
+	s->next = k->spans;
+	if (s->next)
+		s->next->prev = s;
+	k->spans = s;
+	k->slots += place->slots;
+	place->owner = s;
 	return s;
 }
 
-void vram_shelf_free(struct vram_shelf *s)
+/* The span is no more; its place is not looked at. */
+static void span_free(struct vram_span *s, uint32_t slots)
 {
-	struct vram_shelf **at = &s->pool->shelves;
-
-	while (*at != s)
-		at = &(*at)->next;
-	*at = s->next;
-	at = &s->pool->gpu->shelf_hash[s->extent % VRAM_SHELF_BUCKETS];
-	while (*at != s)
-		at = &(*at)->hash_next;
-	*at = s->hash_next;
+	*(s->prev ? &s->prev->next : &s->class->spans) = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->class->slots -= slots;
 	free(s);
+}
+
+void vram_classes_free(struct cache *c, struct gpu *g)
+{
+	for (uint32_t i = 0; i < POOLS_MAX; i++)
+		free(g->pools[i]);
+	while (g->classes) {
+		struct vram_class *k = g->classes;
+
+		while (k->spans)
+			span_free(k->spans, k->spans->place->slots);
+		g->classes = k->next;
+		c->policy->destroy(k->policy);
+		free(k);
+	}
+}
+
+uint64_t vram_offset(const struct vram_slot *s)
+{
+	return s->span->place->offset + s->index * s->span->place->stride;
+}
+
+/* ---- walks by place ---- */
+
+/* The next ready copy of the layout in that span, from an offset on, which goes along. */
+static struct vram_slot *next_in_span(const struct vram_pool *vp, struct vram_span *s, uint64_t *offset, uint32_t *budget)
+{
+	const uint64_t stride = s->place->stride, from = s->place->offset;
+	uint64_t i = *offset > from ? (*offset - from + stride - 1) / stride : 0;
+
+	for (; i < s->place->slots && *budget; i++) {
+		--*budget;
+		*offset = from + (i + 1) * stride;
+		if (s->at[i].state == VRAM_READY && s->at[i].pool == vp)
+			return &s->at[i];
+	}
+	return NULL;
+}
+
+/* The same in that extent. */
+static struct vram_slot *next_in_extent(const struct vram_pool *vp, uint32_t extent, uint64_t *offset, uint32_t *budget)
+{
+	struct arena *a = vp->gpu->arena;
+	const uint64_t granule = arena_granule_bytes(a), bytes = arena_extent_size(a, extent);
+
+	while (*offset < bytes && *budget) {
+		const struct arena_span *place = arena_span_at(a, extent, (uint32_t)(*offset / granule));
+		struct vram_slot *s = NULL;
+
+		--*budget;
+		if (place && place->class == vp->class->arena)
+			s = next_in_span(vp, place->owner, offset, budget);
+		if (s || !*budget)
+			return s;
+		*offset = place ? (place->granule + place->granules) * granule : (*offset / granule + 1) * granule;
+	}
+	return NULL;
 }
 
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget)
 {
-	struct vram_shelf *s = vp->shelves;
+	const uint32_t tenant = vp->pool->tenant->number;
+	uint32_t id;
 
-	while (s && s->extent < *extent)
-		s = s->next;
-	if (s && s->extent != *extent)
-		*slot = 0;
-	for (; s; s = s->next, *slot = 0) {
-		*extent = s->extent;
-		for (; *slot < s->slots; ++*slot) {
-			if (*budget == 0)
-				return NULL;
-			--*budget;
-			if (s->at[*slot].state == VRAM_READY)
-				return &s->at[(*slot)++];
-		}
+	for (; arena_extents(vp->gpu->arena, tenant, *extent, &id, 1); *extent = id + 1, *slot = 0) {
+		uint64_t offset = id == *extent ? (uint64_t)*slot * ARENA_DEVICE_UNIT : 0;
+		struct vram_slot *s = next_in_extent(vp, id, &offset, budget);
+
+		*extent = id;
+		*slot = (uint32_t)(offset / ARENA_DEVICE_UNIT);
+		if (s || !*budget)
+			return s;
 	}
 	return NULL;
 }
@@ -158,7 +206,7 @@ struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g)
 {
 	struct vram_slot *s = b->vram;
 
-	while (s && s->shelf->pool->gpu != g)
+	while (s && s->pool->gpu != g)
 		s = s->next;
 	return s && !g->lost ? s : NULL;
 }
@@ -167,7 +215,7 @@ struct vram_slot *vram_ready(const struct block *b)
 {
 	struct vram_slot *s = b->vram;
 
-	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost))
+	while (s && (s->state != VRAM_READY || s->pool->gpu->lost))
 		s = s->next;
 	return s;
 }
@@ -176,7 +224,7 @@ struct vram_slot *vram_near(const struct block *b, const struct gpu *g)
 {
 	struct vram_slot *s = b->vram;
 
-	while (s && (s->state != VRAM_READY || s->shelf->pool->gpu->lost || !(g->reaches & 1u << s->shelf->pool->gpu->number)))
+	while (s && (s->state != VRAM_READY || s->pool->gpu->lost || !(g->reaches & 1u << s->pool->gpu->number)))
 		s = s->next;
 	return s;
 }
@@ -185,7 +233,7 @@ struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g)
 {
 	struct vram_slot *s = b->vram;
 
-	while (s && s->shelf->pool->gpu != g)
+	while (s && s->pool->gpu != g)
 		s = s->next;
 	return s;
 }
@@ -208,10 +256,10 @@ uint32_t vram_slot_pins(const struct vram_slot *s)
 
 static void hold(struct vram_slot *s, bool on)
 {
-	struct vram_pool *vp = s->shelf->pool;
+	const struct vram_class *k = s->span->class;
 
-	s->shelf->held += on ? 1 : -1;
-	vp->gpu->held_bytes += on ? vp->stride : -vp->stride;
+	atomic_fetch_add_explicit(&s->span->place->held, on ? 1 : -1u, memory_order_relaxed);
+	k->gpu->held_bytes += on ? k->stride : -k->stride;
 }
 
 void vram_books(struct block *b, uint32_t all, bool on)
@@ -222,14 +270,16 @@ void vram_books(struct block *b, uint32_t all, bool on)
 		if (held || s->state == VRAM_RESERVED)
 			hold(s, on);
 		if (!held && s->state == VRAM_READY)
-			s->shelf->pool->evictable += on ? 1 : -1ull;
+			s->span->class->evictable += on ? 1 : -1ull;
 	}
 }
 
 static void set_dirty(struct vram_slot *s, bool is)
 {
-	if (s->dirty != is)
-		s->shelf->pool->dirty += is ? 1 : -1;
+	if (s->dirty != is) {
+		s->pool->dirty += is ? 1 : -1;
+		s->span->class->dirty += is ? 1 : -1;
+	}
 	s->dirty = is;
 	if (!is)
 		vram_unqueue_through(s);
@@ -239,31 +289,32 @@ void vram_sync(struct block *b)
 {
 	struct vram_slot *only = b->shelf || b->rack ? NULL : vram_ready(b);
 
-	if (only && (!block_live(b) || vram_falling(only->shelf->pool->gpu->cache, b)))
+	if (only && (!block_live(b) || vram_falling(only->pool->gpu->cache, b)))
 		only = NULL;
 	for (struct vram_slot *s = b->vram; s; s = s->next)
 		set_dirty(s, s == only);
 }
 
-struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct host_slot *from, enum vram_state state)
+struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state)
 {
-	struct vram_shelf *shelf = vram_shelf_get(vp, from->extent);
+	struct vram_span *span = from->span->owner ? from->span->owner : span_make(vp->class, from->span);
 	struct vram_slot *s;
 
-	if (!shelf)
+	if (!span)
 		return NULL;
 	/* What is held whole, and in memory: the rest of the books is as it was. */
 	const bool plain = state == VRAM_COMING && b->shelf && block_held_beyond(b, 0);
 
 	if (!plain)
 		block_books(b, false);
-	s = &shelf->at[from->index];
-	*s = (struct vram_slot){ .block = b, .next = b->vram, .shelf = shelf, .index = from->index,
+	s = &span->at[from->index];
+	*s = (struct vram_slot){ .block = b, .next = b->vram, .span = span, .pool = vp, .index = from->index,
 				 .take = (uint32_t)from->generation, .state = state };
 	b->vram = s;
-	shelf->taken++;
-	vp->free_slots--;
-	vp->gpu->lent_bytes += state == VRAM_RESERVED ? vp->stride : 0;
+	span->taken++;
+	span->class->taken++;
+	arena_span_use(span->place, vp->gpu->cache->now_us);
+	vp->gpu->lent_bytes += state == VRAM_RESERVED ? span->class->stride : 0;
 	if (plain)
 		hold(s, true);
 	else
@@ -286,37 +337,42 @@ static bool is_lent(const struct vram_slot *s)
 	return s->pins || s->state == VRAM_RESERVED;
 }
 
+/* With its span, if it is the last: s is no more then. */
 static void slot_free(struct vram_slot *s)
 {
-	struct vram_pool *vp = s->shelf->pool;
-	const struct host_slot slot = {
-		.pool = vp->arena, .extent = s->shelf->extent, .index = s->index, .offset = s->index * vp->stride,
+	struct vram_span *span = s->span;
+	struct vram_class *k = span->class;
+	struct gpu *g = k->gpu;
+	const struct arena_slot slot = {
+		.class = k->arena, .extent = span->place->extent, .granule = span->place->granule, .index = s->index,
 		.generation = s->take,
 	};
+	const uint32_t slots = span->place->slots;
 
 	if (s->ahead)
-		observe_gpu_ahead_ended(vp->gpu->cache, s, COUNTER_GPU_AHEAD_WASTED);
-	s->shelf->taken--;
-	if (!s->shelf->draining)
-		vp->free_slots++;
-	vp->gpu->lent_bytes -= is_lent(s) ? vp->stride : 0;
+		observe_gpu_ahead_ended(g->cache, s, COUNTER_GPU_AHEAD_WASTED);
+	span->taken--;
+	k->taken--;
+	g->lent_bytes -= is_lent(s) ? k->stride : 0;
 	s->state = VRAM_FREE;
 	s->block = NULL;
-	host_slot_give(&slot);
-	vp->gpu->freed = true;
-	if (vp->gpu->waiting)
-		vram_keeper_wake(vp->gpu);
-	vp->gpu->cache->vram->room_due = true;
+	if (arena_give(&slot, NULL))
+		span_free(span, slots);
+	g->freed = true;
+	if (g->waiting)
+		vram_keeper_wake(g);
+	g->cache->vram->room_due = true;
 }
 
 /* From the books of what is ready. */
 static void unready(struct vram_slot *s)
 {
-	struct vram_pool *vp = s->shelf->pool;
+	struct vram_class *k = s->span->class;
 
 	set_dirty(s, false);
-	vp->gpu->cache->policy->remove(vp->policy, &s->node);
-	vp->blocks--;
+	k->gpu->cache->policy->remove(k->policy, &s->node);
+	k->blocks--;
+	s->pool->blocks--;
 }
 
 void vram_detach(struct vram_slot *s)
@@ -326,7 +382,7 @@ void vram_detach(struct vram_slot *s)
 	const bool plain = !block_pins(b) && s->state == VRAM_READY;
 
 	if (plain)
-		s->shelf->pool->evictable--;
+		s->span->class->evictable--;
 	else
 		block_books(b, false);
 	if (s->state == VRAM_READY)
@@ -341,11 +397,11 @@ void vram_detach(struct vram_slot *s)
 
 void vram_ready_now(struct cache *c, struct vram_slot *s)
 {
-	struct vram_pool *vp = s->shelf->pool;
+	struct vram_class *k = s->span->class;
 	struct block *b = s->block;
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = s->position / vp->pool->layout.block_tokens, .moved = (b->shelf || b->rack) && !s->used,
+		.position = s->position / b->pool->layout.block_tokens, .moved = (b->shelf || b->rack) && !s->used,
 	};
 
 	/* What is held is counted alike, coming and ready. */
@@ -353,14 +409,16 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 
 	if (!held)
 		block_books(b, false);
-	vp->gpu->lent_bytes -= s->state == VRAM_RESERVED ? vp->stride : 0;
+	k->gpu->lent_bytes -= s->state == VRAM_RESERVED ? k->stride : 0;
 	s->state = VRAM_READY;
 	if (!held)
 		block_books(b, true);
 	s->across = false;
 	s->used = false;
-	vp->blocks++;
-	c->policy->insert(vp->policy, &s->node, &e);
+	k->blocks++;
+	s->pool->blocks++;
+	c->policy->insert(k->policy, &s->node, &e);
+	arena_span_use(s->span->place, c->now_us);
 	observe_came_back(c, b->node.id, true);
 	where_set(b, BLOCK_ON_GPU, true);
 	vram_sync(b);
@@ -391,10 +449,11 @@ void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint6
 void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e)
 {
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		if (gpu && s->shelf->pool->gpu != gpu)
+		if (gpu && s->pool->gpu != gpu)
 			continue;
 		if (s->state == VRAM_READY)
-			c->policy->use(s->shelf->pool->policy, &s->node, e);
+			c->policy->use(s->span->class->policy, &s->node, e);
+		arena_span_use(s->span->place, e->now_us);
 		if (s->ahead && gpu)
 			observe_gpu_ahead_ended(c, s, s->state == VRAM_READY ? COUNTER_GPU_AHEAD_USED
 									     : COUNTER_GPU_AHEAD_LATE);
@@ -407,7 +466,7 @@ bool vram_used_coming(struct vram_slot *s)
 	if (s->state != VRAM_COMING)
 		return false;
 	if (s->ahead)
-		observe_gpu_ahead_ended(s->shelf->pool->gpu->cache, s, COUNTER_GPU_AHEAD_LATE);
+		observe_gpu_ahead_ended(s->pool->gpu->cache, s, COUNTER_GPU_AHEAD_LATE);
 	s->used = true;
 	return true;
 }
@@ -415,7 +474,7 @@ bool vram_used_coming(struct vram_slot *s)
 void vram_removed(struct cache *c, struct block *b)
 {
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		cache_count(c, COUNTER_EVICTED_GPU_LOST, s->state == VRAM_READY && s->shelf->pool->gpu->lost);
+		cache_count(c, COUNTER_EVICTED_GPU_LOST, s->state == VRAM_READY && s->pool->gpu->lost);
 		if (s->state == VRAM_READY)
 			unready(s);
 		if (s->state == VRAM_READY || s->state == VRAM_COMING)
@@ -428,7 +487,7 @@ void vram_condemn(struct cache *c, struct vram_slot *s)
 {
 	struct block *b = s->block;
 
-	s->shelf->pool->gpu->cache->pinned_lost++;
+	s->pool->gpu->cache->pinned_lost++;
 	block_books(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
@@ -464,12 +523,12 @@ void vram_give(struct block *b)
 
 void vram_queue_through(struct vram_slot *s)
 {
-	struct gpu *g = s->shelf->pool->gpu;
+	struct gpu *g = s->pool->gpu;
 
 	if (s->through)
 		return;
 	s->through = true;
-	s->shelf->pool->through++;
+	s->span->class->through++;
 	s->through_next = NULL;
 	s->through_prev = g->through_last;
 	if (g->through_last)
@@ -487,7 +546,7 @@ void vram_queue_down(struct block *b, const struct session *s)
 
 void vram_unqueue_through(struct vram_slot *s)
 {
-	struct gpu *g = s->shelf->pool->gpu;
+	struct gpu *g = s->pool->gpu;
 
 	if (!s->through)
 		return;
@@ -501,7 +560,7 @@ void vram_unqueue_through(struct vram_slot *s)
 		g->through_last = s->through_prev;
 	s->through_prev = s->through_next = NULL;
 	s->through = false;
-	s->shelf->pool->through--;
+	s->span->class->through--;
 }
 
 /* ---- puts ---- */
@@ -510,7 +569,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 {
 	struct vram_pool *vp = vram_pool_get(c, g, p);
 	struct block *b = vp ? calloc(1, sizeof(*b)) : NULL;
-	struct host_slot slot;
+	struct arena_slot slot;
 	enum status s;
 
 	if (!b)
@@ -518,7 +577,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 	b->pool = p;
 	s = vram_room_take(c, vp, NEED_NOW, &slot);
 	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
-		host_slot_give(&slot);
+		arena_give(&slot, NULL);
 		s = STATUS_EXHAUSTED;
 	}
 	if (s) {

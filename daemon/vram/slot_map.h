@@ -7,16 +7,15 @@
 
 #include "daemon/block/layout_pool.h"
 #include "eviction/policy.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
 struct gpu;
-struct host_pool;
 struct policy;
 struct session;
 
@@ -25,10 +24,11 @@ enum { VRAM_EXTENT_BITS = 24 }; /* extents of GPU g have ids from (g + 1) << 24 
 enum vram_state { VRAM_FREE, VRAM_RESERVED, VRAM_COMING, VRAM_READY, VRAM_DEAD };
 
 struct vram_slot {
-	struct policy_node node;       /* of the pool's policy, while ready */
+	struct policy_node node;       /* of the class's policy, while ready */
 	struct block *block;
 	struct vram_slot *next;        /* the block's copy on another GPU */
-	struct vram_shelf *shelf;
+	struct vram_span *span;
+	struct vram_pool *pool;        /* of the block's layout, while it is taken */
 	struct vram_slot *through_prev, *through_next; /* of those that are to go down: `through` */
 	uint64_t position, stored_unix_ms;
 	uint64_t order;                /* coming from memory: its number among the GPU's ups */
@@ -48,28 +48,27 @@ struct vram_slot {
 	uint64_t ahead_us;             /* since when */
 };
 
-struct vram_shelf {
-	struct vram_pool *pool;
-	struct vram_shelf *next, *hash_next; /* of the pool, by rising extent id; of the bucket */
-	uint64_t address;              /* of its first slot, on the GPU */
-	uint32_t extent, slots;
-	uint32_t taken, held;          /* not free; of these reserved, or pinned */
-	bool draining;
-	struct vram_slot at[];
+/* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's last slot is
+ * given back: who keeps a vram_slot keeps it taken. */
+struct vram_span {
+	struct vram_class *class;
+	struct vram_span *prev, *next; /* of the class */
+	struct arena_span *place;
+	uint32_t taken;                /* slots not free */
+	struct vram_slot at[];         /* place->slots */
 };
 
-/* A layout's memory on one GPU. Lives as long as the cache. */
-struct vram_pool {
+/* Slots of one size on one GPU, which the layouts of that class share. Lives as long as the cache. */
+struct vram_class {
 	struct gpu *gpu;
-	struct pool *pool;
-	struct host_pool *arena;
+	struct vram_class *next;       /* of the GPU */
+	struct arena_class *arena;
+	uint64_t stride;               /* bytes from slot to slot */
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
-	struct vram_shelf *shelves;
-	uint32_t newest;               /* of these and of earlier ones, the highest extent id */
-	uint64_t stride;               /* bytes from slot to slot */
-	uint64_t slots;                /* on shelves that do not drain */
-	int64_t free_slots;            /* of these */
+	struct vram_span *spans;
+	uint64_t slots;                /* of these */
+	uint64_t taken;                /* of these slots */
 	uint64_t blocks;               /* ready copies */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
@@ -78,21 +77,31 @@ struct vram_pool {
 	uint32_t full_at;              /* of the GPU's feeds, the last one that found no slot here */
 	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
-	uint64_t balance_us;           /* when balance last looked around for it */
-	uint64_t ahead_refused;        /* the same, at which the budget had none to be made ahead */
-	uint32_t wanted;               /* free slots, of an extent that the keeper is to make if there are fewer; 0: none */
+	bool wanted;                   /* the keeper is to make an extent, unless a slot can be had by then */
 	bool pressed;                  /* too little of it is free or clean, as the pump has seen last */
+	uint32_t evicted;              /* of its copies, since it was last compared with others */
+	uint64_t claim_us;             /* when its claim began */
+};
+
+/* A layout on one GPU. Lives as long as the cache. */
+struct vram_pool {
+	struct gpu *gpu;
+	struct pool *pool;
+	struct vram_class *class;
+	uint64_t blocks, dirty;        /* of the class's, of this layout */
 };
 
 /* Of its copies on GPUs, each alone. */
 __attribute__((cold)) uint32_t vram_pins(const struct block *b);
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p); /* made if new; NULL: no memory */
-struct vram_shelf *vram_shelf_find(const struct gpu *g, uint32_t extent);
-struct vram_shelf *vram_shelf_get(struct vram_pool *vp, uint32_t extent);        /* the same */
-void vram_shelf_free(struct vram_shelf *s);
+/* Frees all that is known of its spans and classes, whoever has slots. */
+void vram_classes_free(struct cache *c, struct gpu *g);
+/* Where a slot begins in its extent. */
+uint64_t vram_offset(const struct vram_slot *s);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
- * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. For a GPU that is lost,
- * to which nothing comes: elsewhere a block may move past the walk. */
+ * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
+ * ARENA_DEVICE_UNIT from the beginning of the extent. For a GPU that is lost, to which nothing comes: elsewhere a block
+ * may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* The block is on a GPU that is not lost, and neither in memory nor on a disk. */
 bool vram_has_alone(const struct block *b);
@@ -108,7 +117,7 @@ uint32_t vram_slot_pins(const struct vram_slot *s);
 struct vram_slot *vram_ready(const struct block *b);
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
 /* A slot that room gave becomes the block's. */
-struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct host_slot *from, enum vram_state state);
+struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
 /* It is the block's no more, and free. Its move has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);

@@ -11,7 +11,6 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/memory/drain.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
@@ -20,26 +19,22 @@
 
 struct block;
 struct board;
+struct arena;
 struct cache;
 struct cache_wait_link;
 struct device;
-struct host_tier;
 struct vram_ahead;
-
-enum { VRAM_SHELF_BUCKETS = 256 };
-
-enum { VRAM_DRAINS_MAX = 4 }; /* a GPU */
 
 struct gpu {
 	struct cache *cache;
 	uint32_t number;
 	struct device *device;
 	struct device_info info;
-	struct host_tier *arena;
+	struct arena *arena;
 	uint64_t budget;
 	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
-	struct vram_shelf *shelf_hash[VRAM_SHELF_BUCKETS];
+	struct vram_class *classes;
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
 	uint64_t lent_bytes;           /* of these, that are reserved or have pins of their own: a share of the GPU bounds them */
 	struct vram_queue queue[3];    /* by enum device_way */
@@ -68,8 +63,8 @@ struct gpu {
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
-	struct drain drains[VRAM_DRAINS_MAX];
-	uint32_t drain_count;
+	bool grow_ahead;               /* the keeper is to see that free memory is there ahead of need */
+	uint64_t ahead_refused;        /* room_epoch at which none was to be had */
 	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */
 	uint64_t scratch_from, scratch_range;
 	struct device_extent scratch_to;
@@ -144,24 +139,24 @@ static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t ext
 /* A pin of that copy alone; so many go. */
 static inline void vram_slot_pin(struct vram_slot *s)
 {
-	struct vram_pool *vp = s->shelf->pool;
+	const struct vram_class *k = s->span->class;
 
 	if (s->pins++ == 0)
-		vp->gpu->lent_bytes += vp->stride;
+		k->gpu->lent_bytes += k->stride;
 }
 
 static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
 {
-	struct vram_pool *vp = s->shelf->pool;
+	const struct vram_class *k = s->span->class;
 
 	s->pins -= pins;
 	if (pins && s->pins == 0)
-		vp->gpu->lent_bytes -= vp->stride;
+		k->gpu->lent_bytes -= k->stride;
 }
 
 static inline uint64_t vram_address(const struct vram_slot *s)
 {
-	return s->shelf->address + s->index * s->shelf->pool->stride;
+	return s->span->place->address + s->index * s->span->place->stride;
 }
 
 /* The bucket in which its moves are, with others'. */

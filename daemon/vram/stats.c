@@ -11,7 +11,7 @@
 #include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
-#include "store/host/host.h"
+#include "store/arena/arena.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -114,7 +114,7 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
 }
 
 struct gpu_gauges {
-	struct host_usage use;
+	struct arena_usage use;
 	uint64_t blocks, dirty, held_bytes, downs, lost;
 };
 
@@ -126,7 +126,7 @@ static void gauges_read(struct cache *c, const struct gpu *g, struct gpu_gauges 
 		out->dirty += g->pools[i] ? g->pools[i]->dirty : 0;
 	}
 	if (g->arena)
-		host_usage(g->arena, &out->use);
+		arena_usage(g->arena, &out->use);
 }
 
 void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg)

@@ -20,7 +20,6 @@
 #include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -125,26 +124,12 @@ static void gave_back(struct cache *c)
 	cache_unlock(c);
 }
 
-static void pools_destroy(struct cache *c, struct gpu *g)
-{
-	for (uint32_t i = 0; i < POOLS_MAX; i++) {
-		struct vram_pool *vp = g->pools[i];
-
-		if (!vp)
-			continue;
-		while (vp->shelves)
-			vram_shelf_free(vp->shelves);
-		c->policy->destroy(vp->policy);
-		free(vp);
-	}
-}
-
 static void gpu_close(struct cache *c, struct gpu *g)
 {
 	const struct device_ops *ops = c->vram->ops;
 
-	pools_destroy(c, g);
-	host_destroy(g->arena);
+	vram_classes_free(c, g);
+	arena_destroy(g->arena);
 	gave_back(c);
 	if (g->scratch_to.handle)
 		ops->extent_drop(g->device, &g->scratch_to);

@@ -35,7 +35,6 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
 
@@ -255,18 +254,18 @@ static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
 static enum status slot_take(struct cache *c, struct vram_move *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	struct host_slot slot;
+	struct arena_slot slot;
 	enum status s = vp ? vram_room_take(c, vp, need_of(c, m), &slot) : STATUS_EXHAUSTED;
 
 	if (s)
 		return s;
 	m->slot = vram_attach(m->block, vp, &slot, VRAM_COMING);
 	if (!m->slot) {
-		host_slot_give(&slot);
+		arena_give(&slot, NULL);
 		return STATUS_EXHAUSTED;
 	}
 	m->slot->across = m->way == DEVICE_ACROSS;
-	vp->coming++;
+	vp->class->coming++;
 	return STATUS_OK;
 }
 
@@ -274,7 +273,7 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 static void slot_leave(const struct vram_move *m)
 {
 	if (m->slot)
-		m->gpu->pools[m->block->pool->number]->coming--;
+		m->gpu->pools[m->block->pool->number]->class->coming--;
 }
 
 /* Its way begins on a disk, or on a GPU that cannot copy it across. */
@@ -355,7 +354,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 		take_along(m);
 	vram_fetched(c, m, false);
 	if (m->gpu->waiting || m->gpu->feeding)
-		m->slot->shelf->pool->placed_us = vram_clock_us();
+		m->slot->span->class->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
 		m->slot->order = ++m->gpu->ups;
@@ -514,10 +513,11 @@ void vram_feed(struct cache *c, struct gpu *g)
 	g->waiting_end = &g->waiting;
 	for (; m; m = next) {
 		const uint32_t downs = g->downs, layout = m->block->pool->number;
+		struct vram_class *k = g->pools[layout] ? g->pools[layout]->class : NULL;
 		enum status s;
 
 		g->feeding = (next = m->next) != NULL;
-		if (!g->lost && (needs_memory(m) ? memory_full : g->pools[layout] && g->pools[layout]->full_at == g->feeds)) {
+		if (!g->lost && (needs_memory(m) ? memory_full : k && k->full_at == g->feeds)) {
 			wait_for_room(m);
 			continue;
 		}
@@ -527,7 +527,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
-			g->pools[layout]->full_at = g->feeds;
+			g->pools[layout]->class->full_at = g->feeds;
 	}
 }
 
@@ -629,7 +629,7 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 static void through_again(struct vram_slot *s, enum status why)
 {
 	if (why != STATUS_BUSY)
-		s->shelf->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
+		s->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
 	vram_queue_through(s);
 }
 
@@ -685,7 +685,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 		return load_begin(c, b, RING_URGENT, w);
 	if (!from)
 		return STATUS_UNAVAILABLE;
-	m = move_create(c, from->shelf->pool->gpu, b, DEVICE_DOWN);
+	m = move_create(c, from->pool->gpu, b, DEVICE_DOWN);
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;

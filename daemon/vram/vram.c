@@ -20,11 +20,11 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stop.h"
+#include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
 #include "proto/fdsock.h"
 #include "store/device.h"
 #include "store/host/extent.h"
-#include "store/host/host.h"
 #include "store/status.h"
 
 #include <pthread.h>
@@ -69,13 +69,13 @@ static enum status scratch_make(struct gpu *g, const struct device_ops *ops, con
 
 static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
 {
-	const struct host_options arena = {
+	const struct arena_options arena = {
 		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
 		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
 	};
 
 	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
-	return host_create(&arena, &g->arena);
+	return arena_create(&arena, &g->arena);
 }
 
 static void gpu_open(struct gpu *g, const struct cache_options *o)
@@ -176,30 +176,35 @@ static void driver_leave(struct cache *c)
 	cache_lock(c);
 }
 
-static struct vram_pool *pool_wanting(const struct cache *c, const struct gpu *g)
+static struct vram_class *class_wanting(const struct gpu *g)
 {
-	for (uint32_t i = 0; i < c->pool_count && !g->lost; i++)
-		if (g->pools[i] && g->pools[i]->wanted)
-			return g->pools[i];
-	return NULL;
+	struct vram_class *k = g->lost ? NULL : g->classes;
+
+	while (k && !k->wanted)
+		k = k->next;
+	return k;
 }
 
 /* With the lock, which it leaves if need be. False: there is nothing to do. */
 static bool keep_once(struct cache *c, struct gpu *g)
 {
 	struct vram_move *host = c->vram->waiting_host;
-	struct vram_pool *vp = pool_wanting(c, g);
+	struct vram_class *k = class_wanting(g);
 
-	if (vp) {
+	if (k) {
 		driver_enter(c);
-		vram_room_grow(c, vp);
+		vram_room_grow(c, k);
 		driver_leave(c);
 		vram_feed(c, g);
+	} else if (g->grow_ahead && !g->lost) {
+		driver_enter(c);
+		vram_grow_ahead(c, g);
+		driver_leave(c);
 	} else if (host) {
-		struct memory_class *k = host->block->pool->class;
+		struct memory_class *memory = host->block->pool->class;
 
 		driver_enter(c);
-		room_grow(c, k, false); /* which registers it with all GPUs */
+		room_grow(c, memory, false); /* which registers it with all GPUs */
 		driver_leave(c);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {
@@ -328,7 +333,7 @@ void vram_tick(struct cache *c)
 
 		if (g->lost)
 			continue;
-		vram_drain_step(c, g);
+		vram_trades_step(c, g);
 		if (g->waiting)
 			vram_feed(c, g);
 		/* For lack of memory they may have left something undone. */
@@ -349,30 +354,7 @@ static struct board *board_unused(const struct vram *v)
 
 bool vram_wants(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->vram->count; i++)
-		if (!c->vram->gpu[i]->lost && vram_drained(c->vram->gpu[i]))
-			return true;
 	return board_unused(c->vram);
-}
-
-static void doomed_free(struct cache *c, struct gpu *g)
-{
-	struct host_extent *doomed;
-
-	cache_lock(c);
-	const bool drained = !g->lost && vram_drained(g);
-
-	cache_unlock(c);
-	if (!drained)
-		return;
-	pthread_mutex_lock(&c->extents);
-	doomed = host_doomed_take(g->arena);
-	pthread_mutex_unlock(&c->extents);
-	host_doomed_free(g->arena, doomed);
-	vram_came_back(c);
-	cache_lock(c);
-	vram_drain_reap(c, g);
-	cache_unlock(c);
 }
 
 void vram_chores(struct cache *c)
@@ -380,8 +362,6 @@ void vram_chores(struct cache *c)
 	struct vram *v = c->vram;
 	struct board *b;
 
-	for (uint32_t i = 0; i < v->count; i++)
-		doomed_free(c, v->gpu[i]);
 	cache_lock(c);
 	while ((b = board_unused(v))) {
 		struct board **at = &v->dead_boards;

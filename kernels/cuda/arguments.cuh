@@ -53,6 +53,11 @@ static inline bool dtype_written(const enum kv_dtype &t)
 	return dtype_read(t) || dtype_number(t) == KV_DTYPE_E4M3;
 }
 
+/* Head dims of which vectors are coded, a warp each, but not attended. */
+#if defined(TERRACE_CUDA_ALL) && !defined(TERRACE_CUDA_CODEC_DIMS)
+#define TERRACE_CUDA_CODEC_DIMS
+#endif
+
 /* True if the build has kernels for vectors of d elements. */
 static inline bool head_dim_built(uint32_t d)
 {
@@ -61,6 +66,16 @@ static inline bool head_dim_built(uint32_t d)
 #else
 	return d == 128;
 #endif
+}
+
+/* True if the build can encode and decode vectors of d elements. */
+static inline bool codec_dim_built(uint32_t d)
+{
+#ifdef TERRACE_CUDA_CODEC_DIMS
+	if (d == 80 || d == 112 || d == 512)
+		return true;
+#endif
+	return head_dim_built(d);
 }
 
 /* True if a layout and its geometry are there and sound. */

@@ -159,6 +159,14 @@ static enum status codec_launch_dim(uint32_t d, enum kv_format f, const codec_wo
 	case 256:
 		return codec_launch_format<Kernel, 256>(f, w);
 #endif
+#ifdef TERRACE_CUDA_CODEC_DIMS
+	case 80:
+		return codec_launch_format<Kernel, 80>(f, w);
+	case 112:
+		return codec_launch_format<Kernel, 112>(f, w);
+	case 512:
+		return codec_launch_format<Kernel, 512>(f, w);
+#endif
 	default:
 		return STATUS_UNSUPPORTED;
 	}
@@ -193,7 +201,7 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	if (c->tokens == 0)
 		return STATUS_OK;
 	/* Before a side is written. */
-	if (!head_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !head_dim_built(l->head_dim_v)))
+	if (!codec_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !codec_dim_built(l->head_dim_v)))
 		return STATUS_UNSUPPORTED;
 	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,
 			 c->block_count, l->block_tokens, g->chunk_bytes, g->atom_bytes, c->dtype, c->rows,

@@ -10,16 +10,21 @@
 /* The order of one plane of W bits a code in a row, and where its bytes stand in the atom (places.h). */
 template <int D, int W, enum kv_side SIDE> struct plane_row {
 	static constexpr uint32_t BYTES = D * W / 8, FIELDS = W < 8 ? 8 / W : 1;
-	static constexpr uint32_t LANE_BYTES = D * W / 16, PAIRS = LANE_BYTES / 8,
+	static constexpr uint32_t LANE_BYTES = D * W / 16 & ~1u, PAIRS = LANE_BYTES / 8,
 				  PART = LANE_BYTES % 8 / 2, /* K: a token's odd bytes of a lane */
 		WORDS = D * W / 64;                          /* V: a lane's words, a byte of each is a token's */
+	/* what the token has behind those, in dim order */
+	static constexpr uint32_t LEFT = SIDE == KV_SIDE_K ? BYTES - 2 * LANE_BYTES : BYTES - 8 * WORDS;
 	/* whole atoms go by words */
-	static constexpr bool FAST = SIDE == KV_SIDE_K ? PART == 0 : WORDS % 4 == 0 || WORDS == 2;
+	static constexpr bool FAST = LEFT == 0 && (SIDE == KV_SIDE_K ? PART == 0 : WORDS % 4 == 0 || WORDS == 2);
 
 	/* The dim whose code is field q of byte j. */
 	__host__ __device__ static constexpr uint32_t dim_of(uint32_t j, uint32_t q)
 	{
 		if constexpr (SIDE == KV_SIDE_K) {
+			if constexpr (LEFT > 0)
+				if (j >= 2 * LANE_BYTES)
+					return D - LEFT * FIELDS + (j - 2 * LANE_BYTES) * FIELDS + q;
 			const uint32_t t = j / (LANE_BYTES / 2), k = j % (LANE_BYTES / 2), pair = k / 4;
 
 			if (pair + 1 > PAIRS) {
@@ -42,6 +47,9 @@ template <int D, int W, enum kv_side SIDE> struct plane_row {
 	DEVICE static uint32_t at(uint32_t token, uint32_t j)
 	{
 		if constexpr (SIDE == KV_SIDE_K) {
+			if constexpr (LEFT > 0)
+				if (j >= 2 * LANE_BYTES)
+					return LANE_BYTES * 32 + token * LEFT + j - 2 * LANE_BYTES;
 			const uint32_t t = j / (LANE_BYTES / 2), k = j % (LANE_BYTES / 2);
 			uint32_t byte = PAIRS * 8 + token / 8 * PART + k - PAIRS * 4;
 
@@ -50,8 +58,6 @@ template <int D, int W, enum kv_side SIDE> struct plane_row {
 					byte = k / 4 * 8 + token / 8 * 4 + k % 4;
 			return lane_byte_at(LANE_BYTES, token % 8 * 4 + t, byte);
 		} else {
-			constexpr uint32_t LEFT = BYTES - 8 * WORDS;
-
 			if (j >= 8 * WORDS)
 				return WORDS * 4 * 32 + token * LEFT + j - 8 * WORDS;
 			return lane_byte_at(WORDS * 4, j / WORDS * 4 + token % 8 / 2,

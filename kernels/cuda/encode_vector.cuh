@@ -10,6 +10,14 @@
 
 constexpr float FINITE_MAX = KV_FINITE_MAX;
 
+/* Dims of a vector that a lane has: lane, lane + 32, ...; of d = 80 and 112 the upper lanes lack the last one. */
+template <int D> constexpr int LANE_DIMS = (D + 31) / 32;
+
+template <int D> DEVICE bool has_dim(uint32_t dim)
+{
+	return D % 32 == 0 || dim < D;
+}
+
 /* NaN is 0, what is beyond `limit`, infinities too, is `limit`. */
 DEVICE float clean(float v, float limit)
 {
@@ -48,7 +56,7 @@ template <int D> DEVICE float length_of(const float *x, uint32_t lane)
 }
 
 template <int D, int FORMAT>
-DEVICE uint32_t codebook_quantise(const float *x, uint32_t lane, uint32_t (&code)[D / 32])
+DEVICE uint32_t codebook_quantise(const float *x, uint32_t lane, uint32_t (&code)[LANE_DIMS<D>])
 {
 	constexpr uint32_t N = 1u << (format_bits(FORMAT) - 1);
 	constexpr float PER_UNIT = FORMAT == KV_TQ4 ? 41.86f : FORMAT == KV_TQ3 ? 50.90f : 78.45f;
@@ -57,7 +65,9 @@ DEVICE uint32_t codebook_quantise(const float *x, uint32_t lane, uint32_t (&code
 	uint32_t squares = 0;
 
 #pragma unroll
-	for (int i = 0; i < D / 32; i++) {
+	for (int i = 0; i < LANE_DIMS<D>; i++) {
+		if (!has_dim<D>(lane + 32 * i))
+			continue;
 		const float v = x[lane + 32 * i];
 		float m = codebook_magnitude<FORMAT>(0);
 		uint32_t index = 0;
@@ -90,12 +100,14 @@ DEVICE uint32_t int4_rounded(float x, float inverse, float zero)
 	return (uint32_t)(t < 0 ? 0 : t > 15 ? 15 : t);
 }
 
-template <int D> DEVICE uint32_t int4_quantise(const float *x, uint32_t lane, uint32_t (&code)[D / 32])
+template <int D> DEVICE uint32_t int4_quantise(const float *x, uint32_t lane, uint32_t (&code)[LANE_DIMS<D>])
 {
 	float low = x[lane], high = low, inverse;
 
 #pragma unroll
-	for (int i = 1; i < D / 32; i++) {
+	for (int i = 1; i < LANE_DIMS<D>; i++) {
+		if (!has_dim<D>(lane + 32 * i))
+			continue;
 		low = fminf(low, x[lane + 32 * i]);
 		high = fmaxf(high, x[lane + 32 * i]);
 	}
@@ -107,18 +119,20 @@ template <int D> DEVICE uint32_t int4_quantise(const float *x, uint32_t lane, ui
 	const uint32_t zero = int4_rounded(-low, inverse, 0);
 
 #pragma unroll
-	for (int i = 0; i < D / 32; i++)
-		code[i] = int4_rounded(x[lane + 32 * i], inverse, (float)zero);
+	for (int i = 0; i < LANE_DIMS<D>; i++)
+		if (has_dim<D>(lane + 32 * i))
+			code[i] = int4_rounded(x[lane + 32 * i], inverse, (float)zero);
 	return (__float_as_uint(scale) & ~15u) | zero;
 }
 
-template <int D> DEVICE uint32_t fp8_quantise(const float *x, uint32_t lane, uint32_t (&code)[D / 32])
+template <int D> DEVICE uint32_t fp8_quantise(const float *x, uint32_t lane, uint32_t (&code)[LANE_DIMS<D>])
 {
 	float largest = 0;
 
 #pragma unroll
-	for (int i = 0; i < D / 32; i++)
-		largest = fmaxf(largest, fabsf(x[lane + 32 * i]));
+	for (int i = 0; i < LANE_DIMS<D>; i++)
+		if (has_dim<D>(lane + 32 * i))
+			largest = fmaxf(largest, fabsf(x[lane + 32 * i]));
 	const float wanted = __fdiv_rn(warp_max(largest), 448.0f);
 	__half scale = __float2half_rn(wanted);
 
@@ -127,22 +141,23 @@ template <int D> DEVICE uint32_t fp8_quantise(const float *x, uint32_t lane, uin
 	const float step = __half_as_ushort(scale) ? __half2float(scale) : 1;
 
 #pragma unroll
-	for (int i = 0; i < D / 32; i++)
-		code[i] = __nv_cvt_float_to_fp8(__fdiv_rn(x[lane + 32 * i], step), __NV_SATFINITE,
-						__NV_E4M3);
+	for (int i = 0; i < LANE_DIMS<D>; i++)
+		if (has_dim<D>(lane + 32 * i))
+			code[i] = __nv_cvt_float_to_fp8(__fdiv_rn(x[lane + 32 * i], step), __NV_SATFINITE, __NV_E4M3);
 	return __half_as_ushort(scale);
 }
 
 /* Codes of dims lane, lane + 32, ..., and the scale's bits. */
 template <int D, int FORMAT>
-DEVICE uint32_t quantise(const float *x, uint32_t lane, uint32_t (&code)[D / 32])
+DEVICE uint32_t quantise(const float *x, uint32_t lane, uint32_t (&code)[LANE_DIMS<D>])
 {
 	if constexpr (FORMAT == KV_F16 || FORMAT == KV_BF16) {
 #pragma unroll
-		for (int i = 0; i < D / 32; i++)
-			code[i] = FORMAT == KV_F16
-					  ? __half_as_ushort(__float2half_rn(x[lane + 32 * i]))
-					  : __bfloat16_as_ushort(__float2bfloat16_rn(x[lane + 32 * i]));
+		for (int i = 0; i < LANE_DIMS<D>; i++)
+			if (has_dim<D>(lane + 32 * i))
+				code[i] = FORMAT == KV_F16
+						  ? __half_as_ushort(__float2half_rn(x[lane + 32 * i]))
+						  : __bfloat16_as_ushort(__float2bfloat16_rn(x[lane + 32 * i]));
 		return 0;
 	} else if constexpr (FORMAT == KV_FP8) {
 		return fp8_quantise<D>(x, lane, code);
@@ -184,14 +199,17 @@ template <int D> DEVICE void hadamard_across(float (&x)[D / 32], uint32_t lane)
 template <int D, int FORMAT>
 DEVICE void prepare(const codec_args &a, const codec_side &s, size_t at, float *x, uint32_t lane)
 {
-	constexpr bool ACROSS = format_rotated(FORMAT) && D % 12 != 0;
-	constexpr uint32_t E = D / 32;
+	constexpr bool ACROSS = format_rotated(FORMAT) && paley_order<D>() == 1;
+	constexpr uint32_t E = LANE_DIMS<D>;
 	float own[E];
 
 #pragma unroll
 	for (uint32_t i = 0; i < E; i++) {
 		const uint32_t dim = ACROSS ? lane * E + i : lane + 32 * i;
 
+		own[i] = 0;
+		if (!has_dim<D>(dim))
+			continue;
 		own[i] = load_element(a.dtype, s.vectors, at + dim);
 		if (format_rotated(FORMAT)) {
 			own[i] = clean(own[i], FINITE_MAX);
@@ -203,18 +221,21 @@ DEVICE void prepare(const codec_args &a, const codec_side &s, size_t at, float *
 	} else if constexpr (format_rotated(FORMAT)) {
 #pragma unroll
 		for (uint32_t i = 0; i < E; i++)
-			x[lane + 32 * i] = own[i];
+			if (has_dim<D>(lane + 32 * i))
+				x[lane + 32 * i] = own[i];
 		hadamard<D, false>(x, lane);
 #pragma unroll
 		for (uint32_t i = 0; i < E; i++)
-			own[i] = x[lane + 32 * i];
+			if (has_dim<D>(lane + 32 * i))
+				own[i] = x[lane + 32 * i];
 	}
 #pragma unroll
 	for (uint32_t i = 0; i < E; i++) {
 		if (format_rounds(FORMAT))
 			own[i] = a.rounding == KV_ROUND_BF16 ? __bfloat162float(__float2bfloat16_rn(own[i]))
 							     : __half2float(__float2half_rn(own[i]));
-		x[ACROSS ? lane * E + i : lane + 32 * i] = clean(own[i], limit_of(FORMAT, a.rounding));
+		if (has_dim<D>(ACROSS ? lane * E + i : lane + 32 * i))
+			x[ACROSS ? lane * E + i : lane + 32 * i] = clean(own[i], limit_of(FORMAT, a.rounding));
 	}
 	__syncwarp();
 }
@@ -257,18 +278,21 @@ DEVICE void place_plane(const uint8_t *codes, uint32_t shift, uint32_t in_atom, 
 
 /* The token's codes to their bytes of the atom. */
 template <int D, int FORMAT, enum kv_side SIDE>
-DEVICE void place_codes(const uint32_t (&code)[D / 32], uint32_t in_atom, uint32_t lane, uint8_t *image, uint8_t *codes)
+DEVICE void place_codes(const uint32_t (&code)[LANE_DIMS<D>], uint32_t in_atom, uint32_t lane, uint8_t *image,
+	uint8_t *codes)
 {
 	constexpr uint32_t BITS = format_bits(FORMAT);
 
 	if constexpr (BITS == 16) {
 #pragma unroll
-		for (int i = 0; i < D / 32; i++)
-			*(uint16_t *)(codes + raw_place(SIDE, D, in_atom, lane + 32 * i)) = (uint16_t)code[i];
+		for (int i = 0; i < LANE_DIMS<D>; i++)
+			if (has_dim<D>(lane + 32 * i))
+				*(uint16_t *)(codes + raw_place(SIDE, D, in_atom, lane + 32 * i)) = (uint16_t)code[i];
 	} else {
 #pragma unroll
-		for (int i = 0; i < D / 32; i++)
-			image[lane + 32 * i] = (uint8_t)code[i];
+		for (int i = 0; i < LANE_DIMS<D>; i++)
+			if (has_dim<D>(lane + 32 * i))
+				image[lane + 32 * i] = (uint8_t)code[i];
 		__syncwarp();
 		place_plane<D, BITS == 3 ? 2 : BITS, SIDE>(image, 0, in_atom, lane, codes);
 		if constexpr (BITS == 3)
@@ -282,7 +306,7 @@ DEVICE void encode_vector(const codec_args &a, const codec_side &s, uint32_t i, 
 			  float *vector, uint8_t *image)
 {
 	const uint32_t token = i / a.heads, head = i % a.heads;
-	uint32_t in_atom = 0, code[D / 32];
+	uint32_t in_atom = 0, code[LANE_DIMS<D>];
 
 	if (token >= a.tokens)
 		return;

@@ -140,7 +140,8 @@ struct arena_class_usage {
 	uint32_t spans, span_granules;   /* how many it has, and what its next one takes */
 	uint32_t span_slots;             /* of its next one */
 	uint64_t slots, slots_used;      /* of its spans that are not closed nor drain; taken ones of all its spans */
-	uint64_t room;                   /* `slots`, and how many more the memory that no span has would give */
+	uint64_t free;                   /* slots that can be had now, without the reserve */
+	uint64_t room;                   /* `slots`, and what the memory that no span has would give beside the reserve */
 };
 void arena_class_usage(struct arena_class *k, struct arena_class_usage *out);
 
@@ -196,14 +197,14 @@ void arena_span_reopen(struct arena *a, struct arena_span *s);
 struct arena_window {
 	uint32_t extent, granule, granules;
 	uint32_t spans;                  /* that stand in it, wholly or in part */
-	uint32_t newest;                 /* of these, the newest use; 0 if all of it is free */
+	uint32_t newest;                 /* of these, the newest use */
 };
 /* The coldest window for a span of the class, in the tenant's extents that do not drain: the one whose newest use is
- * the oldest, of equal ones the one with the fewest spans. In it stand no spans of the class itself, none that is
- * closed or has `held` slots, and nothing that another class has claimed. An arena of more than
+ * the oldest, of equal ones the one with the fewest spans. In it stands a span at least, but none of the class itself,
+ * none that is closed or has `held` slots, and nothing that another class has claimed. An arena of more than
  * ARENA_WINDOW_GRANULES is searched in parts, one a call: the answer is then the coldest of this part and of what
- * earlier calls for the class have found. Without `reserve` it is no window whose free granules the reserve wants
- * for itself. MISS: there is none in all of it. */
+ * earlier calls for the class have found. Without `reserve` it is no window whose free granules the reserve wants for
+ * itself. MISS: there is none in all of it. */
 enum status arena_window_find(struct arena_class *k, bool reserve, struct arena_window *out);
 /* The class's claim on that window: its spans are closed, its granules go to no other class, and arena_take cuts the
  * class's next span there as soon as all of them are free. A class has one claim at a time; it ends when it is cut.

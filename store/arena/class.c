@@ -201,10 +201,27 @@ uint32_t arena_class_tenant(const struct arena_class *k)
 	return k->tenant->number;
 }
 
+/* Slots of new spans that so many granules would give, where the tenant has the reserve beside. */
+static uint64_t slots_of(const struct arena_class *k, uint64_t granules)
+{
+	const struct arena_tenant *t = k->tenant;
+	const uint64_t left = t->free + t->unready + arena_unmade(k->arena), reserve = arena_reserve_of(t);
+	const uint64_t spare = left > reserve ? left - reserve : 0;
+
+	return min_u64(granules, spare) / k->span_granules * k->span_slots;
+}
+
+static uint64_t free_in_spans(const struct arena_class *k)
+{
+	uint64_t n = 0;
+
+	for (const struct span *s = k->first; s; s = s->next)
+		n += s->public.slots - s->used;
+	return n;
+}
+
 void arena_class_usage(struct arena_class *k, struct arena_class_usage *out)
 {
-	struct arena_tenant *t = k->tenant;
-
 	pthread_mutex_lock(&k->arena->mutex);
 	*out = (struct arena_class_usage){
 		.spans = k->spans,
@@ -212,7 +229,8 @@ void arena_class_usage(struct arena_class *k, struct arena_class_usage *out)
 		.span_slots = k->span_slots,
 		.slots = k->slots,
 		.slots_used = k->used,
-		.room = k->slots + (t->free + t->unready + arena_unmade(k->arena)) / k->span_granules * k->span_slots,
+		.free = free_in_spans(k) + slots_of(k, k->tenant->free),
+		.room = k->slots + slots_of(k, UINT64_MAX),
 	};
 	pthread_mutex_unlock(&k->arena->mutex);
 }

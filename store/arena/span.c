@@ -239,7 +239,7 @@ static bool colder(const struct arena_window *w, const struct arena_window *than
 	return than->granules == 0 || w->newest < than->newest || (w->newest == than->newest && w->spans < than->spans);
 }
 
-/* The same of a window that leaves the reserve. */
+/* The same of a window that leaves the reserve; of free granules alone none is made. */
 static bool window_good(const struct arena_class *k, const struct arena_extent *e, uint32_t granule, bool reserve,
 			struct arena_window *out, uint32_t *next)
 {
@@ -248,7 +248,7 @@ static bool window_good(const struct arena_class *k, const struct arena_extent *
 	if (!window_at(k, e, granule, out, &free, next))
 		return false;
 	*next = granule; /* nothing stays */
-	return reserve || free == 0 || spares_reserve(k->tenant, free);
+	return out->spans > 0 && (reserve || free == 0 || spares_reserve(k->tenant, free));
 }
 
 /* Windows begin where spans do: one that begins later in a span empties that span as well, and reaches further. */

@@ -115,10 +115,13 @@ static bool slot_bytes_sound(uint64_t n)
 
 /* ---- blocks ---- */
 
+enum { FLUSHED_BIT = BLOCK_RECORD_ROLE_MAX + 1 }; /* of the role's byte */
+
 static bool block_sound(const struct block_record *b)
 {
-	return b->key_bytes >= 1 && b->key_bytes <= SLOT_KEY_MAX && b->parent_bytes <= SLOT_KEY_MAX && b->slab >= 1 &&
-	       b->generation >= 1 && b->tokens >= 1 && slot_bytes_sound(b->slot_bytes);
+	return b->role <= BLOCK_RECORD_ROLE_MAX && b->key_bytes >= 1 && b->key_bytes <= SLOT_KEY_MAX &&
+	       b->parent_bytes <= SLOT_KEY_MAX && b->slab >= 1 && b->generation >= 1 && b->tokens >= 1 &&
+	       slot_bytes_sound(b->slot_bytes);
 }
 
 enum status block_record_key(const struct block_record *b, uint8_t key[RECORD_KEY_MAX], size_t *key_bytes)
@@ -143,7 +146,7 @@ enum status block_record_encode(const struct block_record *b, struct record *out
 	record_begin(out);
 	block_record_key(b, out->key, &out->key_bytes);
 	put_little(out->value, n, BLOCK_RECORD_VERSION, 1);
-	put_little(out->value, n, b->role, 1);
+	put_little(out->value, n, b->role | (b->flushed ? FLUSHED_BIT : 0), 1);
 	put_little(out->value, n, b->parent_bytes, 1);
 	put_little(out->value, n, 0, 1);
 	put_little(out->value, n, b->slab, 4);
@@ -166,13 +169,16 @@ enum status block_record_decode(const void *key, size_t key_bytes, const void *v
 	struct reader k = reader_of(key, key_bytes), v = reader_of(value, value_bytes);
 	enum status s = version(&v, BLOCK_RECORD_VERSION);
 	struct block_record b = { 0 };
+	uint8_t role;
 
 	if (s != STATUS_OK)
 		return s;
 	b.layout_id = take_big(&k, 8);
 	b.tenant = (uint32_t)take_big(&k, 4);
 	b.key_bytes = (uint8_t)take_rest(&k, b.key, 1, sizeof(b.key));
-	b.role = (uint8_t)take_little(&v, 1);
+	role = (uint8_t)take_little(&v, 1);
+	b.role = role & BLOCK_RECORD_ROLE_MAX;
+	b.flushed = role & FLUSHED_BIT;
 	b.parent_bytes = (uint8_t)take_little(&v, 1);
 	take_zero(&v, 1);
 	b.slab = (uint32_t)take_little(&v, 4);

@@ -28,6 +28,7 @@
 enum {
 	BLOCK_RECORD_VERSION = 1, LAYOUT_RECORD_VERSION = 1, TENANT_RECORD_VERSION = 1, DISK_RECORD_VERSION = 1,
 	BOOT_RECORD_VERSION = 1,
+	BLOCK_RECORD_ROLE_MAX = 127,
 	RECORD_FOLDER_MAX = 1024,
 	RECORD_KEY_MAX = 12 + SLOT_KEY_MAX,    /* of every key here */
 	RECORD_VALUE_MAX = 8 + RECORD_FOLDER_MAX, /* of every value here */
@@ -55,7 +56,9 @@ struct block_record {
 	uint64_t position;
 	uint32_t tokens;               /* from 1 */
 	uint32_t turn;
-	uint8_t role;
+	uint8_t role;                  /* 0 .. BLOCK_RECORD_ROLE_MAX */
+	bool flushed;                  /* a Flush has acknowledged it: the top bit of the role's byte, which earlier
+					* versions do not use */
 	uint8_t parent_bytes;          /* 0 .. SLOT_KEY_MAX; 0: the first of its chain */
 	uint8_t parent[SLOT_KEY_MAX];  /* zeroes behind the end, after decoding */
 };

@@ -1,5 +1,5 @@
 /* The memory of one extent: a memfd, or a piece of a GPU's with a page of host memory as its hold. For the arena
- * (store/arena) and the host tier.
+ * (store/arena).
  *
  * Threads: any, one at a time for each memory. */
 #ifndef TERRACE_STORE_HOST_MEMORY_H

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 
 #define ABSENT_MAGIC 0x3153424144435254ull /* "TRCDABS1" */
 

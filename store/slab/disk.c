@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
 

@@ -46,8 +46,9 @@
 #include <stdint.h>
 
 #include "store/ring/ring.h"
-#include "store/slot.h"
 #include "store/status.h"
+
+struct slot_header;
 
 enum {
 	/* Of disk.id and slab headers. 1 is opened too (its slab headers have no checksum: they are
@@ -56,14 +57,15 @@ enum {
 	DISK_SLABS_MAX = RING_FILES_MAX - 1, /* one is disk.id */
 	DISK_SLAB_HEADER_BYTES = 4096,
 	DISK_SLABS_WISHED = 1024,  /* of a disk: what one slab takes is the budget divided by it */
+	DISK_SLABS_AT_ONCE = 16,
 	DISK_SLABS_ENOUGH = 1536,  /* a smaller wish makes slabs so small that there are so many, not more */
 };
 #define DISK_SLAB_BYTES_LEAST (1ull << 20)
 
-/* What a slab file of a disk with that budget takes: a DISK_SLABS_WISHED-th of it and DISK_SLAB_BYTES_LEAST at least, so
- * that a disk has more slabs than there are classes; at most most_bytes (0: no bound), as long as not more than `files`
- * slabs come of it (0: DISK_SLABS_ENOUGH). A slab whose one slot is larger takes what that needs; slots that do not fill
- * a slab make it smaller, by less than half: a disk has at most twice `files`. */
+/* What a slab file of a disk with that budget takes: a DISK_SLABS_WISHED-th of it and DISK_SLAB_BYTES_LEAST at
+ * least, so that a disk has more slabs than there are classes; at most most_bytes (0: no bound), as long as not more
+ * than `files` slabs come of it (0: DISK_SLABS_ENOUGH). A slab whose one slot is larger takes what that needs; slots
+ * that do not fill a slab make it smaller, by less than half: a disk has at most twice `files`. */
 uint64_t disk_slab_bytes(uint64_t budget_bytes, uint64_t most_bytes, uint32_t files);
 
 struct disk_options {
@@ -126,14 +128,17 @@ enum status disk_slot_take(struct disk *d, uint64_t slot_bytes, struct disk_plac
 void disk_slot_give(struct disk *d, struct disk_place p);
 /* What the disk has for a block of that class now. SLAB: no free slot, but the bytes for a slab, or a slab of another
  * class without a block, for which disk_slab_drop_free and disk_slab_prepare are to be called. NONE: neither, or the
- * disk is full or quarantined. It may be another as soon as it is told. */
+ * disk is full or quarantined. It may be another as soon as it is told. *free_slots: how many of the class are free. */
 enum disk_room { DISK_ROOM_NONE, DISK_ROOM_SLAB, DISK_ROOM_SLOT };
-enum disk_room disk_room(struct disk *d, uint64_t slot_bytes);
+enum disk_room disk_room(struct disk *d, uint64_t slot_bytes, uint64_t *free_slots);
 /* Makes a slab of that size unless one has a free slot: OK. EXHAUSTED: no budget left (displace
  * something, or disk_slab_drop an empty slab of another size first) or the file system is full, or
  * DISK_SLABS_MAX, descriptors or memory are used up. IO, UNAVAILABLE (quarantined), INVALID. Lasts; one
  * at a time. */
 enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes);
+/* The same, up to `most` of them (DISK_SLABS_AT_ONCE) for the syncs of one, unless free_least slots are free; OK: at least
+ * one was made, or none was needed. */
+enum status disk_slabs_prepare(struct disk *d, uint64_t slot_bytes, uint32_t most, uint64_t free_least);
 /* Takes an entirely free slab of another size away and deletes its file, so that its bytes can be used
  * again. MISS: there is none without transfers under way. IO, UNAVAILABLE. Lasts. */
 enum status disk_slab_drop_free(struct disk *d, uint64_t but_slot_bytes);
@@ -229,6 +234,7 @@ struct disk_view {
 	uint64_t wiped_id;         /* the id that it had before; 0: not wiped */
 	bool marked;               /* quarantined, and the marker was left, or has proved impossible to leave */
 	uint64_t budget_bytes, slab_bytes_used; /* damaged slabs included */
+	uint64_t slab_bytes;       /* what a slab file takes, unless one slot takes more */
 	uint32_t slabs, slabs_damaged;
 	uint64_t slots, slots_used, corrupt, refused_slow, full_events;
 	struct ring_view ring;

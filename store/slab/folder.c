@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
 
@@ -560,18 +561,26 @@ static int slab_fill(const struct disk_folder *f, struct disk_slab_file *s)
 	if (error == 0)
 		error = write_whole(s->fd, &h, sizeof(h));
 	CRASH_POINT("slab_header");
-	if (error == 0 && fsync(s->fd) != 0)
-		error = errno;
 	return error;
 }
 
-int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s)
+static void slab_undo(const struct disk_folder *f, struct disk_slab_file *s, const char *ending)
+{
+	char name[NAME_BYTES];
+
+	slab_name(name, s->number, ending);
+	(void)unlinkat(f->fd, name, 0);
+	close(s->fd);
+	s->fd = -1;
+}
+
+/* The file under its first name, filled in, and not durable. */
+static int slab_begin(const struct disk_folder *f, struct disk_slab_file *s)
 {
 	int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0), error;
-	char made[NAME_BYTES], name[NAME_BYTES];
+	char made[NAME_BYTES];
 
 	slab_name(made, s->number, "tmp");
-	slab_name(name, s->number, "trc");
 	s->bytes = DISK_SLAB_HEADER_BYTES + s->slots * s->slot_bytes;
 	(void)unlinkat(f->fd, made, 0);
 	s->fd = openat(f->fd, made, flags, 0600);
@@ -579,17 +588,46 @@ int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s)
 		return errno;
 	CRASH_POINT("slab_tmp_open");
 	error = slab_fill(f, s);
+	if (error != 0)
+		slab_undo(f, s, "tmp");
+	return error;
+}
+
+/* It is durable, and gets its name, which is not. */
+static int slab_finish(const struct disk_folder *f, struct disk_slab_file *s)
+{
+	char made[NAME_BYTES], name[NAME_BYTES];
+	int error = fsync(s->fd) == 0 ? 0 : errno;
+
 	CRASH_POINT("slab_synced");
+	slab_name(made, s->number, "tmp");
+	slab_name(name, s->number, "trc");
 	if (error == 0 && renameat(f->fd, made, f->fd, name) != 0)
 		error = errno;
 	CRASH_POINT("slab_renamed");
-	if (error == 0 && (error = disk_folder_sync(f)) != 0)
-		(void)unlinkat(f->fd, name, 0);
-	if (error != 0) {
-		(void)unlinkat(f->fd, made, 0);
-		close(s->fd);
-		s->fd = -1;
-	}
+	if (error != 0)
+		slab_undo(f, s, "tmp");
+	return error;
+}
+
+int disk_slab_files_make(const struct disk_folder *f, struct disk_slab_file *files, uint32_t count, uint32_t *made)
+{
+	uint32_t begun = 0, done = 0;
+	int error = 0;
+
+	while (begun < count && (error = slab_begin(f, &files[begun])) == 0)
+		begun++;
+	if (begun > 0)
+		error = 0;
+	while (done < begun && error == 0 && (error = slab_finish(f, &files[done])) == 0)
+		done++;
+	for (uint32_t i = done + (error != 0); i < begun; i++)
+		slab_undo(f, &files[i], "tmp");
+	if (done > 0)
+		error = disk_folder_sync(f);
+	for (uint32_t i = 0; error != 0 && i < done; i++)
+		slab_undo(f, &files[i], "trc");
+	*made = error != 0 ? 0 : done;
 	return error;
 }
 

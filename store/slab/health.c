@@ -164,6 +164,7 @@ void disk_look(struct disk *d, struct disk_view *out)
 	look_health(d, out);
 	out->budget_bytes = d->options.budget_bytes;
 	out->slab_bytes_used = d->slab_bytes;
+	out->slab_bytes = d->options.slab_bytes;
 	out->slabs = d->slab_count;
 	out->slabs_damaged = d->slabs_damaged;
 	out->slots = d->slots;

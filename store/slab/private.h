@@ -49,9 +49,10 @@ struct disk_slab_file {
 	bool sparse;               /* its space is not promised */
 };
 
-/* Makes the file, durable under its name, from number, slots and slot_bytes; fills in the rest. Returns
- * an errno; then there is no file. */
-int disk_slab_file_make(const struct disk_folder *f, struct disk_slab_file *s);
+/* Makes files, durable under their names, from number, slots and slot_bytes; fills in the rest. Several together cost
+ * little more than one: the syncs of the others find nothing to do. *made: so many, from the first on, are there.
+ * Returns an errno if there is none. */
+int disk_slab_files_make(const struct disk_folder *f, struct disk_slab_file *files, uint32_t count, uint32_t *made);
 /* Opens file s->number and fills in the rest. Returns an errno, or 0 with *problem: NULL, or a fixed
  * sentence and only s->bytes is filled in. */
 int disk_slab_file_open(const struct disk_folder *f, struct disk_slab_file *s, const char **problem);
@@ -82,6 +83,7 @@ struct disk_class {
 	uint64_t slot_bytes;
 	struct slab *first, *last;
 	uint32_t empty;            /* slabs without a taken slot */
+	uint64_t free;             /* slots in the list */
 	struct disk_class *next;
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/shortage.h"
 
 #define RUN_MAGIC 0x314e555244435254ull /* "TRCDRUN1" */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 
 enum { SCAN_WIDTH = 64, SCAN_PAUSE_US = 1000 };
 

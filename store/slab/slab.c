@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
 
@@ -54,6 +55,7 @@ static void list_append(struct slab *s)
 	else
 		c->first = s;
 	c->last = s;
+	c->free += s->file.slots - s->used;
 	s->listed = true;
 }
 
@@ -70,6 +72,7 @@ static void list_remove(struct slab *s)
 	else
 		c->last = s->prev;
 	s->prev = s->next = NULL;
+	c->free -= s->file.slots - s->used;
 	s->listed = false;
 }
 
@@ -255,34 +258,68 @@ static enum status grow_failed(struct disk *d, int error, uint32_t slab)
 	return STATUS_IO;
 }
 
-/* Makes a slab; grow held. */
-static enum status slab_make(struct disk *d, uint64_t slot_bytes, uint32_t slots)
+/* Plans up to `count` slabs, of the budget that is left; how many. Mutex held. */
+static uint32_t slabs_plan(struct disk *d, uint64_t slot_bytes, uint32_t count, struct disk_slab_file *files)
 {
-	struct disk_slab_file file = { .slots = slots, .slot_bytes = slot_bytes, .fd = -1 };
-	uint64_t bytes = DISK_SLAB_HEADER_BYTES + slots * slot_bytes;
+	uint32_t n = 0, slots;
+
+	while (n < count && d->slab_count + n < DISK_SLABS_MAX && d->last_number < UINT32_MAX &&
+	       (slots = plan_slots(d, slot_bytes)) > 0) {
+		files[n++] = (struct disk_slab_file){
+			.number = ++d->last_number, .slots = slots, .slot_bytes = slot_bytes, .fd = -1,
+		};
+		d->slab_bytes += DISK_SLAB_HEADER_BYTES + slots * slot_bytes;
+	}
+	return n;
+}
+
+/* What was planned and is not there; the folder may have files of it. Mutex held. */
+static void slabs_unplan(struct disk *d, const struct disk_slab_file *files, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		d->slab_bytes -= DISK_SLAB_HEADER_BYTES + files[i].slots * files[i].slot_bytes;
+}
+
+/* Adopts files that were made; those that cannot be are removed. OK: at least one was; *adopted: so many. */
+static enum status slabs_adopt(struct disk *d, struct disk_slab_file *files, uint32_t count, uint32_t *adopted, int *error)
+{
+	enum status s = STATUS_OK;
+
+	*adopted = 0;
+	while (*adopted < count && (s = disk_slab_adopt(d, &files[*adopted], false)) == STATUS_OK)
+		++*adopted;
+	for (uint32_t i = count; i > *adopted; i--) {
+		const int e = disk_slab_file_remove(&d->folder, &files[i - 1], files[i - 1].number == d->last_number);
+
+		*error = e != 0 ? e : *error;
+	}
+	return *adopted > 0 ? STATUS_OK : s;
+}
+
+/* Makes up to `count` slabs; grow held. OK: at least one. */
+static enum status slabs_make(struct disk *d, uint64_t slot_bytes, uint32_t count)
+{
+	struct disk_slab_file files[DISK_SLABS_AT_ONCE];
+	uint32_t n, made = 0, adopted = 0;
 	enum status s = STATUS_OK;
 	int error;
 
 	pthread_mutex_lock(&d->mutex);
-	d->slab_bytes += bytes;
-	file.number = ++d->last_number;
+	n = slabs_plan(d, slot_bytes, count, files);
 	pthread_mutex_unlock(&d->mutex);
 	CRASH_POINT("slab_number");
-	error = disk_slab_file_make(&d->folder, &file);
+	error = disk_slab_files_make(&d->folder, files, n, &made);
 	if (error == 0) {
 		CRASH_POINT("slab_made");
-		s = disk_slab_adopt(d, &file, false);
-		if (s != STATUS_OK)
-			error = disk_slab_file_remove(&d->folder, &file, true);
+		s = slabs_adopt(d, files, made, &adopted, &error);
 	}
 	CRASH_POINT("slab_adopted");
 	pthread_mutex_lock(&d->mutex);
+	slabs_unplan(d, files + adopted, n - adopted);
 	if (error != 0)
-		s = grow_failed(d, error, file.number);
+		s = grow_failed(d, error, files[adopted].number);
 	else if (s == STATUS_OK)
 		d->health.shortage[0] = 0;
-	if (s != STATUS_OK)
-		d->slab_bytes -= bytes;
 	pthread_mutex_unlock(&d->mutex);
 	return s;
 }
@@ -292,38 +329,42 @@ static bool size_sound(uint64_t slot_bytes)
 	return slot_bytes > 0 && slot_bytes % SLOT_HEADER_BYTES == 0 && slot_bytes <= SLOT_BYTES_MAX;
 }
 
-/* OK: a slab of *slots is to be made. EXISTS: one has a free slot. Mutex held. */
-static enum status may_grow(struct disk *d, uint64_t slot_bytes, uint32_t *slots)
+/* OK: a slab is to be made. EXISTS: so many slots are free. Mutex held. */
+static enum status may_grow(struct disk *d, uint64_t slot_bytes, uint64_t free_least)
 {
 	const struct disk_class *c = class_find(d, slot_bytes);
 
 	if (d->health.quarantined)
 		return STATUS_UNAVAILABLE;
-	if (c && c->first)
+	if (c && c->free >= free_least)
 		return STATUS_EXISTS;
 	if (d->slab_count == DISK_SLABS_MAX || d->last_number == UINT32_MAX)
 		return STATUS_EXHAUSTED;
 	if (disk_now_us() < d->health.grow_until_us)
 		return STATUS_EXHAUSTED;
-	*slots = plan_slots(d, slot_bytes);
-	return *slots > 0 ? STATUS_OK : STATUS_EXHAUSTED;
+	return plan_slots(d, slot_bytes) > 0 ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes)
+enum status disk_slabs_prepare(struct disk *d, uint64_t slot_bytes, uint32_t most, uint64_t free_least)
 {
+	const uint32_t count = most < 1 ? 1 : most < DISK_SLABS_AT_ONCE ? most : DISK_SLABS_AT_ONCE;
 	enum status s;
-	uint32_t slots;
 
 	if (!size_sound(slot_bytes))
 		return STATUS_INVALID;
 	pthread_mutex_lock(&d->grow);
 	pthread_mutex_lock(&d->mutex);
-	s = may_grow(d, slot_bytes, &slots);
+	s = may_grow(d, slot_bytes, free_least ? free_least : 1);
 	pthread_mutex_unlock(&d->mutex);
 	if (s == STATUS_OK)
-		s = slab_make(d, slot_bytes, slots);
+		s = slabs_make(d, slot_bytes, count);
 	pthread_mutex_unlock(&d->grow);
 	return s == STATUS_EXISTS ? STATUS_OK : s;
+}
+
+enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes)
+{
+	return disk_slabs_prepare(d, slot_bytes, 1, 1);
 }
 
 /* Takes a slab out of the tables, so that nobody finds it; mutex held. */
@@ -503,6 +544,7 @@ static uint32_t slot_pop(struct slab *s)
 	if (s->used++ == 0)
 		empty_note(s, false);
 	s->disk->slots_used++;
+	s->class->free -= s->listed;
 	list_settle(s);
 	return slot;
 }
@@ -518,6 +560,7 @@ static void slot_push(struct slab *s, uint32_t slot)
 	if (--s->used == 0)
 		empty_note(s, true);
 	s->disk->slots_used--;
+	s->class->free += s->listed;
 	list_settle(s);
 }
 
@@ -575,14 +618,18 @@ static enum disk_room room_of(struct disk *d, uint64_t slot_bytes)
 	return d->slab_count < DISK_SLABS_MAX && plan_slots(d, slot_bytes) > 0 ? DISK_ROOM_SLAB : DISK_ROOM_NONE;
 }
 
-enum disk_room disk_room(struct disk *d, uint64_t slot_bytes)
+enum disk_room disk_room(struct disk *d, uint64_t slot_bytes, uint64_t *free_slots)
 {
+	const struct disk_class *c;
 	enum disk_room room;
 
+	*free_slots = 0;
 	if (!size_sound(slot_bytes))
 		return DISK_ROOM_NONE;
 	pthread_mutex_lock(&d->mutex);
+	c = class_find(d, slot_bytes);
 	room = room_of(d, slot_bytes);
+	*free_slots = c ? c->free : 0;
 	pthread_mutex_unlock(&d->mutex);
 	return room;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "store/slab/private.h"
+#include "store/slot.h"
 #include "store/crash_point.h"
 
 enum { SYNC_WIDTH = 8 };

@@ -45,6 +45,8 @@ int bench_lists(void);
 int bench_sums(void);
 int bench_caches(void);
 int bench_clients(void);
+int bench_growth(void);
+int bench_handover(void);
 
 /* ---- report.c ---- */
 

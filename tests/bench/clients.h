@@ -21,12 +21,20 @@ enum {
 	CLIENTS_BUCKETS = 40 * CLIENTS_STEPS,
 };
 
-enum clients_command { CLIENTS_FILL, CLIENTS_RUN };
+enum clients_command {
+	CLIENTS_FILL,               /* stores CLIENTS_KEYS blocks */
+	CLIENTS_RUN,
+	CLIENTS_MODEL,              /* a session of another model's instead of the one that it has */
+	CLIENTS_STORE,              /* puts blocks, some MiB a call, until so many bytes have been tried */
+	CLIENTS_FLUSH,
+	CLIENTS_FIRST,              /* puts a block until it is stored: ns is how long that took, calls how many tries */
+};
 
 struct clients_order {
 	uint32_t command;           /* enum clients_command */
-	uint32_t call;              /* of CLIENTS_RUN: enum clients_call */
-	uint64_t run_ns;            /* of CLIENTS_RUN: how long, in a closed loop */
+	uint32_t call;              /* of CLIENTS_RUN: enum clients_call; of CLIENTS_MODEL: its number, and size */
+	uint64_t run_ns;            /* of CLIENTS_RUN: how long, in a closed loop; of CLIENTS_FIRST: at most */
+	uint64_t bytes;             /* of CLIENTS_STORE */
 };
 
 /* Of one command. The histogram counts calls by nanoseconds: bucket STEPS * log2(ns). */
@@ -34,7 +42,7 @@ struct clients_result {
 	uint64_t calls, ns;         /* that were made, in so much time */
 	uint64_t verified, wrong;   /* blocks whose bytes were looked at; those that were not as put */
 	uint64_t missing;           /* blocks that were looked for after their put, and had been evicted */
-	uint64_t refused;           /* puts for which there was no room */
+	uint64_t refused;           /* blocks for which there was no room */
 	uint32_t histogram[CLIENTS_BUCKETS];
 };
 

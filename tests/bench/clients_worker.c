@@ -6,6 +6,7 @@
  */
 #include <math.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 #include "client/include/terrace.h"
 #include "tests/bench/clients.h"
 
-enum { CONNECT_US = 30 * 1000 * 1000, CALL_US = 10 * 1000 * 1000 };
+enum { CONNECT_US = 30 * 1000 * 1000, CALL_US = 10 * 1000 * 1000, FLUSH_US = 60 * 1000 * 1000 };
+enum { CLIENTS_STORE_KEYS = 64, CLIENTS_STORE_BYTES = 4 << 20, CLIENTS_FIRST_PAUSE_US = 200 };
 
 struct worker {
 	struct terrace_client *client;
@@ -201,26 +203,100 @@ static void run(struct worker *w, enum clients_call call, uint64_t run_ns)
 	w->result.ns = after - start;
 }
 
-static void begin(struct worker *w, const char *address)
+/* A new key, of none that were put. */
+static void key_next(struct worker *w, uint8_t *key)
 {
-	struct terrace_connect_options connect = TERRACE_CONNECT_OPTIONS_INIT;
+	key_make(key, w->number + 1, w->puts++);
+}
+
+static void store(struct worker *w, uint64_t bytes)
+{
+	uint8_t keys[CLIENTS_STORE_KEYS * CLIENTS_KEY_BYTES];
+	const uint64_t wanted = CLIENTS_STORE_BYTES / w->block_bytes;
+	const uint32_t count = wanted < 1 ? 1 : wanted < CLIENTS_STORE_KEYS ? (uint32_t)wanted : CLIENTS_STORE_KEYS;
+
+	for (uint64_t done = 0; done < bytes; done += count * w->block_bytes) {
+		for (uint32_t i = 0; i < count; i++)
+			key_next(w, keys + (size_t)i * CLIENTS_KEY_BYTES);
+		put(w, keys, count);
+	}
+}
+
+static void first(struct worker *w, uint64_t most_ns)
+{
+	const uint64_t start = now_ns();
+	uint8_t key[CLIENTS_KEY_BYTES];
+	uint64_t refused;
+
+	key_next(w, key);
+	do {
+		refused = w->result.refused;
+		put(w, key, 1);
+		w->result.calls++;
+		w->result.ns = now_ns() - start;
+	} while (w->result.refused > refused && w->result.ns < most_ns && !usleep(CLIENTS_FIRST_PAUSE_US));
+	w->result.refused = w->result.refused > refused;
+	if (!w->result.refused)
+		lease(w, key, 1, TERRACE_LEASE_ALL, true);
+}
+
+static void session_open(struct worker *w, const char *model, uint32_t layers)
+{
 	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
 	struct terrace_layout layout = TERRACE_LAYOUT_INIT;
 
-	terrace_fingerprint("bench clients", strlen("bench clients"), layout.fingerprint);
-	layout.layers = 4;
+	terrace_fingerprint(model, strlen(model), layout.fingerprint);
+	layout.layers = layers;
 	layout.heads = layout.total_heads = 4;
 	layout.head_dim_k = layout.head_dim_v = 128;
 	layout.block_tokens = 16;
 	layout.k_format = layout.v_format = TERRACE_FORMAT_TQ4;
 	w->block_bytes = terrace_block_bytes(&layout);
-	connect.address = address;
-	connect.timeout_us = CONNECT_US;
-	check(terrace_connect(&connect, &w->client), "connect");
 	options.engine = "terrace-bench-client";
 	check(terrace_session_open(w->client, &layout, 1, &options, &w->session), "open session");
 	if (!terrace_session_borrows(w->session))
 		die("the session does not borrow", TERRACE_PRECONDITION);
+}
+
+/* Its blocks have a size of their own, of the first 31 models at least. */
+static void model_open(struct worker *w, uint32_t number)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "bench model %u", number);
+	terrace_session_close(w->session);
+	session_open(w, name, 1 + number * 12 % 31);
+}
+
+static void begin(struct worker *w, const char *address)
+{
+	struct terrace_connect_options connect = TERRACE_CONNECT_OPTIONS_INIT;
+
+	connect.address = address;
+	connect.timeout_us = CONNECT_US;
+	check(terrace_connect(&connect, &w->client), "connect");
+	session_open(w, "bench clients", 4);
+}
+
+/* False: there is no such command. */
+static bool obey(struct worker *w, const struct clients_order *order)
+{
+	w->result = (struct clients_result){ 0 };
+	if (order->command == CLIENTS_FILL)
+		fill(w);
+	else if (order->command == CLIENTS_RUN && order->call < CLIENTS_CALLS)
+		run(w, (enum clients_call)order->call, order->run_ns);
+	else if (order->command == CLIENTS_MODEL)
+		model_open(w, order->call);
+	else if (order->command == CLIENTS_STORE)
+		store(w, order->bytes);
+	else if (order->command == CLIENTS_FLUSH)
+		check(terrace_flush(w->session, NULL, FLUSH_US, NULL), "flush");
+	else if (order->command == CLIENTS_FIRST)
+		first(w, order->run_ns);
+	else
+		return false;
+	return true;
 }
 
 int main(int argc, char **argv)
@@ -236,12 +312,7 @@ int main(int argc, char **argv)
 	w.number = w.random = strtoull(argv[2], NULL, 10);
 	begin(&w, argv[1]);
 	while (read(STDIN_FILENO, &order, sizeof(order)) == sizeof(order)) {
-		w.result = (struct clients_result){ 0 };
-		if (order.command == CLIENTS_FILL)
-			fill(&w);
-		else if (order.command == CLIENTS_RUN && order.call < CLIENTS_CALLS)
-			run(&w, (enum clients_call)order.call, order.run_ns);
-		else
+		if (!obey(&w, &order))
 			return 2;
 		if (write(STDOUT_FILENO, &w.result, sizeof(w.result)) != sizeof(w.result))
 			return 1;

@@ -27,6 +27,8 @@ static const struct bench benches[] = {
 	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
 	{"caches", "copies to a GPU of what processors have just read", bench_caches},
 	{"clients", "1 to 12 engine processes that look up, lease and put; another build beside", bench_clients},
+	{"growth", "puts of 8 engine processes while memory grows", bench_growth},
+	{"handover", "the first put of a model where another one has filled memory", bench_handover},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 
@@ -41,7 +43,7 @@ static void print_usage(FILE *to)
 		"  --busy-poll      the daemon and its client poll for %d ms before they sleep\n"
 		"  --no-near        every call goes by gRPC\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
-		"  --against BUILD  clients: that build's daemon and library take turns with this one's\n"
+		"  --against BUILD  clients, growth, handover: that build's daemon and library take turns with this one's\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
 		"what is not installed.\n",

@@ -31,8 +31,8 @@ static void await_socket(int pid, const char *name, const char *terraced, const 
 	}
 }
 
-/* extra: flags, ended by a NULL. */
-static int spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes, const char *const *extra)
+int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes,
+		  const char *const *extra)
 {
 	char data[100], socket[100];
 	const char *arguments[FLAGS_MAX] = {terraced, "--data-dir", data, "--socket", socket, "--host-bytes", host_bytes};
@@ -50,11 +50,6 @@ static int spawn(const char *name, const char *terraced, const char *host_bytes,
 	return pid;
 }
 
-int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes)
-{
-	return spawn(name, terraced, host_bytes, address, bytes, (const char *const[]){NULL});
-}
-
 static void start(struct service *s, const char *host_bytes, const char *const *extra)
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
@@ -70,7 +65,7 @@ static void start(struct service *s, const char *host_bytes, const char *const *
 		options.busy_poll_us = BENCH_BUSY_POLL_MS * 1000;
 	}
 	flags[n] = NULL;
-	s->pid = spawn("terraced", bench_options.terraced, host_bytes, s->address, sizeof(s->address), flags);
+	s->pid = service_spawn("terraced", bench_options.terraced, host_bytes, s->address, sizeof(s->address), flags);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
 	options.no_near_calls = bench_options.no_near;

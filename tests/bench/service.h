@@ -10,9 +10,11 @@ struct service {
 	struct terrace_client *client;
 };
 
-/* Starts a terraced of any build as process NAME, with a data folder and socket of that name in the temporary folder, and waits for its socket. Returns
- * the process. address[bytes]: where it listens. */
-int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes);
+/* Starts a terraced of any build as process NAME, with a data folder and socket of that name in the temporary
+ * folder, and waits for its socket. Returns the process. address[bytes]: where it listens. extra: flags, ended by a
+ * NULL. */
+int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes,
+		  const char *const *extra);
 /* Starts the daemon with a data folder and sockets in the temporary folder, and connects. host_bytes: its
  * memory, "512MiB". */
 void service_start(struct service *s, const char *host_bytes);

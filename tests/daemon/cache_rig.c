@@ -24,9 +24,9 @@
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "kernels/behind.h"
 #include "kernels/format.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -169,6 +169,12 @@ void rig_watch(struct rig *r, pid_t pid)
 	cache_attach_watch(r->c, r->attachment, pidfd);
 }
 
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, layouts, count);
+}
+
 void rig_close(struct rig *r)
 {
 	rig_check_books(r->c);
@@ -230,6 +236,18 @@ bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layo
 			return false;
 	}
 	return true;
+}
+
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens)
+{
+	const struct kv_layout l = rig_layout(layout, 0);
+	uint8_t want[RIG_SLOT_BYTES];
+	struct kv_geometry g;
+
+	kv_geometry_of(&l, &g);
+	rig_fill(want, bytes, n, layout);
+	kv_zero_behind(&l, &g, want, tokens);
+	return memcmp(block, want, bytes) == 0;
 }
 
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
@@ -450,7 +468,7 @@ static bool on_chain(const struct vram_slot *s)
 }
 
 struct vram_books {
-	uint64_t taken, held, lent, blocks, evictable, dirty;
+	uint64_t taken, held, lent, blocks, evictable, dirty, through;
 };
 
 static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
@@ -477,37 +495,58 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	b->block_pins += block_pins(at);
 }
 
-static void recount_pool(const struct vram_pool *vp, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+static void recount_vram_span(const struct vram_class *k, const struct vram_span *s, struct vram_books *v, struct books *b)
 {
-	struct vram_books all = { .taken = 0 };
-	uint64_t slots = 0, through = 0;
-	int64_t free_slots = 0;
+	const struct vram_books before = *v;
 
-	for (const struct vram_shelf *s = vp->shelves; s; s = s->next) {
-		struct vram_books v = { .taken = 0 };
-
-		for (uint32_t i = 0; i < s->slots; i++) {
-			recount_slot(&s->at[i], &v, b);
-			through += s->at[i].through;
-		}
-		slots += s->draining ? 0 : s->slots;
-		ck_assert_uint_eq(v.taken, s->taken);
-		ck_assert_uint_eq(v.held, s->held);
-		free_slots += s->draining ? 0 : s->slots - s->taken;
-		all.blocks += v.blocks;
-		all.evictable += v.evictable;
-		all.dirty += v.dirty;
-		*taken += v.taken;
-		*held_bytes += v.held * vp->stride;
-		*lent_bytes += v.lent * vp->stride;
+	ck_assert_ptr_eq(s->class, k);
+	ck_assert_ptr_eq(s->place->owner, s);
+	ck_assert_ptr_eq(s->place->class, k->arena);
+	for (uint32_t i = 0; i < s->place->slots; i++) {
+		recount_slot(&s->at[i], v, b);
+		v->through += s->at[i].through;
 	}
-	ck_assert_uint_eq(all.blocks, vp->blocks);
-	ck_assert_uint_eq(all.evictable, vp->evictable);
-	ck_assert_uint_eq(all.dirty, vp->dirty);
-	ck_assert_uint_eq(through, vp->through);
-	ck_assert_uint_eq(vp->coming, 0);
-	ck_assert_uint_eq(slots, vp->slots);
-	ck_assert_int_eq(free_slots, vp->free_slots);
+	ck_assert_uint_eq(v->taken - before.taken, s->taken);
+	ck_assert_uint_eq(arena_span_taken(k->gpu->arena, s->place), s->taken);
+	ck_assert_uint_eq(v->held - before.held, atomic_load(&s->place->held));
+}
+
+static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+{
+	struct vram_books v = { .taken = 0 };
+	uint64_t slots = 0;
+
+	for (const struct vram_span *s = k->spans; s; s = s->next) {
+		recount_vram_span(k, s, &v, b);
+		slots += s->place->slots;
+	}
+	*taken += v.taken;
+	*held_bytes += v.held * k->stride;
+	*lent_bytes += v.lent * k->stride;
+	ck_assert_uint_eq(v.taken, k->taken);
+	ck_assert_uint_eq(v.blocks, k->blocks);
+	ck_assert_uint_eq(v.evictable, k->evictable);
+	ck_assert_uint_eq(v.dirty, k->dirty);
+	ck_assert_uint_eq(v.through, k->through);
+	ck_assert_uint_eq(k->coming, 0);
+	ck_assert_uint_eq(slots, k->slots);
+}
+
+/* What layouts have of a class is what it has. */
+static void recount_layouts(const struct cache *c, const struct gpu *g)
+{
+	for (const struct vram_class *k = g->classes; k; k = k->next) {
+		uint64_t blocks = 0, dirty = 0;
+
+		for (uint32_t i = 0; i < c->pool_count; i++) {
+			const struct vram_pool *vp = g->pools[i];
+
+			blocks += vp && vp->class == k ? vp->blocks : 0;
+			dirty += vp && vp->class == k ? vp->dirty : 0;
+		}
+		ck_assert_uint_eq(blocks, k->blocks);
+		ck_assert_uint_eq(dirty, k->dirty);
+	}
 }
 
 /* Without moves. */
@@ -531,14 +570,14 @@ static void recount_gpus(struct cache *c, struct books *b)
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		const struct gpu *g = c->vram->gpu[i];
 		uint64_t taken = 0, held_bytes = 0, lent_bytes = 0;
-		struct host_usage u;
+		struct arena_usage u;
 
 		if (!g->arena)
 			continue;
-		for (uint32_t p = 0; p < c->pool_count; p++)
-			if (g->pools[p])
-				recount_pool(g->pools[p], &taken, &held_bytes, &lent_bytes, b);
-		host_usage(g->arena, &u);
+		for (const struct vram_class *k = g->classes; k; k = k->next)
+			recount_class(k, &taken, &held_bytes, &lent_bytes, b);
+		recount_layouts(c, g);
+		arena_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
 		ck_assert_uint_eq(held_bytes, g->held_bytes);
 		ck_assert_uint_eq(lent_bytes, g->lent_bytes);

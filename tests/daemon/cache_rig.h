@@ -67,6 +67,8 @@ void rig_watch(struct rig *r, pid_t pid);
 /* A descriptor to another process, by a socket; -1 if none came. */
 void rig_fd_send(int to, int fd);
 int rig_fd_take(int from);
+/* The same over layouts of the test's own. */
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count);
 
 /* Key number `n`, RIG_KEY_BYTES of it. */
 void rig_key(uint8_t *key, uint64_t n);
@@ -78,6 +80,8 @@ uint8_t *rig_block(struct rig *r, const struct cache_place *p);
 /* The bytes of block (key number, layout index): written, or compared. */
 void rig_fill(uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
 bool rig_matches(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout);
+/* The same of one that was put in place with so many valid tokens: what is behind them is zeroes. */
+bool rig_matches_to(const uint8_t *block, uint64_t bytes, uint64_t n, uint32_t layout, uint32_t tokens);
 
 /* Reserve, write and commit of keys first .. first + count - 1; returns how many are stored by it. */
 uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count);

@@ -92,6 +92,37 @@ class Disk(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         return done.stderr
 
+    def test_sixty_four_sizes_on_a_small_disk(self):
+        """Of each size some blocks are flushed, others are not: after an orderly stop all that was flushed is there."""
+        layouts = [layout(fingerprint=b"s" * 32, layers=2 + 4 * n, heads=1, total_heads=1) for n in range(64)]
+
+        def opened(daemon):
+            replies = [daemon.open(one) for one in layouts]
+            given = [r.layouts[0] for r in replies]
+            return [r.session for r in replies], [g.block_bytes for g in given], {g.slot_bytes for g in given}
+
+        flags = ("--host-bytes", "128MiB", "--extent-bytes", "1MiB", "--spill-share", "1")
+        with running(TERRACED, *flags, *self.disks("a", size="68MiB")) as daemon:
+            sessions, sizes, slots = opened(daemon)
+            self.assertEqual(len(slots), 64)
+            for n, session in enumerate(sessions):
+                some = [(key(k), block(64 * k + n, sizes[n])) for k in range(3)]
+                self.assertEqual(daemon.put(session, some, chunk=1 << 19), [pb.OK] * 3)
+                self.assertEqual(self.flush(daemon, session, *range(3)), [pb.OK] * 3)
+            for n, session in enumerate(sessions):
+                daemon.put(session, [(key(k), block(k, sizes[n])) for k in range(100, 108)], chunk=1 << 19)
+            self.assertEqual(daemon.stats()["terrace_disk_block_sizes{disk=0}"], 64)
+            self.assertEqual(daemon.stats()["terrace_disk_small{disk=0}"], 0)
+            daemon.stop()
+            daemon.start()
+            self.restored(daemon)
+            sessions, _, _ = opened(daemon)
+            for n, session in enumerate(sessions):
+                found = daemon.get(session, keys(*range(3)))
+                for k in range(3):
+                    self.assertEqual(found[k], (pb.OK, block(64 * k + n, sizes[n])), "block %d of size %d" % (k, n))
+            self.assertNotIn("event=disk_small", daemon.log())
+
     def test_what_a_run_without_disks_deletes(self):
         """Stays deleted: the next run with disks wipes them, once. One that deletes nothing costs nothing; one that is killed may have."""
         disks = self.disks("a")

@@ -186,7 +186,7 @@ class Limits(unittest.TestCase):
     # ---- files that may not grow ----
 
     def test_files_may_not_be_as_large_as_slabs(self):
-        flags = [*SMALL[:4], "--slab-bytes", "16MiB", *self.disk()]
+        flags = [*SMALL[:4], *self.disk("16GiB")]  # slabs of 16 MiB
         daemon = Daemon(TERRACED, *flags, start=False)
         self.addCleanup(daemon.close)
         daemon.before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))

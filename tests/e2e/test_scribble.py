@@ -63,7 +63,7 @@ class Engine:
         opened = self.cache.OpenSession(pb.OpenSessionRequest(layouts=[LAYOUT], engine="scribbler"), timeout=CALL_S)
         self.socket, attachment = attach(opened.fd_socket, opened.token)
         self.size = opened.layouts[0].block_bytes
-        infos = [pb.BlockInfo(tokens=9)] * count  # half full: what is behind is the block's all the same
+        infos = [pb.BlockInfo(tokens=16)] * count  # full: what an engine writes behind a block's tokens is zeroed
         r = self.cache.Reserve(pb.ReserveRequest(session=opened.session, keys=keys(*range(count)), info=infos, attachment=attachment),
                                timeout=CALL_S)
         assert list(r.status) == [pb.OK] * count, r.status

@@ -1,10 +1,12 @@
 /* An engine that replays a public trace through a real daemon: a Lookup when a request arrives, the Lease some time after it, Reserve and
  * Commit of the rest, Release. As many requests at a time as there are sessions, in the order of the trace.
  *
- *     trace_engine run ADDRESS TRACE SPEED FROM TO SESSIONS LEAD_US    time passes SPEED times as fast as in the trace
+ *     trace_engine run ADDRESS TRACE SPEED FROM TO SESSIONS LEAD_US [MODELS]    time passes SPEED times as fast as in the trace
  *     trace_engine replay TRACE SPEED FROM TO POLICY BLOCKS            what a replay of the same hits, its time as fast
  *
- * Prints one JSON object. Blocks are the smallest there are, of whatever bytes: tests/fault checks bytes.
+ * Prints one JSON object. Blocks are the smallest there are, of whatever bytes: tests/fault checks bytes. With MODELS
+ * each conversation belongs to one of so many models, whose blocks have as many sizes: the first has the smallest, and
+ * each next takes a page more.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -18,7 +20,8 @@
 #include "eviction/replay.h"
 #include "eviction/replay/read.h"
 
-enum { SESSIONS_MAX = 64, BLOCKS_MAX = 4096, KEY_BYTES = 16, TOKENS = 16, CALL_US = 30 * 1000 * 1000 };
+enum { SESSIONS_MAX = 64, MODELS_MAX = 16, LAYERS_A_PAGE = 7 };
+enum { BLOCKS_MAX = 4096, KEY_BYTES = 16, TOKENS = 16, CALL_US = 30 * 1000 * 1000 };
 
 static const struct terrace_layout layout = {
 	.size = sizeof(struct terrace_layout),
@@ -47,7 +50,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct trace trace;
 	bool *is_end;
-	uint32_t next, to, lead_us;
+	uint32_t next, to, lead_us, models;
 	struct timespec began;
 	uint64_t began_us;              /* of the trace */
 	struct tally all;
@@ -108,7 +111,8 @@ static void sleep_us(uint64_t us)
 /* ---- a request ---- */
 
 struct engine {
-	struct terrace_session *session;
+	struct terrace_session *session; /* of the request's model, of: */
+	struct terrace_session *sessions[MODELS_MAX];
 	pthread_t thread;
 	uint8_t key[BLOCKS_MAX * KEY_BYTES], state[BLOCKS_MAX];
 	struct terrace_block_info info[BLOCKS_MAX];
@@ -122,6 +126,12 @@ static void keys_of(struct engine *e, const struct trace_request *q)
 		memcpy(e->key + (size_t)i * KEY_BYTES, &n, 8);
 		memcpy(e->key + (size_t)i * KEY_BYTES + 8, &mixed, 8);
 	}
+}
+
+/* All conversations of the trace begin with the same block; the second tells them apart. */
+static uint32_t model_of(const struct trace_request *q)
+{
+	return shared.trace.blocks[q->first + (q->count > 1)] % shared.models;
 }
 
 /* Blocks of the prefix; from the head on in memory; and how many of them a disk alone has. */
@@ -163,6 +173,7 @@ static void serve(struct engine *e, const struct trace_request *q, bool continui
 	enum terrace_status s;
 
 	keys_of(e, q);
+	e->session = e->sessions[model_of(q)];
 	hits = look_up(e, &k, &host, &on_disk);
 	t->requests++;
 	t->tokens += q->tokens;
@@ -261,6 +272,17 @@ static void print(const struct tally *t)
 	       t->waits, t->wait_blocks, t->lease_waits, t->lease_wait_blocks, (double)since_began_us() / 1e6, (double)t->late_us / 1e6);
 }
 
+static void sessions_open(struct engine *e, struct terrace_client *client)
+{
+	for (uint32_t i = 0; i < shared.models; i++) {
+		struct terrace_layout l = layout;
+
+		l.layers += i * LAYERS_A_PAGE;
+		l.first_layer = i; /* another model's */
+		must(terrace_session_open(client, &l, 1, NULL, &e->sessions[i]), "session");
+	}
+}
+
 static int run(char **argv)
 {
 	const uint32_t from = (uint32_t)atoi(argv[3]), sessions = (uint32_t)atoi(argv[5]);
@@ -272,7 +294,9 @@ static int run(char **argv)
 	shared.is_end = calloc((size_t)shared.trace.unique + 1, sizeof(bool));
 	shared.to = (uint32_t)atoi(argv[4]) < shared.trace.request_count ? (uint32_t)atoi(argv[4]) : shared.trace.request_count;
 	shared.lead_us = (uint32_t)atoi(argv[6]);
-	if (!engines || !shared.is_end || !sessions || sessions > SESSIONS_MAX || from >= shared.to)
+	shared.models = argv[7] ? (uint32_t)atoi(argv[7]) : 1;
+	if (!engines || !shared.is_end || !sessions || sessions > SESSIONS_MAX || !shared.models ||
+	    shared.models > MODELS_MAX || from >= shared.to)
 		die("arguments", "out of range, or no memory");
 	for (; shared.next < from; shared.next++)
 		if (shared.trace.requests[shared.next].count)
@@ -281,14 +305,15 @@ static int run(char **argv)
 	o.address = argv[0];
 	must(terrace_connect(&o, &client), "connect");
 	for (uint32_t i = 0; i < sessions; i++)
-		must(terrace_session_open(client, &layout, 1, NULL, &engines[i].session), "session");
+		sessions_open(&engines[i], client);
 	clock_gettime(CLOCK_MONOTONIC, &shared.began);
 	for (uint32_t i = 0; i < sessions; i++)
 		if (pthread_create(&engines[i].thread, NULL, engine_main, &engines[i]))
 			die("thread", "cannot be started");
 	for (uint32_t i = 0; i < sessions; i++) {
 		pthread_join(engines[i].thread, NULL);
-		terrace_session_close(engines[i].session);
+		for (uint32_t m = 0; m < shared.models; m++)
+			terrace_session_close(engines[i].sessions[m]);
 	}
 	terrace_disconnect(client);
 	print(&shared.all);
@@ -316,11 +341,11 @@ static int replay(char **argv)
 
 int main(int argc, char **argv)
 {
-	if (argc == 9 && !strcmp(argv[1], "run"))
+	if ((argc == 9 || argc == 10) && !strcmp(argv[1], "run"))
 		return run(argv + 2);
 	if (argc == 8 && !strcmp(argv[1], "replay"))
 		return replay(argv + 2);
-	fprintf(stderr, "usage: trace_engine run ADDRESS TRACE SPEED FROM TO SESSIONS LEAD_US\n"
+	fprintf(stderr, "usage: trace_engine run ADDRESS TRACE SPEED FROM TO SESSIONS LEAD_US [MODELS]\n"
 			"       trace_engine replay TRACE SPEED FROM TO POLICY BLOCKS\n");
 	return 2;
 }

@@ -20,6 +20,7 @@
 
 #include "store/crash_point.h"
 #include "store/slab/disk.h"
+#include "store/slot.h"
 #include "tests/fault/crash_life.h"
 
 enum { LIVES = 14, LIFE_MS_MAX = 300000 };

@@ -144,6 +144,8 @@ static const refusal refusals[] = {
 	{"a table longer than any sequence", EXHAUSTED, EXHAUSTED, SPOIL(a.blocks_stride = UINT32_MAX)},
 	{"V of another format", UNSUPPORTED, UNSUPPORTED, SPOIL(l.v_format = KV_FP8)},
 	{"V of another head dim", UNSUPPORTED, UNSUPPORTED, SPOIL(l.head_dim_v = 64)},
+	{"head dims that are coded alone", UNSUPPORTED, UNSUPPORTED, SPOIL((l.head_dim_k = l.head_dim_v = 80,
+		l.rotation_version = 2))},
 	{"a workspace out of line", INVALID, INVALID, SPOIL(a.workspace = (uint8_t *)a.workspace + 128)},
 	{"no workspace", INVALID, INVALID, SPOIL(a.workspace = nullptr)},
 	{"no queries' place", EXHAUSTED, INVALID, SPOIL(a.q = nullptr)},

@@ -313,6 +313,7 @@ static bool run_case(formats f, uint32_t d, uint32_t dv, enum kv_dtype dtype, ui
 
 	l.v_format = f.v;
 	l.int4_rounding = f.rounding;
+	l.rotation_version = kv_rotation_version(d, dv);
 	l.head_dim_v = dv;
 	kv_geometry_of(&l, &g);
 	std::vector<uint8_t> want(table.size() * g.block_bytes, 0xa5);
@@ -479,6 +480,18 @@ int main(int argc, char **argv)
 							? KV_DTYPE_F16 : KV_DTYPE_BF16, n,
 							      (enum batch)b) &&
 						     ok;
+#if defined(TERRACE_CUDA_ALL) || defined(TERRACE_CUDA_CODEC_DIMS)
+	/* Dims that are coded and not attended, a warp a vector however many there are. */
+	for (uint32_t d : {80, 112, 512})
+		for (int f = KV_F16; f < KV_FORMAT_COUNT && !large; f++) {
+			const enum kv_dtype t = f % 3 ? KV_DTYPE_F16 : small ? KV_DTYPE_BF16 : KV_DTYPE_F32;
+
+			ok = run_case({(enum kv_format)f, (enum kv_format)f}, d, d, t, least ? 20 : 77, OF_ATOMS) && ok;
+			if (!least)
+				ok = run_case({(enum kv_format)f, KV_TQ3}, d, d == 80 ? 112 : 128, t, 130, OF_BOTH)
+					&& ok;
+		}
+#endif
 	/* V is a view of K; and of another head dim. */
 	for (uint32_t n : {20, 530})
 		ok = (n == 530 && least ? ok : run_case({KV_TQ4, KV_NONE}, 128, 64, KV_DTYPE_F16, n, OF_ATOMS)) && ok;

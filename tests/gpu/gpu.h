@@ -198,7 +198,7 @@ static inline struct kv_layout layout_of(enum kv_format k, enum kv_format v, uin
 	l.block_tokens = block_tokens;
 	l.k_format = k;
 	l.v_format = v;
-	l.rotation_version = KV_ROTATION_VERSION;
+	l.rotation_version = kv_rotation_version(d, d);
 	l.codebook_version = KV_CODEBOOK_VERSION;
 	l.layout_version = KV_LAYOUT_VERSION;
 	return l;

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const uint32_t head_dims[5] = {64, 96, 128, 192, 256};
+#define DIM(d) d,
+const uint32_t head_dims[KV_HEAD_DIM_COUNT] = {KV_HEAD_DIMS(DIM)};
+#undef DIM
 const enum kv_format formats[7] = {KV_F16, KV_BF16, KV_FP8, KV_INT4_PTH, KV_TQ4, KV_TQ3, KV_TQ2};
 uint64_t random_state;
 
@@ -220,8 +222,9 @@ void bed_init(struct bed *b, const struct spec *given)
 	b->layout = (struct kv_layout){
 		.layers = s->layers, .heads = s->heads, .total_heads = s->heads, .head_dim_k = s->dk,
 		.head_dim_v = s->dv, .block_tokens = s->block_tokens, .k_format = s->k, .v_format = s->v,
-		.window = s->window, .rotation_version = KV_ROTATION_VERSION,
-		.codebook_version = KV_CODEBOOK_VERSION, .layout_version = KV_LAYOUT_VERSION,
+		.window = s->window, 
+		.rotation_version = kv_rotation_version(s->dk, s->dv), .codebook_version = KV_CODEBOOK_VERSION,
+			.layout_version = KV_LAYOUT_VERSION,
 	};
 	ck_assert_ptr_null(kv_layout_problem(&b->layout));
 	kv_geometry_of(&b->layout, &b->geometry);

@@ -15,7 +15,7 @@ enum { WITH_SINKS = 1, WITH_ALIBI = 2, WITH_ALIBI_SQRT = 4, WITH_TREE = 8, WITH_
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-extern const uint32_t head_dims[5];    /* all there are */
+extern const uint32_t head_dims[KV_HEAD_DIM_COUNT];    /* all there are */
 extern const enum kv_format formats[7];
 
 /* Zero means: 1 head, 1 head a group, blocks of 16 tokens, 1 layer, 1 query, V of K's dims, unfilled

@@ -11,7 +11,9 @@
 #include "kernels/machine.h"
 #include "kernels/order.h"
 
-static const uint32_t dims[] = {64, 96, 128, 192, 256};
+#define DIM(d) d,
+static const uint32_t dims[] = {KV_HEAD_DIMS(DIM)};
+#undef DIM
 
 #ifdef TERRACE_SANITIZED
 enum { VECTORS = 256 };
@@ -19,7 +21,7 @@ enum { VECTORS = 256 };
 enum { VECTORS = 2048 };
 #endif
 
-enum { DIMS = 5, TOKENS = 32, BLOCK_MAX = 2 * 2 * TOKENS * 256 * 2 * 2 };
+enum { DIMS = KV_HEAD_DIM_COUNT, DIM_MAX = KV_HEAD_DIM_MAX, TOKENS = 32, BLOCK_MAX = 2 * 2 * TOKENS * DIM_MAX * 2 * 2 };
 
 static uint64_t state = 1;
 
@@ -87,7 +89,7 @@ static void layout_of(enum kv_format f, uint32_t d, struct kv_layout *l, struct 
 		.block_tokens = TOKENS,
 		.k_format = f,
 		.v_format = f,
-		.rotation_version = 1,
+		.rotation_version = kv_rotation_version(d, d),
 		.codebook_version = 1,
 		.layout_version = 1,
 	};
@@ -169,7 +171,7 @@ END_TEST
 START_TEST(rotation_matrix)
 {
 	uint32_t d = dims[_i];
-	static float column[256][256];
+	static float column[DIM_MAX][DIM_MAX];
 
 	for (uint32_t i = 0; i < d; i++) {
 		memset(column[i], 0, sizeof(column[i]));
@@ -179,7 +181,7 @@ START_TEST(rotation_matrix)
 
 		for (uint32_t k = 0; k < d; k++) {
 			sound &= fabsf(column[i][k]) == 1;
-			if (d % 3)
+			if ((d & (d - 1)) == 0)
 				sound &= column[i][k] == (__builtin_parity(i & k) ? -1 : 1) *
 								 kv_rotation_sign(d, i);
 		}
@@ -200,7 +202,7 @@ START_TEST(rotation_inverts)
 	uint32_t d = dims[_i];
 
 	for (int n = 0; n < 100; n++) {
-		float x[256], y[256];
+		float x[DIM_MAX], y[DIM_MAX];
 
 		gaussians(d, x);
 		memcpy(y, x, d * sizeof(*y));
@@ -212,7 +214,8 @@ START_TEST(rotation_inverts)
 }
 END_TEST
 
-/* Relative error on Gaussian vectors: the bounds of d = 128, with 3 % for the other dims. */
+/* Relative error on Gaussian vectors: the bounds of d = 128, with 3 % for the other dims; int4_pth's step is a 15th of
+ * the range, which grows with the dims. */
 START_TEST(gaussian_error)
 {
 	static const struct {
@@ -228,14 +231,15 @@ START_TEST(gaussian_error)
 		double error = 0, all = 0;
 
 		for (int n = 0; n < VECTORS; n++) {
-			float x[256], y[256];
+			float x[DIM_MAX], y[DIM_MAX];
 
 			gaussians(d, x);
 			through(cases[c].f, d, x, y);
 			error += squared_error(d, x, y);
 			all += squares(d, x);
 		}
-		ck_assert_msg(error / all <= cases[c].bound * (d == 128 ? 1 : 1.03), "%s d %u: %.5f",
+		ck_assert_msg(error / all <= cases[c].bound * (d == 128 ? 1 : d == 512 && cases[c].f == KV_INT4_PTH
+			? 1.15 : 1.03), "%s d %u: %.5f",
 			      kv_format_info(cases[c].f)->name, d, error / all);
 	}
 }
@@ -249,7 +253,7 @@ START_TEST(outliers)
 
 	for (unsigned f = KV_F16; f < KV_FORMAT_COUNT; f++) {
 		double bound = f == KV_TQ2 ? .2 : f == KV_TQ3 ? .06 : .02;
-		float x[256], y[256];
+		float x[DIM_MAX], y[DIM_MAX];
 
 		gaussians(d, x);
 		x[7] = 100;
@@ -272,7 +276,7 @@ START_TEST(magnitudes)
 		double bound = f == KV_TQ2 ? .25 : f == KV_TQ3 ? .08 : .03;
 
 		for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
-			float x[256], y[256];
+			float x[DIM_MAX], y[DIM_MAX];
 
 			if (f == KV_INT4_PTH && sizes[s] > 1000)
 				continue; /* the rotated vector passes fp16 */
@@ -299,8 +303,8 @@ START_TEST(length_is_kept)
 		const float *values = kv_codebook_values((enum kv_format)f);
 
 		for (int n = 0; n < 50; n++) {
-			float x[256], y[256];
-			uint16_t codes[256];
+			float x[DIM_MAX], y[DIM_MAX];
+			uint16_t codes[DIM_MAX];
 			uint32_t scale;
 
 			gaussians(d, x);
@@ -350,8 +354,8 @@ START_TEST(odd_input)
 		enum kv_format format = (enum kv_format)f;
 
 		for (int n = 0; n < 400; n++) {
-			float x[256], y[256], z[256];
-			uint16_t codes[256];
+			float x[DIM_MAX], y[DIM_MAX], z[DIM_MAX];
+			uint16_t codes[DIM_MAX];
 			uint32_t scale;
 
 			for (uint32_t i = 0; i < d; i++)
@@ -371,12 +375,12 @@ START_TEST(odd_input)
 			}
 			ck_assert_msg(sound, "%s d %u vector %d", kv_format_info(format)->name, d, n);
 		}
-		float zero[256] = {0}, y[256];
+		float zero[DIM_MAX] = {0}, y[DIM_MAX];
 
 		through(format, d, zero, y);
 		ck_assert(squares(d, y) == 0);
 	}
-	float x[256] = {INFINITY}, y[256];
+	float x[DIM_MAX] = {INFINITY}, y[DIM_MAX];
 
 	through(KV_F16, d, x, y);
 	ck_assert(y[0] == KV_FINITE_MAX);
@@ -474,8 +478,8 @@ START_TEST(packing_follows_places)
 	for (int c = 0; c < 2 * DIMS; c++) {
 		enum kv_side side = (enum kv_side)(c % 2);
 		uint32_t d = dims[c / 2], mask = (1u << kv_format_info(f)->code_bits) - 1;
-		uint8_t part[16 * 256 * 2] = {0};
-		uint16_t codes[16][256], back[256];
+		uint8_t part[16 * DIM_MAX * 2] = {0};
+		uint16_t codes[16][DIM_MAX], back[DIM_MAX];
 
 		for (uint32_t token = 0; token < 16; token++) {
 			for (uint32_t i = 0; i < d; i++)
@@ -501,7 +505,7 @@ static void check_only_own_bytes(const struct kv_layout *l, const struct kv_geom
 	enum kv_format f = l->k_format;
 	uint32_t d = l->head_dim_k, layer = 1, head = (uint32_t)(random_bits() & 1);
 	uint64_t atom = kv_atom_at(g, layer, head, token);
-	float x[256];
+	float x[DIM_MAX];
 
 	memset(own, 0, sizeof(own));
 	for (uint32_t dim = 0; dim < d; dim++) {
@@ -572,15 +576,15 @@ START_TEST(block_equals_linear)
 {
 	enum kv_format f = format_number(_i);
 	static uint8_t block[BLOCK_MAX];
-	static float x[TOKENS * 256], y[TOKENS * 256], rotated[TOKENS * 256], atom[16 * 256];
+	static float x[TOKENS * DIM_MAX], y[TOKENS * DIM_MAX], rotated[TOKENS * DIM_MAX], atom[16 * DIM_MAX];
 
 	for (int c = 0; c < 2 * DIMS; c++) {
 		enum kv_side side = (enum kv_side)(c % 2);
 		uint32_t d = dims[c / 2];
 		struct kv_layout l;
 		struct kv_geometry g;
-		uint8_t bytes[512];
-		float expected[256];
+		uint8_t bytes[2 * DIM_MAX];
+		float expected[DIM_MAX];
 
 		layout_of(f, d, &l, &g);
 		memset(block, 0xff, sizeof(block));
@@ -601,7 +605,7 @@ START_TEST(block_equals_linear)
 		kv_decode_atom(f, side, d, second + (side ? g.v_codes_at : g.k_codes_at),
 			       second + (side ? g.v_scales_at : g.k_scales_at), 5, atom);
 		ck_assert_mem_eq(atom, rotated + 16 * d, 5 * d * sizeof(float));
-		ck_assert(squares(16 * 256 - 5 * d, atom + 5 * d) == 0);
+		ck_assert(squares(16 * DIM_MAX - 5 * d, atom + 5 * d) == 0);
 	}
 }
 END_TEST
@@ -609,8 +613,8 @@ END_TEST
 START_TEST(repack)
 {
 	enum kv_format f = format_number(_i);
-	static uint8_t block[BLOCK_MAX], again[BLOCK_MAX], linear[TOKENS * 512];
-	static float x[TOKENS * 256];
+	static uint8_t block[BLOCK_MAX], again[BLOCK_MAX], linear[TOKENS * 2 * DIM_MAX];
+	static float x[TOKENS * DIM_MAX];
 
 	for (int c = 0; c < 2 * DIMS; c++) {
 		enum kv_side side = (enum kv_side)(c % 2);
@@ -618,7 +622,7 @@ START_TEST(repack)
 		size_t bytes = kv_linear_bytes(f, d);
 		struct kv_layout l;
 		struct kv_geometry g;
-		uint8_t expected[512];
+		uint8_t expected[2 * DIM_MAX];
 
 		layout_of(f, d, &l, &g);
 		memset(block, 0, sizeof(block));

@@ -21,7 +21,9 @@ enum { ROUNDS = 80 };
 enum { FORMATS = KV_FORMAT_COUNT - KV_F16 };
 enum { TOKENS = 32, GAP = 7, ROW_MAX = KV_HEAD_DIM_MAX + GAP, BLOCK_MAX = 2 * TOKENS * KV_HEAD_DIM_MAX * 2 };
 
-static const uint32_t dims[] = {64, 96, 128, 192, 256};
+#define DIM(d) d,
+static const uint32_t dims[] = {KV_HEAD_DIMS(DIM)};
+#undef DIM
 static uint64_t state;
 
 static uint64_t random_bits(void)
@@ -88,7 +90,7 @@ static void make_work(struct work *w, enum kv_format f, uint32_t d, uint64_t see
 	size = expf((float)below(40) - 20);
 	w->layout = (struct kv_layout){.layers = 1, .heads = 1, .total_heads = 1, .head_dim_k = d, .head_dim_v = d,
 				       .block_tokens = TOKENS, .k_format = f, .v_format = f,
-				       .rotation_version = KV_ROTATION_VERSION,
+				       .rotation_version = kv_rotation_version(d, d),
 				       .codebook_version = KV_CODEBOOK_VERSION,
 				       .layout_version = KV_LAYOUT_VERSION};
 	kv_geometry_of(&w->layout, &w->geometry);

@@ -36,14 +36,15 @@ static const char *const machines[] = {"plain", "AVX2", "AVX-512", "VNNI"};
 /* Of vectors: fp8's smallest steps, fp16 scales that are subnormal or none, subnormal floats, saturation. */
 static const float sizes[] = {1, 1e-2f, 1e-3f, 1e-4f, 3e-6f, 1e-10f, 1e-38f, 1e-42f, 6e4f, 1e30f};
 #ifdef TERRACE_TESTS_SMALL
-static const uint32_t dims[] = {96, 128};
+static const uint32_t dims[] = {80, 96, 128};
 #else
-static const uint32_t dims[] = {64, 96, 128, 192, 256};
+static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
 #endif
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { TOKENS = 20, BLOCK_TOKENS = 32, DIM_MAX = 256, QUERIES = 3, HEADS = 2, ROWS = QUERIES * HEADS, BLOCK_MAX = 4 * BLOCK_TOKENS * DIM_MAX };
+enum { TOKENS = 20, BLOCK_TOKENS = 32, DIM_MAX = 512, QUERIES = 3, HEADS = 2, ROWS = QUERIES * HEADS,
+	BLOCK_MAX = 4 * BLOCK_TOKENS * DIM_MAX };
 
 /* Everything that one run writes. */
 struct results {

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint32_t dims[] = {64, 96, 128, 192, 256};
+#define DIM(d) d,
+static const uint32_t dims[] = {KV_HEAD_DIMS(DIM)};
+#undef DIM
 
-enum { DIMS = 5, ATOM_BYTES_MAX = 16 * 256 * 2 };
+enum { DIMS = KV_HEAD_DIM_COUNT, ATOM_BYTES_MAX = 16 * KV_HEAD_DIM_MAX * 2 };
 
 static struct kv_layout sound(void)
 {
@@ -66,7 +68,7 @@ START_TEST(layout_problems)
 		{offsetof(struct kv_layout, first_head), 1, "total_heads"},
 		{offsetof(struct kv_layout, first_head), UINT32_MAX, "total_heads"},
 		{offsetof(struct kv_layout, total_heads), UINT32_MAX, "total_heads"},
-		{offsetof(struct kv_layout, head_dim_k), 80, "head_dim_k"},
+		{offsetof(struct kv_layout, head_dim_k), 48, "head_dim_k"},
 		{offsetof(struct kv_layout, head_dim_v), 0, "head_dim_v"},
 		{offsetof(struct kv_layout, block_tokens), 0, "block_tokens"},
 		{offsetof(struct kv_layout, block_tokens), 24, "block_tokens"},
@@ -96,6 +98,32 @@ START_TEST(layout_problems)
 	ck_assert_ptr_null(kv_layout_problem(&l));
 	l.head_dim_v = 192;
 	ck_assert_ptr_nonnull(kv_layout_problem(&l));
+}
+END_TEST
+
+/* Layouts with a head dim of the second version have that version, others the first one, and no other is taken. */
+START_TEST(rotation_versions)
+{
+	static const uint32_t first[] = {64, 96, 128, 192, 256}, second[] = {80, 112, 512};
+
+	for (size_t i = 0; i < DIMS * DIMS; i++) {
+		struct kv_layout l = sound();
+		bool later = false;
+
+		l.head_dim_k = dims[i % DIMS];
+		l.head_dim_v = dims[i / DIMS];
+		for (size_t j = 0; j < 3; j++)
+			later |= l.head_dim_k == second[j] || l.head_dim_v == second[j];
+		for (l.rotation_version = 0; l.rotation_version < 4; l.rotation_version++)
+			ck_assert((kv_layout_problem(&l) == NULL) == (l.rotation_version == (later ? 2 : 1)));
+		ck_assert_uint_eq(kv_rotation_version(l.head_dim_k, l.head_dim_v), later ? 2 : 1);
+	}
+	for (size_t j = 0; j < 5; j++)
+		ck_assert(kv_head_dim_ok(first[j]));
+	for (uint32_t d = 0, n = 0; d < 1100; d++) {
+		ck_assert_uint_eq(kv_head_dim_index(d), kv_head_dim_ok(d) ? n : KV_HEAD_DIM_COUNT);
+		n += kv_head_dim_ok(d);
+	}
 }
 END_TEST
 
@@ -204,12 +232,13 @@ START_TEST(largest_block_fits)
 
 	l.layers = KV_LAYERS_MAX;
 	l.heads = l.total_heads = KV_HEADS_MAX;
-	l.head_dim_k = l.head_dim_v = 256;
+	l.head_dim_k = l.head_dim_v = KV_HEAD_DIM_MAX;
+	l.rotation_version = KV_ROTATION_VERSION_2;
 	l.block_tokens = KV_BLOCK_TOKENS_MAX;
 	l.k_format = l.v_format = KV_F16;
 	ck_assert_ptr_null(kv_layout_problem(&l));
 	kv_geometry_of(&l, &g);
-	ck_assert_uint_eq(g.block_bytes, UINT64_C(512) * 1024 * 256 * 2 * 512);
+	ck_assert_uint_eq(g.block_bytes, UINT64_C(512) * 1024 * 256 * 2 * 1024);
 }
 END_TEST
 
@@ -329,6 +358,7 @@ int main(void)
 
 	tcase_add_test(t, names);
 	tcase_add_test(t, layout_problems);
+	tcase_add_test(t, rotation_versions);
 	tcase_add_test(t, rounding_is_int4s);
 	tcase_add_test(t, layout_id);
 	tcase_add_test(t, atom_sizes);

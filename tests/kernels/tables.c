@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static const uint32_t dims[] = { 64, 96, 128, 192, 256 };
+static const uint32_t dims[] = { 64, 80, 96, 112, 128, 192, 256, 512 };
 static const enum kv_format formats[] = { KV_F16, KV_BF16, KV_FP8, KV_INT4_PTH, KV_TQ4, KV_TQ3, KV_TQ2 };
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

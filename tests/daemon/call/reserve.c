@@ -145,7 +145,7 @@ START_TEST(open_blocks_grow_and_are_stored)
 	rig_key(key, 3);
 	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
 	ck_assert_uint_eq(read.tokens, 9);
-	ck_assert(rig_matches(read.block, read.block_bytes, 3, 0));
+	ck_assert(rig_matches_to(read.block, read.block_bytes, 3, 0, 9));
 	cache_read_end(r.c, &read);
 	cache_read_end(r.c, &read);
 	rig_close(&r);

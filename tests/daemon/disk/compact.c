@@ -421,7 +421,8 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	rig_restored(&r);
 	slabs = slabs_of(&r, &before);
 	ck_assert_uint_ge(slabs, 7);
-	rig_put_slowly(&r, 1000, 64); /* it gets one, and more as long as memory has all that is in its own; then those are displaced: */
+	/* It gets one, and more as long as memory has all that is in its own. Then those are displaced. */
+	rig_put_slowly(&r, 1000, 64);
 	needed = slabs_of(&r, &after);
 	ck_assert_uint_ge(needed, 1);
 	ck_assert_uint_lt(needed, slabs - 2);

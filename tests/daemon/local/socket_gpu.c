@@ -13,7 +13,6 @@
 #include "daemon/session/offer.h"
 #include "daemon/threads/pool.h"
 #include "store/device.h"
-#include "store/host/host.h"
 #include "store/status.h"
 #include "tests/daemon/local/socket_rig.h"
 #include "tests/sim/device.h"
@@ -239,6 +238,7 @@ static uint32_t hear_all(int fd, uint32_t gpu)
 /* Who asks is told what there is, and what comes, once; who does not ask hears nothing. Nothing is lent by it. */
 START_TEST(extents_are_offered)
 {
+	enum { GPU_EXTENTS = 16 }; /* all of 32 MiB, which are made ahead of need */
 	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0;
 	struct fdsock_welcome w, other;
 	struct fdsock_offer o;
@@ -259,7 +259,7 @@ START_TEST(extents_are_offered)
 		ck_assert_uint_ge(n, 1); /* the first is there before anybody can ask */
 	else
 		reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	while (n < (_i ? 1u : 2u)) /* of a GPU, one a layout */
+	while (n < (_i ? 1u : GPU_EXTENTS))
 		n += hear_all(fd, wanted);
 	ck_assert_uint_eq(lent_to(w.attachment), 0);
 	for (int i = 0; i < 3; i++)

@@ -43,9 +43,10 @@ static void fill(struct vram_rig *v)
 		ck_assert_str_eq(vr_tier(v, n), "gpu+disk");
 }
 
-static double slab_bytes(struct vram_rig *v)
+/* An eighth of the disk. */
+static uint64_t eighth(const struct rig_disks *d)
 {
-	return rig_stat(&v->r, "terrace_disk_slab_bytes", "disk=0") / rig_stat(&v->r, "terrace_disk_slabs", "disk=0");
+	return d->disk[0].bytes / 8;
 }
 
 /* There is room for what GPU and memory have, and not for all. Memory is no larger than what the GPU has. */
@@ -62,7 +63,7 @@ START_TEST(what_a_gpu_has_stays_durable)
 	rig_restored(&v.r);
 	fill(&v);
 	ck_assert_int_eq(rig_delete(&v.r, GONE, ON_GPU - GONE, st), STATUS_OK); /* a slab has little beside what the GPU has */
-	ck_assert_uint_ge(compact(&v, (uint64_t)(3 * slab_bytes(&v))), 1);
+	ck_assert_uint_ge(compact(&v, 3 * eighth(&d)), 1);
 	rig_check_books(v.r.c);
 	ck_assert_double_lt(rig_stat(&v.r, "terrace_disk_blocks", "disk=0"), BLOCKS + OTHERS);
 	for (uint64_t n = ON_GPU; n < BLOCKS; n++)
@@ -100,7 +101,7 @@ START_TEST(what_memory_alone_has_stays)
 	rig_quiet(&v.r);
 	ck_assert_str_eq(vr_tier(&v, 0), "gpu+disk");
 	ck_assert_str_eq(vr_tier(&v, 200), "host");
-	ck_assert_uint_ge(compact(&v, (uint64_t)(3 * slab_bytes(&v))), 1);
+	ck_assert_uint_ge(compact(&v, 3 * eighth(&d)), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, GPU), GPU);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 200, HOST), HOST);
@@ -132,11 +133,11 @@ START_TEST(without_room_in_memory_the_slab_stays)
 	}
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 100 + OTHERS - held, held, true, false, p, &l), STATUS_OK);
 	for (int i = 0; i < 4; i++)
-		cache_compact_step(v.r.c, 0, (uint64_t)(2 * slab_bytes(&v)), &freed);
+		cache_compact_step(v.r.c, 0, 2 * eighth(&d), &freed);
 	rig_quiet(&v.r);
 	ck_assert_uint_eq(vr_read_all(&v, 0, ON_GPU, BLOCKS - ON_GPU), BLOCKS - ON_GPU);
 	vr_release(&v, &l);
-	compact(&v, (uint64_t)(3 * slab_bytes(&v)));
+	compact(&v, 3 * eighth(&d));
 	ck_assert_uint_eq(vr_read_all(&v, 0, ON_GPU, BLOCKS - ON_GPU), BLOCKS - ON_GPU);
 	rig_check_books(v.r.c);
 	vr_close(&v);

@@ -435,7 +435,7 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 
 	open_full(&v, &d, BLOCKS, &o);
 	on.attachment = v.r.attachment;
-	vr_join(&w, &v, 7, "other");
+	vr_join(&w, &v, VR_SMALL, "other");
 	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, OTHERS), OTHERS);
 	ck_assert_int_eq(vr_lease(&w, CACHE_HOST, 0, OTHERS, true, false, q, &others), STATUS_OK);
 	ck_assert_uint_eq(vr_read_all(&w, 0, 0, OTHERS), OTHERS);
@@ -566,7 +566,7 @@ static void drain_some(struct vram_rig *v)
 {
 	struct vram_rig other;
 
-	vr_join(&other, v, 7, "other");
+	vr_join(&other, v, VR_SMALL, "other");
 	for (int i = 0; i < 60 && !vr_put(&other, 0, 500, 1); i++) {
 		rig_tick(v->r.c, other.r.now = v->r.now += 50000);
 		rig_quiet(&v->r);

@@ -12,20 +12,25 @@
 #include "eviction/policy.h"
 #include "tests/daemon/vram/rig.h"
 
-/* Leases eight of each in turn, a second apart, until the GPU has drained so many extents; false: it never did. */
-static bool lease_until_drained(struct vram_rig *w, uint32_t sets, double drains)
+static double trades(struct vram_rig *v)
+{
+	return rig_stat(&v->r, "terrace_span_trades_total", "tier=gpu");
+}
+
+/* Leases eight of each in turn, a second apart, until so much memory has changed hands; false: it never did. */
+static bool lease_until_traded(struct vram_rig *w, uint32_t sets, double times)
 {
 	struct cache_place p[8];
 	struct cache_leased l;
 
-	for (uint32_t i = 0; i < 200 && rig_stat(&w->r, "terrace_extent_drains_total", "") < drains; i++) {
+	for (uint32_t i = 0; i < 200 && trades(w) < times; i++) {
 		w->r.now += 1100000;
 		rig_tick(w->r.c, w->r.now);
 		if (vr_lease(w, 0, 8ull * (i % sets), 8, true, false, p, &l) == STATUS_OK)
 			vr_release(w, &l);
 		rig_quiet(&w->r);
 	}
-	return rig_stat(&w->r, "terrace_extent_drains_total", "") >= drains;
+	return trades(w) >= times;
 }
 
 /* Nothing is ever put there: what makes place for a whole lease asks for others' memory as who makes place for one block does. */
@@ -33,14 +38,46 @@ START_TEST(leases_get_memory_of_a_colder_layout)
 {
 	struct vram_rig v, w;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 32, .host_slots = 96 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 32, .host_slots = 128 });
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 32), 32);
 	rig_quiet(&v.r);
-	vr_join(&w, &v, 7, "other");
-	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 24), 24);
-	ck_assert(lease_until_drained(&w, 3, 3));
+	vr_join(&w, &v, VR_SMALL, "other");
+	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 64), 64);
+	ck_assert(lease_until_traded(&w, 8, 3));
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 32), 32);
+	rig_check_books(v.r.c);
 	v.r.now = w.r.now;
+	vr_close(&v);
+}
+END_TEST
+
+/* Layouts that are leased in turns keep what they have: none is colder than another by a quarter, and nothing is traded to and fro. */
+START_TEST(what_is_used_alike_is_not_traded)
+{
+	struct cache_place p[16];
+	struct cache_leased l;
+	struct vram_rig v, w;
+	double before;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 256 });
+	vr_join(&w, &v, VR_SMALL, "other");
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 48), 48);
+	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 96), 96);
+	before = 0;
+	for (uint32_t i = 0; i < 120; i++) {
+		struct vram_rig *to = i % 2 ? &w : &v;
+		const uint32_t each = i % 2 ? 16 : 8;
+
+		v.r.now = w.r.now += 1100000;
+		rig_tick(v.r.c, v.r.now);
+		if (vr_lease(to, 0, (uint64_t)(i / 2 % 6) * each, each, true, false, p, &l) == STATUS_OK)
+			vr_release(to, &l);
+		rig_quiet(&v.r);
+		if (i == 60)
+			before = trades(&v);
+	}
+	ck_assert_double_le(trades(&v), before + 2);
+	rig_check_books(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -54,18 +91,18 @@ START_TEST(policies_are_told_what_others_leave)
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 96, .policy = "graph" });
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
 	rig_quiet(&v.r);
-	vr_join(&w, &v, 7, "other");
-	vr_put(&w, 0, 0, 48);
+	vr_join(&w, &v, VR_SMALL, "other");
+	vr_put(&w, 0, 0, 96);
 	rig_quiet(&w.r);
 	rig_tick(w.r.c, w.r.now += 2000 * 1000);
 	cache_lock(w.r.c);
 	for (uint32_t i = 0; i < 2; i++)
-		room[i] = w.r.c->vram->gpu[0]->pools[i]->policy_room;
+		room[i] = w.r.c->vram->gpu[0]->pools[i]->class->policy_room;
 	cache_unlock(w.r.c);
 	ck_assert_uint_ge(room[0], 16);
 	ck_assert_uint_le(room[0], 24);
-	ck_assert_uint_ge(room[1], 40);
-	ck_assert_uint_le(room[1], 48);
+	ck_assert_uint_ge(room[1], 80);
+	ck_assert_uint_le(room[1], 96);
 	v.r.now = w.r.now;
 	vr_close(&v);
 }
@@ -76,7 +113,7 @@ static int64_t free_slots(struct vram_rig *v)
 	int64_t n;
 
 	cache_lock(v->r.c);
-	n = v->r.c->vram->gpu[0]->pools[0]->free_slots;
+	n = (int64_t)vram_room_free(v->r.c->vram->gpu[0]->classes);
 	cache_unlock(v->r.c);
 	return n;
 }
@@ -155,7 +192,7 @@ START_TEST(a_lists_end_keeps_free_for_a_while)
 {
 	enum { HOLDS = 8, WANTED = 20 };
 	struct policy_ops slow;
-	struct vram_pool *vp;
+	struct vram_class *k;
 	struct vram_rig v;
 	uint64_t slots;
 
@@ -163,23 +200,24 @@ START_TEST(a_lists_end_keeps_free_for_a_while)
 	for (uint64_t n = 0; n < 64; n += 32, rig_quiet(&v.r))
 		ck_assert_uint_eq(vr_put(&v, 0, n, 32), 32);
 	cache_lock(v.r.c);
-	vp = v.r.c->vram->gpu[0]->pools[0];
-	ck_assert_int_eq(vp->free_slots, 1);
+	k = v.r.c->vram->gpu[0]->classes;
+	ck_assert_uint_eq(vram_room_free(k), 1);
 	policy = v.r.c->policy;
 	slow = *policy;
 	slow.walk = find_one;
 	slow.victim = find_none;
-	slots = vp->slots;
+	slots = k->slots;
 	v.r.c->policy = &slow;
-	vp->slots = WANTED * slots;
-	vram_room_keep(v.r.c, vp->gpu);
-	ck_assert_int_eq(vp->free_slots, 1 + HOLDS);
-	vram_room_keep(v.r.c, vp->gpu);
-	ck_assert_int_eq(vp->free_slots, 1 + 2 * HOLDS);
-	vram_room_keep(v.r.c, vp->gpu);
-	ck_assert_int_eq(vp->free_slots, WANTED);
+	k->slots += (WANTED - 1) * slots;
+	vram_room_keep(v.r.c, k->gpu);
+	ck_assert_uint_eq(vram_room_free(k), 1 + HOLDS);
+	vram_room_keep(v.r.c, k->gpu);
+	ck_assert_uint_eq(vram_room_free(k), 1 + 2 * HOLDS);
+	vram_room_keep(v.r.c, k->gpu);
+	ck_assert_uint_ge(vram_room_free(k), WANTED - 1); /* of the slots of spans, of which there are less now */
+	ck_assert_uint_le(vram_room_free(k), WANTED);
 	v.r.c->policy = policy;
-	vp->slots = slots;
+	k->slots -= (WANTED - 1) * slots;
 	cache_unlock(v.r.c);
 	vr_close(&v);
 }
@@ -235,7 +273,7 @@ START_TEST(what_is_full_is_asked_once)
 	for (const struct vram_move *m = g->waiting; m; m = m->next)
 		ck_assert_uint_eq(m->block->pool->number, waiting++ % 2);
 	ck_assert_uint_eq(waiting, 2 * WAITING);
-	ck_assert(g->pools[0]->evictable && g->pools[1]->evictable);
+	ck_assert(g->classes->evictable);
 	policy = v.r.c->policy;
 	counted = *policy;
 	counted.victim = find_counted;
@@ -256,7 +294,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, policies_are_told_what_others_leave, slots_are_free_before_a_lease,
+	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, what_is_used_alike_is_not_traded, policies_are_told_what_others_leave, slots_are_free_before_a_lease,
 				       none_are_where_all_is_dirty, a_lists_end_keeps_free_for_a_while, what_is_full_is_asked_once };
 
 	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));

@@ -638,18 +638,19 @@ END_TEST
 
 /* ---- memory between layouts ---- */
 
-static uint32_t told_extent, told;
+static uint32_t told;
 
 static void on_retire(void *arg, uint64_t attachment, uint32_t extent)
 {
 	(void)arg;
 	(void)attachment;
-	told_extent = extent;
+	(void)extent;
 	told++;
 }
 
-/* A layout that has nothing on the GPU gets an extent of one that has all of it, once who maps that has let go. */
-START_TEST(an_extent_is_drained_for_another_layout)
+/* A layout of another size that has nothing on the GPU stores its first block at once, and as many as there is room for, while a process that is idle
+ * has mapped what the first layout has filled: no process is asked for it. _i: what the first layout has is on the GPU alone. */
+START_TEST(a_newcomer_gets_memory_of_an_idle_layout)
 {
 	struct vram_rig v, w;
 	struct cache_lent lent;
@@ -657,7 +658,7 @@ START_TEST(an_extent_is_drained_for_another_layout)
 	struct cache_leased l;
 	void *hold;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64, .write_back = _i, .spill_milli = 1 });
 	cache_on_retire(v.r.c, on_retire, NULL);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
 	rig_quiet(&v.r);
@@ -667,30 +668,41 @@ START_TEST(an_extent_is_drained_for_another_layout)
 	close(lent.fd);
 	close(lent.device_fd);
 	vr_release(&v, &l);
-	vr_join(&w, &v, 7, "other");
-	for (int i = 0; i < 20 && !told; i++) {
-		uint64_t id;
-		enum status st;
-
-		ck_assert_int_eq(vr_reserve(&w, 0, 500, 1, &st, &id, &p), STATUS_OK);
-		if (!st) /* of the extent that nobody maps */
-			ck_assert_int_eq(cache_abort(w.r.c, w.r.s.id, id), STATUS_OK);
-		w.r.now += 1100000;
-		rig_tick(w.r.c, w.r.now);
-	}
-	ck_assert_uint_ge(told, 1); /* and once a second again */
-	ck_assert_uint_eq(told_extent >> VRAM_EXTENT_BITS, 1);
-	munmap(hold, EXTENT_PAGE_BYTES);
-	cache_attach_unmapped(v.r.c, v.r.attachment, told_extent);
-	for (int i = 0; i < 100 && vr_put(&w, 0, 500, 8) < 8; i++) {
-		w.r.now += 1100000;
-		rig_tick(w.r.c, w.r.now);
-	}
-	ck_assert_uint_eq(vr_read_all(&w, 0, 500, 8), 8);
-	ck_assert_double_ge(rig_stat(&v.r, "terrace_extent_drains_total", ""), 1);
+	vr_join(&w, &v, VR_SMALL, "other");
+	v.r.now = w.r.now += 20 * 1000 * 1000;
+	rig_tick(w.r.c, w.r.now);
+	ck_assert_uint_eq(vr_put(&w, 0, 500, 1), 1);
+	ck_assert_uint_eq(vr_put(&w, 0, 501, 39), 39); /* three spans: the reserve, and two that are taken over */
+	ck_assert_uint_eq(vr_read_all(&w, 0, 500, 40), 40);
+	rig_quiet(&v.r);
+	ck_assert_double_ge(rig_stat(&v.r, "terrace_span_trades_total", "tier=gpu"), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 16), 16);
-	v.r.now = w.r.now;
+	ck_assert_uint_eq(told, 0);
+	rig_check_books(v.r.c);
+	munmap(hold, EXTENT_PAGE_BYTES);
+	vr_close(&v);
+}
+END_TEST
+
+/* A layout whose blocks are all leased keeps what it has; the newcomer has the reserve, and no more. */
+START_TEST(leases_leave_the_reserve_to_a_newcomer)
+{
+	struct cache_place p[16];
+	struct cache_leased l;
+	struct vram_rig v, w;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 64 });
+	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
+	ck_assert_int_eq(vr_lease(&v, 0, 0, 16, true, false, p, &l), STATUS_OK);
+	vr_join(&w, &v, VR_SMALL, "other");
+	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 0);
+	ck_assert_uint_eq(vr_put(&w, 0, 500, 16), 16);
+	ck_assert_uint_eq(vr_read_all(&w, 0, 500, 16), 16);
+	for (uint64_t n = 0; n < 16; n++)
+		ck_assert(vr_matches(&v, &p[n], n, 0));
+	vr_release(&v, &l);
+	rig_check_books(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -745,7 +757,8 @@ int main(void)
 	tcase_add_test(t, an_unwatched_process_gets_nothing);
 	tcase_add_test(t, a_session_that_ends_while_it_is_lent_to);
 	tcase_add_loop_test(t, a_ghost_keeps_its_slots, 0, 3);
-	tcase_add_test(t, an_extent_is_drained_for_another_layout);
+	tcase_add_loop_test(t, a_newcomer_gets_memory_of_an_idle_layout, 0, 2);
+	tcase_add_test(t, leases_leave_the_reserve_to_a_newcomer);
 	tcase_add_test(t, slots_change_hands);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);

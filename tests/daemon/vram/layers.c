@@ -237,12 +237,12 @@ static void grow(struct vram_rig *v, uint32_t count)
  * it. */
 START_TEST(a_share_of_the_gpu)
 {
-	enum { BLOCKS = 2 * VR_EXTENT_SLOTS, SHARE = BLOCKS / 2, LEASED = SHARE - 2 };
+	enum { BLOCKS = 2 * VR_EXTENT_SLOTS, SHARE = BLOCKS / 2, LEASED = SHARE - 2 }; /* the share is of three spans, with the reserve */
 	struct cache_leased l, second;
 	struct cache_place p[BLOCKS];
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = 3 * BLOCKS, .gpu_pinned_milli = 500 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = BLOCKS, .host_slots = 3 * BLOCKS, .gpu_pinned_milli = 334 });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 2 * BLOCKS), 2 * BLOCKS);
 	ck_assert_uint_eq(vr_warm(&v, 0, BLOCKS, BLOCKS), BLOCKS); /* all extents are made */
 	rig_quiet(&v.r);

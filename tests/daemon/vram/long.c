@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = 8 << 20 };
+enum { BLOCKS = 1024, SECONDS_MAX = 10, PUT_KEYS = 128, GPU_BYTES = (8 << 20) + SIM_GRANULARITY }; /* the reserve is a granule */
 
 struct long_rig {
 	struct vram_rig v;

@@ -200,7 +200,7 @@ START_TEST(what_nobody_wants)
 {
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 512, .host_slots = 512, .gpu_prefetch_bytes = PLENTY });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 512 - VR_EXTENT_SLOTS, .host_slots = 512, .gpu_prefetch_bytes = PLENTY });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 256), 256);
 	ck_assert_uint_eq(vr_put(&v, GPU, 1000, 1), 1);
 	ck_assert_uint_eq(vr_put(&v, GPU, 2000, 200), 200); /* there are extents */

@@ -40,7 +40,7 @@ struct kv_layout vr_layout(uint32_t n)
 {
 	return (struct kv_layout){
 		.fingerprint = { 2 }, .first_layer = n, .layers = VR_LAYERS, .heads = 1, .total_heads = 1,
-		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = 256, .k_format = KV_F16, .v_format = KV_F16,
+		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = n < VR_SMALL ? 256 : 128, .k_format = KV_F16, .v_format = KV_F16,
 		.rotation_version = KV_ROTATION_VERSION, .codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 	};
@@ -98,7 +98,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.device_ops = o->ops ? o->ops : terrace_device_ops();
 	c.gpus = ordinals;
 	c.gpu_count = o->gpus;
-	c.gpu_bytes = (uint64_t)o->gpu_slots * VR_BLOCK_BYTES;
+	c.gpu_bytes = (uint64_t)(o->gpu_slots + VR_EXTENT_SLOTS) * VR_BLOCK_BYTES; /* a granule is the reserve */
 	c.gpu_pinned_milli = o->gpu_pinned_milli ? o->gpu_pinned_milli : 2000;
 	c.sum_threads = o->sum_threads;
 	c.io_calls = o->io_calls;
@@ -205,15 +205,13 @@ bool vr_on_gpu(const struct cache_place *p, uint32_t gpu)
 uint8_t *vr_bytes(struct vram_rig *v, const struct cache_place *p)
 {
 	const struct gpu *g = vram_gpu_of_extent(v->r.c, p->extent);
-	const struct vram_shelf *s;
+	struct arena_device_extent e;
 
 	if (!g)
 		return rig_block(&v->r, p);
-	cache_lock(v->r.c);
-	s = vram_shelf_find(g, p->extent);
-	cache_unlock(v->r.c);
-	ck_assert_ptr_nonnull(s);
-	return sim_at(s->address + p->offset);
+	ck_assert_int_eq(arena_extent_device(g->arena, p->extent, &e), STATUS_OK);
+	close(e.fd);
+	return sim_at(e.address + p->offset);
 }
 
 enum status vr_reserve(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count, enum status *statuses, uint64_t *ids,
@@ -254,7 +252,7 @@ uint32_t vr_put(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count)
 			continue;
 		for (uint32_t l = 0; l < layouts; l++)
 			if (p[l].extent != (uint32_t)CACHE_EXTENT_NONE)
-				rig_fill(vr_bytes(v, &p[l]), VR_BLOCK_BYTES, n, l);
+				rig_fill(vr_bytes(v, &p[l]), v->r.s.block_bytes[l], n, l);
 		ck_assert_int_eq(vr_commit(v, &id, 1, &st), STATUS_OK);
 		stored += st == STATUS_OK;
 	}
@@ -384,7 +382,7 @@ void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)
 
 bool vr_matches(struct vram_rig *v, const struct cache_place *p, uint64_t n, uint32_t layout)
 {
-	return rig_matches(vr_bytes(v, p), VR_BLOCK_BYTES, n, layout);
+	return rig_matches(vr_bytes(v, p), v->r.s.block_bytes[layout], n, layout);
 }
 
 void vr_release(struct vram_rig *v, const struct cache_leased *l)

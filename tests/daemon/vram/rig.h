@@ -23,6 +23,7 @@ enum {
 	VR_EXTENT_SLOTS = SIM_GRANULARITY / VR_BLOCK_BYTES,
 	VR_GPUS_MAX = 4,
 	VR_PLACED = 1000,               /* a key: see vr_open_filled */
+	VR_SMALL = 100,                 /* layouts from this number on have blocks of half the size: they are of another class */
 };
 
 struct vram_rig {
@@ -32,7 +33,7 @@ struct vram_rig {
 };
 
 struct vram_rig_options {
-	uint32_t gpus, gpu_slots, host_slots; /* gpu_slots: a multiple of VR_EXTENT_SLOTS */
+	uint32_t gpus, gpu_slots, host_slots; /* gpu_slots: a multiple of VR_EXTENT_SLOTS, without the reserve, which comes on top */
 	const struct rig_disks *disks;  /* NULL: none */
 	const char *policy;             /* NULL: lru */
 	uint32_t recompute_growth;      /* that policies are told; 0: none */

@@ -7,6 +7,7 @@
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"
+#include "store/arena/arena.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
@@ -86,6 +87,8 @@ static void unregister_hangs(struct device *d, void *memory)
 	terrace_device_ops()->host_unregister(d, memory);
 }
 
+enum { MORE_THAN_AHEAD = 2 * (int)(ARENA_STEP_BYTES / VR_BLOCK_BYTES) }; /* slots of a GPU whose extents are not all made at once */
+
 enum { LOST_HANGS, COPIES_HANG, LOST_AND_COPIES_HANG, MAKE_HANGS, CLOSE_HANGS, DROP_HANGS, UNREGISTER_HANGS, HANGS };
 
 struct stopped {
@@ -123,9 +126,11 @@ static uint32_t host_slots = 32;
 
 static void begin(struct stopped *t, int hangs, bool no_board, uint32_t close_ms)
 {
+	const uint32_t gpu_slots = hangs == MAKE_HANGS ? MORE_THAN_AHEAD : 16;
+
 	ops_make(&t->ops, hangs);
 	vr_disks_make(&t->disks, 1, 96);
-	vr_open_filled(&t->v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = host_slots, .write_back = true, .ops = &t->ops,
+	vr_open_filled(&t->v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = gpu_slots, .host_slots = host_slots, .write_back = true, .ops = &t->ops,
 							  .disks = &t->disks, .spill_milli = 1000, .gpu_close_ms = close_ms,
 							  .no_board = no_board }, 4);
 	alarm(100); /* else it would wait to the end of the test's time */
@@ -143,7 +148,7 @@ static void hang_begins(struct vram_rig *v, int hangs)
 	}
 	hang.on = hangs != COPIES_HANG;
 	for (uint64_t n = 100; hangs == MAKE_HANGS && n < 100 + VR_EXTENT_SLOTS; n++)
-		vr_reserve(v, 0, n, 1, &st, &id, &p); /* and no slot, in the end */
+		vr_reserve(v, 0, n, 1, &st, &id, &p); /* a new span, behind which the keeper makes an extent */
 	if (hangs == LOST_HANGS || hangs == LOST_AND_COPIES_HANG || hangs == MAKE_HANGS)
 		RIG_AWAIT(hang.inside);
 	clock_gettime(CLOCK_MONOTONIC, &began);

@@ -323,6 +323,8 @@ START_TEST(the_last_granules_are_for_newcomers)
 
 	ck_assert_uint_eq(n, 1024 - 16);
 	ck_assert_uint_eq(usage_of(a).reserve, 16);
+	ck_assert_uint_eq(class_usage_of(k).free, 0);
+	ck_assert_uint_eq(class_usage_of(k).room, 1024 - 16);
 	ck_assert_uint_eq(usage_of(a).granules_free, 16);
 	ck_assert_int_eq(arena_take(newcomer, false, &s, NULL), STATUS_MISS);
 	ck_assert_int_eq(arena_prepare(newcomer, &g), STATUS_EXHAUSTED);
@@ -381,6 +383,8 @@ START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 	ck_assert_uint_eq(usage_of(a).extent_bytes, 1 * GIB);
 	ck_assert_uint_eq(usage_of(a).granules_ready, 16);
 	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 32 * MIB);
+	ck_assert_uint_eq(class_usage_of(k).free, 32);
+	ck_assert_uint_eq(class_usage_of(k).room, 8 * 1024 - 64 * 2);
 	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK); /* enough is there */
 	ck_assert_uint_eq(g.extent, 0);
 	for (uint32_t i = 0; i < 32; i++)

@@ -142,17 +142,18 @@ static bool coldest_by_hand(struct model *m, struct arena_class *k, uint32_t *ne
 		const uint32_t granules = (uint32_t)(arena_extent_size(m->a, ids[e]) / arena_granule_bytes(m->a));
 
 		for (uint32_t i = 0; i + n <= granules; i++) {
-			uint32_t most = 0, j;
+			uint32_t most = 0, spans = 0, j;
 
 			for (j = i; j < i + n; j++) {
 				struct arena_span *s = arena_span_at(m->a, ids[e], j);
 
 				if (s && (s->class == k || atomic_load(&s->held)))
 					break;
+				spans += s != NULL;
 				if (s && atomic_load(&s->newest) > most)
 					most = atomic_load(&s->newest);
 			}
-			if (j == i + n && (!found || most < *newest)) {
+			if (j == i + n && spans && (!found || most < *newest)) {
 				*newest = most;
 				found = true;
 			}

@@ -10,7 +10,8 @@ static struct block_record block(void)
 	return (struct block_record){ .layout_id = 0x0102030405060708ull, .tenant = 9, .key_bytes = 20, .key = "a key of twenty byte",
 				      .disk_id = 0xfedcba9876543210ull, .slab = 17, .slot = 3, .generation = 977,
 				      .slot_bytes = 40960, .stored_unix_ms = 1700000000123ull, .position = 4096,
-				      .tokens = 16, .turn = 2, .role = 3, .parent_bytes = 5, .parent = "above" };
+				      .tokens = 16, .turn = 2, .role = 3, .flushed = true, .parent_bytes = 5,
+				      .parent = "above" };
 }
 
 START_TEST(a_block_comes_back)
@@ -46,6 +47,7 @@ START_TEST(a_block_comes_back)
 	ck_assert_uint_eq(back.tokens, b.tokens);
 	ck_assert_uint_eq(back.turn, b.turn);
 	ck_assert_uint_eq(back.role, b.role);
+	ck_assert(back.flushed == b.flushed);
 	ck_assert_uint_eq(back.parent_bytes, b.parent_bytes);
 	ck_assert_mem_eq(back.parent, b.parent, sizeof(b.parent));
 }
@@ -79,7 +81,8 @@ START_TEST(a_block_out_of_bounds_is_refused)
 	ROW(slot_bytes, 2 * SLOT_HEADER_BYTES + 1, INVALID);
 	ROW(slot_bytes, SLOT_BYTES_MAX, OK);
 	ROW(slot_bytes, (uint64_t)SLOT_BYTES_MAX + 4096, INVALID);
-	ROW(role, 255, OK);
+	ROW(role, BLOCK_RECORD_ROLE_MAX, OK);
+	ROW(role, BLOCK_RECORD_ROLE_MAX + 1, INVALID);
 	ROW(slot, UINT32_MAX, OK);
 #undef ROW
 	for (int i = 0; i < n; i++) {

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "store/slab/disk.h"
+#include "store/slot.h"
 
 enum { RIG_LAYERS = 3, RIG_LAYER_BYTES = 4096 - 8, RIG_SLOT = 16384 };
 

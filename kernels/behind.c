@@ -1,0 +1,71 @@
+/* No byte holds codes of two tokens, so one atom's bytes that are kept are the same for every layer and head: they are
+ * looked up once, and each layer and head costs a pass over one atom and the zeroing of those behind it.
+ */
+#include "kernels/behind.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "kernels/codec.h"
+
+/* Two sides of 16 bits an element and 4 bytes of scale, each part aligned to 16. */
+enum { ATOM_BYTES_MAX = 2 * KV_ATOM_TOKENS * (2 * KV_HEAD_DIM_MAX + 4) + 64 };
+
+/* One side of an atom. */
+struct side {
+	enum kv_format f;
+	enum kv_side side;
+	uint32_t d, codes_at, scales_at;
+};
+
+static void keep_vector(uint8_t *keep, const struct side *s, uint32_t token)
+{
+	struct kv_place place[2];
+
+	for (uint32_t dim = 0; dim < s->d; dim++) {
+		const unsigned places = kv_code_places(s->f, s->side, s->d, token, dim, place);
+
+		for (unsigned i = 0; i < places; i++)
+			keep[s->codes_at + place[i].byte] = 0xff;
+	}
+	memset(keep + s->scales_at + kv_scale_at(s->f, token), 0xff, kv_format_info(s->f)->scale_bytes);
+}
+
+/* A byte each of an atom: 0xff if one of its first tokens owns it. */
+static void keep_fill(const struct kv_layout *l, const struct kv_geometry *g, uint8_t *keep, uint32_t tokens)
+{
+	const struct side k = {l->k_format, KV_SIDE_K, l->head_dim_k, g->k_codes_at, g->k_scales_at};
+	const struct side v = {l->v_format, KV_SIDE_V, l->head_dim_v, g->v_codes_at, g->v_scales_at};
+
+	memset(keep, 0, g->atom_bytes);
+	for (uint32_t t = 0; t < tokens; t++) {
+		keep_vector(keep, &k, t);
+		if (v.f != KV_NONE)
+			keep_vector(keep, &v, t);
+	}
+}
+
+static void atom_keep(uint8_t *atom, const uint8_t *keep, uint32_t bytes)
+{
+	for (uint32_t i = 0; i < bytes; i++)
+		atom[i] &= keep[i];
+}
+
+void kv_zero_behind(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t tokens)
+{
+	const uint32_t atom = tokens / KV_ATOM_TOKENS, rest = tokens % KV_ATOM_TOKENS, full = atom + (rest > 0);
+	uint8_t keep[ATOM_BYTES_MAX];
+
+	if (tokens >= l->block_tokens)
+		return;
+	assert(g->atom_bytes <= ATOM_BYTES_MAX);
+	if (rest)
+		keep_fill(l, g, keep, rest);
+	for (uint32_t i = 0; i < l->layers * l->heads; i++) {
+		uint8_t *chunk = (uint8_t *)block + (uint64_t)i * g->chunk_bytes;
+
+		if (rest)
+			atom_keep(chunk + (uint64_t)atom * g->atom_bytes, keep, g->atom_bytes);
+		memset(chunk + (uint64_t)full * g->atom_bytes, 0, g->chunk_bytes - (uint64_t)full * g->atom_bytes);
+	}
+}
