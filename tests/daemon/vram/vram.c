@@ -17,6 +17,7 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "kernels/format.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/index.h"
