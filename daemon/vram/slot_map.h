@@ -7,12 +7,14 @@
 
 #include "daemon/block/layout_pool.h"
 #include "eviction/policy.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/slot.h"
 #include "store/status.h"
 
+struct arena_class;
+struct arena_slot;
+struct arena_span;
 struct block;
 struct cache;
 struct gpu;

@@ -697,8 +697,8 @@ START_TEST(leases_leave_the_reserve_to_a_newcomer)
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 16, true, false, p, &l), STATUS_OK);
 	vr_join(&w, &v, VR_SMALL, "other");
 	ck_assert_uint_eq(vr_put(&v, 0, 100, 1), 0);
-	ck_assert_uint_eq(vr_put(&w, 0, 500, 16), 16);
-	ck_assert_uint_eq(vr_read_all(&w, 0, 500, 16), 16);
+	ck_assert_uint_eq(vr_put(&w, 0, 500, VR_SMALL_SLOTS), VR_SMALL_SLOTS);
+	ck_assert_uint_eq(vr_read_all(&w, 0, 500, VR_SMALL_SLOTS), VR_SMALL_SLOTS);
 	for (uint64_t n = 0; n < 16; n++)
 		ck_assert(vr_matches(&v, &p[n], n, 0));
 	vr_release(&v, &l);
