@@ -331,22 +331,17 @@ static void clock_set(long every_ms)
 /* As soon as it is made, and not by the next tick: there is none. */
 START_TEST(new_extents_are_offered_at_once)
 {
-	struct cache *c = shell.daemon.cache;
 	struct fdsock_welcome w;
-	struct arena_class *k;
-	struct arena_slot slot;
 	struct fdsock_offer o;
 	int fd = greet(&w);
+	uint32_t extent;
 
-	ask_ahead(fd, FDSOCK_NO_GPU);
-	hear_all(fd, FDSOCK_NO_GPU);
+	ask_ahead(fd, 0);
+	hear_all(fd, 0);
 	clock_set(0);
-	ck_assert_int_eq(arena_class_get(c->host, c->tenant.number, 1 << 20, &k), STATUS_OK);
-	while (arena_take(k, true, &slot, NULL) == STATUS_OK)
-		continue;
-	room_ahead(c); /* a step's worth again */
-	ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
-	ck_assert_ptr_nonnull(arena_extent(c->host, o.extents[0]));
+	extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_uint_ge(hear_offer(fd, 0, &o), 1);
+	ck_assert_uint_eq(o.extents[0], extent);
 	clock_set(50);
 	close(fd);
 	until("terrace_door_connections", 0);
