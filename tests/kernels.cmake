@@ -11,6 +11,7 @@ if(TEST attend)
   add_test(NAME attend_features_long COMMAND attend_features 600 131072)
   set_tests_properties(attend_long attend_features_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRONMENT CK_DEFAULT_TIMEOUT=3600)
 endif()
+terrace_test(repack SOURCES kernels/repack.c kernels/attend_rig.c LIBS terrace_static ONE_THREAD)
 terrace_test(attend_public SOURCES kernels/attend_public.c LIBS terrace_static)
 terrace_test(float_mode SOURCES kernels/float_mode.c LIBS terrace_static)
 

@@ -2,7 +2,6 @@
  * commands: the order here is theirs.
  */
 #include "client/ctl/ctl.h"
-#include "kernels/format.h"
 
 #define EXITS_DAEMON "1 the daemon refused, 2 usage, 5 no daemon or no answer in time."
 
@@ -229,7 +228,7 @@ const struct ctl_command ctl_commands[] = {
 	},
 	{
 		.name = "codec",
-		.synopsis = "{encode|decode} --format FORMAT --dim D [--dtype fp16|bf16] [--rotated] < IN > OUT",
+		.synopsis = "{encode|decode} --format FORMAT --dim D [--dtype T] [--rotated] < IN > OUT",
 		.summary = "pack or unpack vectors, without a daemon",
 		.text = "Encode reads vectors of D little-endian fp16 or bf16 numbers and writes each one packed; "
 			"decode does the reverse. A packed vector is its codes in linear order, then its "
@@ -257,10 +256,10 @@ const struct ctl_command ctl_commands[] = {
 			"written), 2 usage.",
 		.words_min = 1,
 		.words_max = 1,
-		.options = {{"format", "FORMAT", KV_FORMAT_NAMES},
-			    {"dim", "D", "numbers a vector: " KV_HEAD_DIM_NAMES},
+		.options = {{"format", "FORMAT", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},
+			    {"dim", "D", "numbers a vector: 64, 80, 96, 112, 128, 192, 256 or 512"},
 			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
-			    {"dtype", "DTYPE", "of unpacked numbers: fp16 (if not given) or bf16"}},
+			    {"dtype", "T", "of unpacked numbers: fp16 (if not given) or bf16"}},
 		.run = ctl_run_codec,
 	},
 	{0},

@@ -30,7 +30,7 @@ static const struct {
 	{"head_dim_v", offsetof(struct terrace_layout, head_dim_v), 0},
 	{"block_tokens", offsetof(struct terrace_layout, block_tokens), 0},
 	{"window", offsetof(struct terrace_layout, window), 0},
-	{"rotation_version", NO_PLACE, KV_ROTATION_VERSION},
+	{"int4_rounding", offsetof(struct terrace_layout, int4_rounding), 0},
 	{"codebook_version", NO_PLACE, KV_CODEBOOK_VERSION},
 	{"layout_version", NO_PLACE, KV_LAYOUT_VERSION},
 };
@@ -65,6 +65,7 @@ struct json_t *layout_to_json(const Terrace__V1__Layout *l)
 	out_put_uint(o, "rotation_version", l->rotation_version);
 	out_put_uint(o, "codebook_version", l->codebook_version);
 	out_put_uint(o, "layout_version", l->layout_version);
+	out_put_uint(o, "int4_rounding", l->int4_rounding);
 	return o;
 }
 
@@ -95,6 +96,15 @@ static bool read_number(const char *name, const json_t *value, struct terrace_la
 		return true;
 	}
 	return false;
+}
+
+/* The version follows from the head dims. */
+static bool has_rotation_version(const json_t *object, const struct terrace_layout *l)
+{
+	const json_t *version = json_object_get(object, "rotation_version");
+
+	return !version || (json_is_integer(version) &&
+			    json_integer_value(version) == kv_rotation_version(l->head_dim_k, l->head_dim_v));
 }
 
 static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
@@ -136,6 +146,8 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 			good = read_format(value, &l->k_format);
 		else if (!strcmp(name, "v_format"))
 			good = read_format(value, &l->v_format);
+		else if (!strcmp(name, "rotation_version"))
+			continue; /* below */
 		else
 			good = read_number(name, value, l);
 		if (!good)
@@ -145,6 +157,8 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 		l->total_heads = l->heads;
 	if (!json_object_get(object, "head_dim_v"))
 		l->head_dim_v = l->head_dim_k;
+	if (!has_rotation_version(object, l))
+		return wrong(at, "rotation_version", "not the one of these head dims in this version");
 	problem = terrace_layout_problem(l);
 	return problem ? wrong(at, NULL, problem) : CTL_OK;
 }

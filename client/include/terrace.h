@@ -630,6 +630,44 @@ TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layo
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
 
+/* One side (K or V) of an engine's pages of int4_pth codes. A page has page_tokens tokens, a token the layout's
+ * heads, and a head of a token head_dim / 2 bytes of codes, low nibble = even dim, and a scale of 4 bytes, an fp32
+ * with the zero point in its 4 low bits. The strides, in bytes, say where: from page to page, token to token and
+ * head to head, of any sign and alignment. vLLM's int4_per_token_head page has, a head and token, [K | scale | V |
+ * scale]: then all of K and V have the same strides, and V's addresses are head_dim_k / 2 + 4 bytes after K's. Its
+ * views of scales by themselves are arrays with strides of their own. */
+struct terrace_pages {
+	void *codes;  /* of page 0, token 0, head 0; NULL: this side is left out, and the rest of it is not looked at */
+	void *scales; /* of the same */
+	int64_t code_page, code_token, code_head;
+	int64_t scale_page, scale_token, scale_head;
+};
+
+/* A list of tokens of one layer, of all its heads. */
+struct terrace_repack_options {
+	size_t size;
+	uint32_t layer, tokens;
+	const int64_t *slots;      /* [tokens] token s % block_tokens of block s / block_tokens; negative: skipped */
+	const int64_t *page_slots; /* [tokens] token s % page_tokens of page s / page_tokens; negative: skipped */
+	void *const *blocks;       /* [block_count] each 16-byte aligned; those that no slot names may be NULL */
+	uint32_t block_count, page_tokens;
+	uint64_t page_count;
+	struct terrace_pages k, v;
+};
+#define TERRACE_REPACK_OPTIONS_INIT TERRACE_SIZED_(struct terrace_repack_options)
+
+/* Moves int4_pth codes and scales from an engine's pages into blocks, and the other way; nothing is computed, so
+ * that there and back is the identity. Each writes the bytes of the list's tokens and no other; no destination may
+ * be twice in the list, and blocks and pages must not overlap. On the calling thread, which owns blocks and pages
+ * meanwhile; nothing is kept. Lists in which 16 tokens in a row fill a group of 16 of a block are quick, wherever
+ * their pages are. Checked before anything is written: TERRACE_INVALID (a layer, slot or block that is not there),
+ * TERRACE_UNSUPPORTED (a side that is given is not int4_pth). vLLM's turboquant_* and fp8 pages hold other codes
+ * than any format here: they go through terrace_decode() and terrace_encode(). */
+TERRACE_API enum terrace_status terrace_repack_from_pages(const struct terrace_layout *layout,
+							  const struct terrace_repack_options *options);
+TERRACE_API enum terrace_status terrace_repack_to_pages(const struct terrace_layout *layout,
+							const struct terrace_repack_options *options);
+
 /* What attention does besides softmax(q k) v; all optional. With query i at position p = first_pos + i, key j at position j, query
  * head h and s = scale * q . k_j, in this order:
  *     s <- softcap * tanh(s / softcap)

@@ -2,9 +2,10 @@
  *
  * Each run of writable pages is a mapping of its own to the kernel, which allows a process 65530 of them by default. So
  * where slots lie scattered, and the runs of all of the process's memory have become many, pages are opened and closed
- * by pieces of 2 MiB. */
+ * by pieces of 2 MiB. A session that opens many runs in a short time, each some microseconds, opens pieces, too. */
 #include "client/memory/pages.h"
 
+#include "client/value/clock.h"
 #include "client/value/status.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 
 enum {
 	BORDERS_MANY = 8192, /* between writable pages and others, in all memory: from there on by pieces */
+	RUNS_MANY = 64,      /* opened between two calls of client_pages_rest() */
 	PIECE_BYTES = 2 << 20,
 	RESTS = 3, /* calls that find a page unused before it is closed: the first comes at any time after its use */
 };
@@ -25,6 +27,8 @@ enum { CLOSED = 0, OPEN = 1 }; /* and OPEN + n: unused at so many calls */
 struct client_pages {
 	uint8_t *base;
 	uint32_t page_bytes, count, open;
+	uint32_t opened; /* runs, since the last call of client_pages_rest() */
+	uint32_t quiet; /* calls of client_pages_rest() in a row, RESTS at most, since a use has begun or ended */
 	int borders;
 	uint16_t *users; /* [count] */
 	uint8_t *state;  /* [count] */
@@ -98,7 +102,9 @@ static uint32_t page_behind(const struct client_pages *p, uint64_t offset)
 /* Pages that are opened or closed together. */
 static uint32_t unit(const struct client_pages *p)
 {
-	return atomic_load(&borders) > BORDERS_MANY && p->page_bytes < PIECE_BYTES ? PIECE_BYTES / p->page_bytes : 1;
+	const bool many = atomic_load(&borders) > BORDERS_MANY || p->opened > RUNS_MANY;
+
+	return many && p->page_bytes < PIECE_BYTES ? PIECE_BYTES / p->page_bytes : 1;
 }
 
 static uint32_t lesser(uint32_t a, uint32_t b)
@@ -111,6 +117,7 @@ static enum terrace_status run_open(struct client_pages *p, uint32_t from, uint3
 	const uint32_t u = unit(p);
 	const int error = run_set(p, from / u * u, lesser((to + u - 1) / u * u, p->count), true);
 
+	p->opened++;
 	if (!error)
 		return TERRACE_OK;
 	return client_fail(error == EACCES ? TERRACE_DENIED : TERRACE_EXHAUSTED, "making reserved slots writable: %s%s",
@@ -123,6 +130,7 @@ enum terrace_status client_pages_open(struct client_pages *p, uint64_t offset, u
 	const uint32_t first = (uint32_t)(offset / p->page_bytes), end = page_behind(p, offset + bytes);
 	enum terrace_status status = TERRACE_OK;
 
+	p->quiet = 0;
 	for (uint32_t i = first; i < end; i++)
 		if (p->users[i] == UINT16_MAX)
 			return client_fail(TERRACE_EXHAUSTED, "too many reservations in one page of memory: "
@@ -144,6 +152,7 @@ void client_pages_leave(struct client_pages *p, uint64_t offset, uint64_t bytes)
 {
 	const uint32_t end = page_behind(p, offset + bytes);
 
+	p->quiet = 0;
 	for (uint32_t i = (uint32_t)(offset / p->page_bytes); i < end; i++)
 		p->users[i]--;
 }
@@ -164,29 +173,41 @@ static bool may_close(const struct client_pages *p, uint32_t i)
 	return p->state[i] == OPEN + RESTS && !p->users[i];
 }
 
-/* What the kernel cannot close now, since it would have to divide a mapping, is tried again. */
+/* By pieces where writable pages stay beside them: there a border comes about. What the kernel cannot close now, since it
+ * would have to divide a mapping, is tried again. */
 static void run_close(struct client_pages *p, uint32_t from, uint32_t to)
 {
 	const uint32_t u = unit(p);
 
-	from = (from + u - 1) / u * u;
-	if (to < p->count)
+	if (from > 0 && !border(p, from))
+		from = (from + u - 1) / u * u;
+	if (to < p->count && !border(p, to))
 		to = to / u * u;
 	if (from < to)
 		run_set(p, from, to, false);
 }
 
-bool client_pages_rest(struct client_pages *p, enum client_rest how)
+/* Whether more may be closed now. */
+static bool may_go_on(const struct client_pages *p, enum client_rest how, uint64_t until_us)
 {
+	return how == CLIENT_REST_NOW || p->quiet == RESTS || client_now_us() < until_us;
+}
+
+bool client_pages_rest(struct client_pages *p, enum client_rest how, uint64_t until_us)
+{
+	p->quiet += p->quiet < RESTS;
+	p->opened = 0;
 	for (uint32_t i = 0; i < p->count && p->open; i++)
 		page_rest(p, i, how);
 	for (uint32_t i = 0, to; i < p->count && p->open; i = to) {
 		for (to = i; to < p->count && may_close(p, to); to++)
 			continue;
-		if (to > i)
+		if (to == i)
+			to++;
+		else if (may_go_on(p, how, until_us))
 			run_close(p, i, to);
 		else
-			to = i + 1;
+			break;
 	}
 	return p->open;
 }

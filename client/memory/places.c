@@ -11,12 +11,14 @@
 #include "client/memory/places.h"
 
 #include "client/memory/pages.h"
+#include "client/value/clock.h"
 #include "client/value/status.h"
 
 #include <stdlib.h>
 
 enum {
 	DEVICE_SLOT_ALIGN = 256,
+	CLOSING_US = 1000, /* a look, while the session goes on putting: to open again takes as long */
 	RESTS_MAX = 20, /* looks that find no page writable, before the mapping goes: a new one costs a fault a page */
 };
 
@@ -174,7 +176,7 @@ static void run_close(struct client_attachment *a, const struct client_run *run)
 	if (!a->closed) { /* else it is gone already */
 		client_pages_leave(m->pages, run->offset, run->bytes);
 		if (!a->tends)
-			client_pages_rest(m->pages, CLIENT_REST_NOW);
+			client_pages_rest(m->pages, CLIENT_REST_NOW, 0);
 	}
 	pthread_mutex_unlock(&a->lock);
 }
@@ -303,9 +305,9 @@ void client_places_fini(struct client_places *places)
 /* ---- what was written; with the attachment's lock ---- */
 
 /* Mappings in the table may have been unmapped, and wait for the daemon to be told. */
-static void mapping_tend(struct client_attachment *a, struct client_mapping *m)
+static void mapping_tend(struct client_attachment *a, struct client_mapping *m, uint64_t until_us)
 {
-	if (client_pages_rest(m->pages, CLIENT_REST_A_SECOND) || m->uses)
+	if (client_pages_rest(m->pages, CLIENT_REST_A_SECOND, until_us) || m->uses)
 		m->rests = 0;
 	else if (m->rests++ == RESTS_MAX)
 		client_fds_retire(a, m);
@@ -314,6 +316,7 @@ static void mapping_tend(struct client_attachment *a, struct client_mapping *m)
 /* True: there are writable mappings. */
 static bool tend(struct client_attachment *a)
 {
+	const uint64_t until_us = client_deadline_us(CLOSING_US);
 	bool any = false;
 
 	for (uint32_t i = 0; i < a->count; i++) {
@@ -321,7 +324,7 @@ static bool tend(struct client_attachment *a)
 
 		if (!m->pages || !m->base || m->retiring)
 			continue;
-		mapping_tend(a, m);
+		mapping_tend(a, m, until_us);
 		any = true;
 	}
 	client_fds_sweep(a);

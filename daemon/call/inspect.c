@@ -13,6 +13,7 @@
 #include "daemon/session/reservation.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
+#include "store/arena/arena.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"

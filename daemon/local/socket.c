@@ -2,7 +2,8 @@
  *
  * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered
  * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
- * disconnected. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
+ * disconnected. What a peer has not asked for costs it nothing: an offer or a retirement that its socket
+ * does not take is not sent. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
  * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
  *
  * The tick is the door's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody at the
@@ -489,8 +490,8 @@ static void send_offers(struct door *d)
 {
 	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
 		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
-			if (!c->gone && c->ahead >> t & 1 && !offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false))
-				hang_up(d, c, "answers not read");
+			if (!c->gone && c->ahead >> t & 1)
+				offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false);
 }
 
 /* An extent has been made. Under the cache's lock. */
@@ -585,11 +586,12 @@ static void retire(void *arg, uint64_t attachment, uint32_t extent)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static bool send_retirement(const struct connection *c, uint32_t extent)
+/* The cache asks again once a second: what does not get through now is no reason to end an engine that is stopped. */
+static void send_retirement(const struct connection *c, uint32_t extent)
 {
 	const struct fdsock_unmapped m = { .head = door_head(c->version, FDSOCK_RETIRE), .extent = extent };
 
-	return !is_deaf(door_send(c->fd, &m, sizeof m, NULL, 0));
+	door_send(c->fd, &m, sizeof m, NULL, 0);
 }
 
 static void send_retirements(struct door *d)
@@ -604,8 +606,8 @@ static void send_retirements(struct door *d)
 	pthread_mutex_unlock(&d->lock);
 	for (uint32_t i = 0; i < n; i++) {
 		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
-			if (!c->gone && c->attachment == box[i].attachment && !send_retirement(c, box[i].extent))
-				hang_up(d, c, "answers not read");
+			if (!c->gone && c->attachment == box[i].attachment)
+				send_retirement(c, box[i].extent);
 	}
 }
 

@@ -7,12 +7,14 @@
 
 #include "daemon/block/layout_pool.h"
 #include "eviction/policy.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/slot.h"
 #include "store/status.h"
 
+struct arena_class;
+struct arena_slot;
+struct arena_span;
 struct block;
 struct cache;
 struct gpu;
@@ -48,8 +50,8 @@ struct vram_slot {
 	uint64_t ahead_us;             /* since when */
 };
 
-/* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's last slot is
- * given back: who keeps a vram_slot keeps it taken. */
+/* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's
+ * last slot is given back: who keeps a vram_slot keeps it taken. */
 struct vram_span {
 	struct vram_class *class;
 	struct vram_span *prev, *next; /* of the class */
@@ -99,9 +101,9 @@ void vram_classes_free(struct cache *c, struct gpu *g);
 /* Where a slot begins in its extent. */
 uint64_t vram_offset(const struct vram_slot *s);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
- * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. For a GPU that is lost,
- * to which nothing comes: elsewhere a block may move past the walk. `slot` counts steps of ARENA_DEVICE_UNIT from the
- * beginning of the extent. */
+ * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
+ * ARENA_DEVICE_UNIT from the beginning of the extent. For a GPU that is lost, to which nothing comes: elsewhere a block
+ * may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* The block is on a GPU that is not lost, and neither in memory nor on a disk. */
 bool vram_has_alone(const struct block *b);
@@ -126,7 +128,8 @@ void vram_remember(struct vram_slot *s, const struct slot_header *h);
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
 void vram_sync(struct block *b);
-/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since
+ * most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
 /* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */

@@ -14,6 +14,7 @@
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 

@@ -67,8 +67,8 @@ struct arena_options {
 	uint64_t granule_bytes;
 	uint32_t tenants;                /* that will share the budget; 0 for 1 */
 	bool huge_pages;                 /* of host memory */
-	bool whole_extents;              /* an extent's pages are taken when it is made, since it is registered with a GPU then */
-	uint64_t first_generation;       /* of the first take, 0 for 1: above those of earlier runs whose slots are kept */
+	bool whole_extents;              /* pages are taken with their extent, which is registered with a GPU then */
+	uint64_t first_generation;       /* of the first take, 0 for 1: above those of slots kept from before */
 	uint32_t first_extent_id;        /* of extent_ids from there on; 0 for 1 */
 	uint32_t extent_ids;             /* at least 2; 0 for ARENA_EXTENT_IDS */
 	const struct device_ops *ops;    /* NULL: host memory */
@@ -142,7 +142,7 @@ struct arena_class_usage {
 	uint32_t span_slots;             /* of its next one */
 	uint64_t slots, slots_used;      /* of its spans that are not closed nor drain; taken ones of all its spans */
 	uint64_t free;                   /* slots that can be had now, without the reserve */
-	uint64_t room;                   /* `slots`, and what the memory that no span has would give beside the reserve */
+	uint64_t room;                   /* `slots`, and those of memory that no span has, the reserve apart */
 };
 void arena_class_usage(struct arena_class *k, struct arena_class_usage *out);
 

@@ -35,6 +35,7 @@ int bench_rpc(void);
 int bench_lease(void);
 int bench_index(void);
 int bench_kernels(void);
+int bench_repack(void);
 int bench_put(void);
 int bench_nvme(void);
 int bench_restart(void);

@@ -17,6 +17,7 @@ static const struct bench benches[] = {
 	{"lease", "lease, read in place, release against Redis GET", bench_lease},
 	{"index", "bytes a block and lookups with a million blocks", bench_index},
 	{"kernels", "encode, decode, attend of every format", bench_kernels},
+	{"repack", "int4_pth to and from an engine's pages", bench_repack},
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 	{"restart", "a restart with a million blocks on disk", bench_restart},

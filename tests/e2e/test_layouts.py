@@ -238,7 +238,7 @@ class Long(Layouts):
                 a = Engine(self, daemon)
                 block_bytes = a("open", "a", [model("a", mine)])[0]
                 a.fill("a", 1.05 * self.HOST, block_bytes, max(1, 16 * MIB // block_bytes))
-                wait_for(lambda: daemon.stats()["terrace_blocks{tier=host}"] * block_bytes > .8 * self.HOST, CALL_S, "memory is full")
+                wait_for(lambda: daemon.stats()["terrace_blocks{tier=host}"] * (block_bytes + HEADER) > .8 * self.HOST, CALL_S, "memory is full")
                 self.newcomer(daemon, model("b", other))
 
 

@@ -24,6 +24,7 @@ from daemon import CALL_S, key, keys, layout, pb, running, wait_for  # noqa: E40
 TERRACED, ENGINE, SIM = "terraced", "gpu_engine", "."
 GRACE_S, DRAIN_S, STOP_S, SLACK_S = 2, 1, 2, 15  # SLACK_S: for a busy machine, and sanitizers; without a bound it would be for ever
 LEFT, BLOCKS = 3, 24
+MORE = 1600  # blocks: more than the memory that is made ahead
 LAYOUT = layout(layers=8, heads=4, total_heads=4)
 
 
@@ -34,9 +35,9 @@ class Stop(unittest.TestCase):
         self.stuck = os.path.join(self.folder.name, "stuck")
 
     @contextlib.contextmanager
-    def daemon(self, left=True):
+    def daemon(self, left=True, host_bytes="32MiB"):
         """left: it will leave a thread behind, and with it all that this one may come back to: threads that have ended are not joined then."""
-        flags = ("--gpus", "all", "--gpu-bytes", "32MiB", "--host-bytes", "32MiB", "--extent-bytes", "2MiB", "--slab-bytes", "2MiB",
+        flags = ("--gpus", "all", "--gpu-bytes", "32MiB", "--host-bytes", host_bytes, "--extent-bytes", "2MiB", "--slab-bytes", "2MiB",
                  "--drain-timeout", "%ds" % DRAIN_S, "--stop-timeout", "%ds" % STOP_S,
                  "--disks", os.path.join(self.folder.name, "disk") + ":64MiB")
         env = {"LD_LIBRARY_PATH": SIM, "SIM_GPU_STUCK_FILE": self.stuck}
@@ -143,14 +144,14 @@ class Stop(unittest.TestCase):
             self.next_one(daemon, blocks)
 
     def test_memory_is_registered(self):
-        """For a call that needs more of it, and which is cancelled."""
-        with self.daemon() as daemon:
+        """For calls that need more of it than is made ahead, and which are cancelled."""
+        with self.daemon(host_bytes="256MiB") as daemon:
             session, blocks = self.fill(daemon)
             self.hang()
 
             def put():
                 with contextlib.suppress(grpc.RpcError):
-                    daemon.put(session, [(key(1000 + n), blocks[0]) for n in range(2 * BLOCKS)], chunk=1 << 19)
+                    daemon.put(session, [(key(1000 + n), blocks[0]) for n in range(MORE)], chunk=1 << 19)
 
             thread = threading.Thread(target=put)
             thread.start()

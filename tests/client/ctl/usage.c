@@ -203,6 +203,10 @@ static const struct {
 	{"{\"fingerprint\": \"00\"}", "'fingerprint'"},
 	{"{\"k_format\": \"tq9\"}", "'k_format'"},
 	{"{\"layout_version\": 99}", "'layout_version'"},
+	{"{\"head_dim_k\": 80, \"rotation_version\": 1}", "'rotation_version': not the one of these head dims"},
+	{"{\"head_dim_k\": 64, \"rotation_version\": 2}", "'rotation_version': not the one of these head dims"},
+	{"{\"head_dim_k\": 64, \"rotation_version\": \"1\"}", "'rotation_version'"},
+	{"{\"int4_rounding\": \"bf16\"}", "'int4_rounding'"},
 	{"{\"layers\": 1, \"layers\": 1}", "duplicate"},
 	{"{\"layers\": 1}", "layout 0"},
 };
@@ -297,6 +301,33 @@ START_TEST(one_daemon_a_socket)
 }
 END_TEST
 
+/* A layout with a head dim of the second rotation version, and one whose int4_pth is of a bf16 model, are taken as
+ * they are printed: what is wrong is the address then. */
+START_TEST(later_layouts_are_read)
+{
+#define LATER(rest)                                                                                                   \
+	"{\"fingerprint\": \"0000000000000000000000000000000000000000000000000000000000000000\", \"layers\": 1, " \
+	"\"heads\": 1, \"block_tokens\": 16, " rest "}"
+	static const char *const sound[] = {
+		LATER("\"head_dim_k\": 80, \"k_format\": \"tq4\", \"v_format\": \"fp8\", \"rotation_version\": 2"),
+		LATER("\"head_dim_k\": 64, \"head_dim_v\": 512, \"k_format\": \"tq4\", \"v_format\": \"fp8\", "
+		      "\"rotation_version\": 2"),
+		LATER("\"head_dim_k\": 64, \"k_format\": \"int4_pth\", \"v_format\": \"tq4\", \"int4_rounding\": 1"),
+	};
+#undef LATER
+	char path[] = "/tmp/terrace-layouts-XXXXXX";
+	int fd = mkstemp(path);
+	struct ctl_run run;
+
+	ck_assert_int_eq(write(fd, sound[_i], strlen(sound[_i])), (ssize_t)strlen(sound[_i]));
+	close(fd);
+	run = CTL_RUN("lookup", "--address", "rubbish", "--layouts", path, KEY);
+	unlink(path);
+	ck_assert_msg(run.code == 2 && strstr(run.err, "rubbish"), "exit code %d: %s", run.code, run.err);
+	ctl_run_free(&run);
+}
+END_TEST
+
 /* Whichever way a command takes to the daemon: what is no address is a mistake of the line. */
 START_TEST(no_address_is_usage)
 {
@@ -369,6 +400,7 @@ int main(void)
 	tcase_add_loop_test(tests, help_is_a_page, 0, COUNT(commands));
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
+	tcase_add_loop_test(tests, later_layouts_are_read, 0, 3);
 	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
 	tcase_add_test(tests, one_daemon_a_socket);
 	tcase_add_test(tests, no_address_is_usage);

@@ -123,7 +123,7 @@ START_TEST(only_what_is_used_is_writable)
 			unused_reset(u, unused);
 		}
 		if (lrand48() % 4 == 0) {
-			client_pages_rest(p, CLIENT_REST_A_SECOND);
+			client_pages_rest(p, CLIENT_REST_A_SECOND, UINT64_MAX);
 			unused_count(uses, unused);
 		}
 		if (round % 8 == 0)
@@ -132,7 +132,7 @@ START_TEST(only_what_is_used_is_writable)
 	for (int u = 0; u < USES; u++)
 		if (uses[u].bytes)
 			client_pages_leave(p, uses[u].offset, uses[u].bytes);
-	ck_assert(!client_pages_rest(p, CLIENT_REST_NOW));
+	ck_assert(!client_pages_rest(p, CLIENT_REST_NOW, 0));
 	for (uint32_t i = 0; i < PAGES; i++)
 		ck_assert(!writable(base + i * (size_t)PAGE));
 	client_pages_destroy(p);
@@ -151,13 +151,64 @@ START_TEST(pages_rest_before_they_are_closed)
 		ck_assert_int_eq(client_pages_open(p, PAGE, 2 * PAGE), TERRACE_OK);
 		client_pages_leave(p, PAGE, 2 * PAGE);
 		for (int i = 0; i < RESTS - 1; i++)
-			ck_assert(client_pages_rest(p, CLIENT_REST_A_SECOND));
+			ck_assert(client_pages_rest(p, CLIENT_REST_A_SECOND, UINT64_MAX));
 		ck_assert(writable(base + PAGE) && writable(base + 2 * PAGE));
 	}
-	ck_assert(!client_pages_rest(p, CLIENT_REST_A_SECOND));
+	ck_assert(!client_pages_rest(p, CLIENT_REST_A_SECOND, UINT64_MAX));
 	ck_assert(!writable(base + PAGE) && !writable(base + 2 * PAGE));
 	client_pages_destroy(p);
 	munmap(base, 8 * PAGE);
+}
+END_TEST
+
+/* Of a session that goes on putting no more is closed than its time allows; all is, when it has not for a second. */
+START_TEST(a_busy_session_keeps_its_pages)
+{
+	uint8_t *base = memory_map(8 * PAGE);
+	struct client_pages *p = client_pages_create(base, 8 * PAGE, PAGE);
+
+	pipe_open();
+	ck_assert_int_eq(client_pages_open(p, 0, PAGE), TERRACE_OK);
+	client_pages_leave(p, 0, PAGE);
+	for (int i = 0; i < 10; i++) {
+		ck_assert_int_eq(client_pages_open(p, 4 * PAGE, PAGE), TERRACE_OK);
+		client_pages_leave(p, 4 * PAGE, PAGE);
+		ck_assert(client_pages_rest(p, CLIENT_REST_A_SECOND, 0));
+	}
+	ck_assert(writable(base) && writable(base + 4 * PAGE));
+	ck_assert_int_eq(client_pages_open(p, 4 * PAGE, PAGE), TERRACE_OK);
+	client_pages_leave(p, 4 * PAGE, PAGE);
+	ck_assert(client_pages_rest(p, CLIENT_REST_A_SECOND, UINT64_MAX));
+	ck_assert(!writable(base) && writable(base + 4 * PAGE));
+	for (int i = 0; i < RESTS; i++)
+		client_pages_rest(p, CLIENT_REST_A_SECOND, 0);
+	ck_assert(!writable(base + 4 * PAGE));
+	client_pages_destroy(p);
+	munmap(base, 8 * PAGE);
+}
+END_TEST
+
+/* A burst of scattered slots is opened by pieces of 2 MiB, which are closed when it is over. */
+START_TEST(bursts_open_pieces)
+{
+	enum { PIECE = 512, BURST = 100 };
+	uint8_t *base = memory_map((uint64_t)4 * PIECE * PAGE);
+	struct client_pages *p = client_pages_create(base, (uint64_t)4 * PIECE * PAGE, PAGE);
+
+	pipe_open();
+	for (uint32_t i = 0; i < BURST; i++)
+		ck_assert_int_eq(client_pages_open(p, (uint64_t)i * 4 * PAGE, PAGE), TERRACE_OK);
+	for (uint32_t i = 0; i < BURST; i++)
+		ck_assert(writable(base + (size_t)i * 4 * PAGE));
+	ck_assert(writable(base + (PIECE - 1) * PAGE) && !writable(base + PIECE * PAGE));
+	for (int i = 0; i < RESTS; i++)
+		ck_assert(client_pages_rest(p, CLIENT_REST_A_SECOND, 0));
+	for (uint32_t i = 0; i < PIECE; i++)
+		ck_assert_int_eq(writable(base + (size_t)i * PAGE), i % 4 == 0 && i < 4 * BURST);
+	for (uint32_t i = 0; i < BURST; i++)
+		client_pages_leave(p, (uint64_t)i * 4 * PAGE, PAGE);
+	client_pages_destroy(p);
+	munmap(base, (uint64_t)4 * PIECE * PAGE);
 }
 END_TEST
 
@@ -181,8 +232,11 @@ START_TEST(scattered_slots_leave_the_engine_room)
 	struct client_pages *p = client_pages_create(base, (uint64_t)MANY * PAGE, PAGE);
 
 	pipe_open();
-	for (uint32_t i = 1; i < MANY; i += 2)
+	for (uint32_t i = 1; i < MANY; i += 2) {
 		ck_assert_msg(client_pages_open(p, (uint64_t)i * PAGE, PAGE) == TERRACE_OK, "%s", terrace_error());
+		if (i % 64 == 1) /* at leisure */
+			client_pages_rest(p, CLIENT_REST_A_SECOND, 0);
+	}
 	for (uint32_t i = 1; i < MANY; i += 2)
 		ck_assert(writable(base + (size_t)i * PAGE));
 	ck_assert_uint_lt(mappings_count(), 20000);
@@ -191,7 +245,7 @@ START_TEST(scattered_slots_leave_the_engine_room)
 	for (uint32_t i = 1; i < MANY; i += 2)
 		client_pages_leave(p, (uint64_t)i * PAGE, PAGE);
 	for (int i = 0; i < 2 * RESTS; i++)
-		client_pages_rest(p, CLIENT_REST_A_SECOND);
+		client_pages_rest(p, CLIENT_REST_A_SECOND, UINT64_MAX);
 	for (uint32_t i = 0; i < MANY; i++)
 		ck_assert(!writable(base + (size_t)i * PAGE));
 	client_pages_destroy(p);
@@ -214,7 +268,7 @@ START_TEST(a_descriptor_to_read_from_is_none_to_write)
 	p = client_pages_create(base, PAGE, PAGE);
 	ck_assert_int_eq(client_pages_open(p, 0, PAGE), TERRACE_DENIED);
 	ck_assert_ptr_nonnull(strstr(terrace_error(), "making reserved slots writable"));
-	ck_assert(!client_pages_rest(p, CLIENT_REST_NOW));
+	ck_assert(!client_pages_rest(p, CLIENT_REST_NOW, 0));
 	client_pages_destroy(p);
 	munmap(base, PAGE);
 	close(reads);
@@ -340,6 +394,8 @@ int main(void)
 
 	tcase_add_loop_test(alone, only_what_is_used_is_writable, 0, 4);
 	tcase_add_test(alone, pages_rest_before_they_are_closed);
+	tcase_add_test(alone, a_busy_session_keeps_its_pages);
+	tcase_add_test(alone, bursts_open_pieces);
 	tcase_add_test(alone, scattered_slots_leave_the_engine_room);
 	tcase_add_test(alone, a_descriptor_to_read_from_is_none_to_write);
 	tcase_add_checked_fixture(library, rig_open, client_rig_close);

@@ -223,14 +223,30 @@ static bool silent(int fd)
 	return !poll(&p, 1, 0);
 }
 
+/* The extents of all parts of an answer. */
+static uint32_t hear_all(int fd, uint32_t gpu)
+{
+	struct fdsock_offer o;
+	uint32_t n = 0;
+
+	do
+		n += hear_offer(fd, gpu, &o);
+	while (o.more);
+	return n;
+}
+
 /* Who asks is told what there is, and what comes, once; who does not ask hears nothing. Nothing is lent by it. */
 START_TEST(extents_are_offered)
 {
+	enum { GPU_EXTENTS = 16 }; /* all of 32 MiB, which are made ahead of need */
 	const uint32_t wanted = _i ? FDSOCK_NO_GPU : 0;
 	struct fdsock_welcome w, other;
 	struct fdsock_offer o;
-	uint32_t extents[2], n = 0;
+	uint32_t n;
 	int fd = greet(&w), quiet = greet(&other), late;
+
+	for (int i = 0; i < 3; i++) /* what is made ahead is there */
+		a_tick();
 
 	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
 	ask_ahead(fd, 7); /* which it has not */
@@ -238,33 +254,27 @@ START_TEST(extents_are_offered)
 	ask_ahead(fd, DEVICES_MAX);
 	ck_assert_uint_eq(hear_offer(fd, DEVICES_MAX, &o), 0);
 	ask_ahead(fd, wanted);
-	ck_assert_uint_eq(hear_offer(fd, wanted, &o), 0);
-	ck_assert_uint_eq(o.more, 0);
+	n = hear_all(fd, wanted);
 	if (_i)
-		shell_store(&shell, "key1");
+		ck_assert_uint_ge(n, 1); /* the first is there before anybody can ask */
 	else
 		reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
-	while (n < 2) /* one a layout */
-		for (uint32_t i = 0, count = hear_offer(fd, wanted, &o); i < count; i++) {
-			ck_assert_uint_lt(n, 2);
-			extents[n++] = o.extents[i];
-		}
-	ck_assert_uint_ne(extents[0], extents[1]);
+	while (!_i && n < GPU_EXTENTS)
+		n += hear_all(fd, wanted);
 	ck_assert_uint_eq(lent_to(w.attachment), 0);
 	for (int i = 0; i < 3; i++)
 		a_tick();
 	ck_assert(silent(fd) && silent(quiet));
 	late = greet(&other);
 	ask_ahead(late, wanted);
-	ck_assert_uint_eq(hear_offer(late, wanted, &o), 2);
-	ck_assert_uint_eq(o.more, 0);
+	ck_assert_uint_eq(hear_all(late, wanted), n);
 	ask_ahead(late, wanted); /* and what he was told, he is not told again */
 	ck_assert_uint_eq(hear_offer(late, wanted, &o), 0);
 	close(late);
 	close(quiet);
 	close(fd);
 	until("terrace_door_connections", 0);
-	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 4);
+	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 2 * n);
 }
 END_TEST
 
@@ -288,8 +298,8 @@ START_TEST(extents_of_other_layouts_are_offered)
 	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
 	ck_assert_uint_eq(w.session, other.id);
 	ask_ahead(fd, FDSOCK_NO_GPU);
-	ck_assert_uint_eq(hear_offer(fd, FDSOCK_NO_GPU, &o), 2);
-	for (uint32_t i = 0; i < 2; i++) {
+	ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+	for (uint32_t i = 0; i < 1; i++) {
 		struct fdsock_map m = { HEAD(FDSOCK_MAP), o.extents[i], 0 };
 
 		ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
@@ -329,17 +339,14 @@ START_TEST(new_extents_are_offered_at_once)
 	int fd = greet(&w);
 
 	ask_ahead(fd, FDSOCK_NO_GPU);
-	while (hear_offer(fd, FDSOCK_NO_GPU, &o) > 0)
-		continue;
+	hear_all(fd, FDSOCK_NO_GPU);
 	clock_set(0);
 	ck_assert_int_eq(arena_class_get(c->host, c->tenant.number, 1 << 20, &k), STATUS_OK);
-	for (uint32_t i = 0; i < 4; i++) {
-		while (arena_take(k, true, &slot, NULL) == STATUS_OK)
-			continue;
-		room_ahead(c);
-		ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
-		ck_assert_ptr_nonnull(arena_extent(c->host, o.extents[0]));
-	}
+	while (arena_take(k, true, &slot, NULL) == STATUS_OK)
+		continue;
+	room_ahead(c); /* a step's worth again */
+	ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
+	ck_assert_ptr_nonnull(arena_extent(c->host, o.extents[0]));
 	clock_set(50);
 	close(fd);
 	until("terrace_door_connections", 0);
@@ -377,6 +384,39 @@ START_TEST(offers_come_in_parts)
 	ck_assert_mem_eq(others, extents + 1, (n - 1) * sizeof(others[0]));
 	clock_set(50);
 	close(late);
+	close(fd);
+	until("terrace_door_connections", 0);
+}
+END_TEST
+
+/* Of what it has not asked for, however much that is: an engine may be stopped for hours. */
+START_TEST(an_engine_that_never_reads_is_not_cut_off)
+{
+	struct cache *c = shell.daemon.cache;
+	struct drain wanted_back = { .extent = 0 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), 0, 1 };
+	struct fdsock_welcome w;
+	struct fdsock_extent e;
+	int fd = greet(&w), got[2];
+
+	wanted_back.extent = m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
+	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
+	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
+	ck_assert_uint_eq(e.status, STATUS_OK);
+	for (int i = 0; i < 40; i++) { /* many times what a socket takes */
+		cache_lock(c);
+		for (int n = 0; n < 100; n++) {
+			wanted_back.told_us = 0;
+			room_drain_tell(c, &wanted_back);
+		}
+		cache_unlock(c);
+		room_retire_flush(c);
+		a_tick();
+	}
+	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	ck_assert_uint_eq(lent_to(w.attachment), 1);
+	close(got[0]);
+	close(got[1]);
 	close(fd);
 	until("terrace_door_connections", 0);
 }
@@ -524,6 +564,7 @@ int main(void)
 	tcase_add_test(t, who_borrows_of_a_gpu_is_watched);
 	tcase_add_test(t, who_reads_no_more_is_still_heard);
 	tcase_add_test(t, a_library_of_the_release_before_has_no_gpu);
+	tcase_add_test(t, an_engine_that_never_reads_is_not_cut_off);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
 	tcase_add_test(t, a_stop_while_a_board_is_lent);
 	suite_add_tcase(suite, t);

@@ -711,7 +711,7 @@ static enum status map(struct rig *r, uint64_t attachment, uint32_t extent, bool
 
 START_TEST(memory_is_writable_with_a_reservation_there)
 {
-	const struct cache_options o = rig_options(HOST);
+	struct cache_options o = rig_options(HOST);
 	struct cache_keys k = rig_keys(0, 2);
 	struct cache_commit_item item[2] = { 0 };
 	struct cache_place place, places[2];
@@ -720,6 +720,7 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 	uint64_t id[2];
 	struct rig r, b;
 
+	o.extent_bytes = o.host_bytes;
 	rig_open(&r, &o, 1);
 	rig_watch(&r, getpid());
 	ck_assert_uint_eq(rig_put(&r, 9, 1), 1);

@@ -312,7 +312,7 @@ START_TEST(a_gpu_is_shared_too)
 	struct vram_rig v, a, b, c;
 	uint64_t next = 0;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = GPU_SLOTS + 8, .gpu_pinned_milli = 445 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = GPU_SLOTS + 8, .gpu_pinned_milli = 440 });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, GPU_SLOTS), GPU_SLOTS);
 	a = gpu_client(&v, &greedy);
 	b = gpu_client(&v, &sibling);

@@ -1,6 +1,7 @@
 /* A cache of three tiers, or of two, driven by random operations and compared with a simple model of what each key's bytes are: whatever is
  * lost on the way is a miss, nothing is ever wrong, no slot is left behind, and the counters of copies add up. Copies are slow, so that
- * operations meet them; in some runs a GPU is lost on the way, in some copies in memory spoil. */
+ * operations meet them; in some runs a GPU is lost on the way, in some copies in memory spoil. In some the layouts have blocks of two sizes, and another
+ * session has blocks of its own now and then, so that memory of the GPUs is cut anew under all of that: every block's bytes say which one it is. */
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -22,6 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { OTHER_KEY = 5000, OTHER_PUSH = 128, OTHER_KEYS = 256 };
+
 enum { KEYS = 72, LAYOUTS = 2, HELD = 6, RUN = 5, GPUS = 2, VERSION_SHIFT = 20, STEPS = 1500 };
 
 struct held {
@@ -39,6 +42,9 @@ struct model {
 	bool disks;
 	bool losing;
 	bool spoiling;
+	bool mixed;
+	struct vram_rig other;         /* mixed: the other session */
+	uint64_t reread;               /* of its blocks, that were found on GPUs and right */
 	struct cache_leased wrong;     /* of a copy in memory that was found to be so; lease 0: none */
 	double spoiled;                /* how many were */
 	uint64_t put_on_gpu, copies_deleted, leased, checked, pinned_apart;
@@ -82,7 +88,7 @@ static void put(struct model *m, int32_t gpu, uint64_t n)
 	const uint64_t content = n | ++m->version << VERSION_SHIFT;
 
 	for (uint32_t l = 0; l < LAYOUTS; l++)
-		rig_fill(vr_bytes(&m->v, &p[l]), VR_BLOCK_BYTES, content, l);
+		rig_fill(vr_bytes(&m->v, &p[l]), m->v.r.s.block_bytes[l], content, l);
 	ck_assert_int_eq(vr_commit(&m->v, &id, 1, &st), STATUS_OK);
 	if (st) {
 		ck_assert_int_eq(st, STATUS_UNAVAILABLE);
@@ -300,6 +306,51 @@ static void spoil(struct model *m, uint64_t n)
 	vr_release(&m->v, &l);
 }
 
+/* The other session stores some, and reads some that it may have. At times all that is there has been idle for long before. */
+static void another(struct model *m)
+{
+	const uint64_t first = OTHER_KEY + rand() % KEYS;
+	const int32_t gpu = rand() % GPUS;
+
+	if (!m->mixed || lost(m, gpu))
+		return;
+	if (rand() % 2)
+		m->v.r.now += 20 * 1000 * 1000;
+	m->other.r.now = m->v.r.now;
+	rig_tick(m->v.r.c, m->v.r.now);
+	vr_put(&m->other, gpu, first, 1 + rand() % (2 * VR_SMALL_SLOTS));
+	if (!m->losing)
+		m->reread += vr_read_all(&m->other, gpu, OTHER_KEY + rand() % KEYS, RUN);
+}
+
+/* While nothing is leased, and all of it has been idle for long, there is memory to be had for more than it has to evict. */
+static void another_pushes(struct model *m)
+{
+	for (int32_t gpu = 0; m->mixed && gpu < GPUS && !m->losing; gpu++) {
+		m->other.r.now = m->v.r.now += 20 * 1000 * 1000;
+		rig_tick(m->v.r.c, m->v.r.now);
+		vr_put(&m->other, gpu, OTHER_KEY + OTHER_PUSH + (uint64_t)gpu * 64, 64);
+		rig_quiet(&m->v.r);
+		m->reread += vr_read_all(&m->other, gpu, OTHER_KEY + OTHER_PUSH + (uint64_t)gpu * 64, 64);
+	}
+}
+
+static void another_ends(struct model *m)
+{
+	struct cache_keys k = rig_keys(OTHER_KEY, OTHER_KEYS);
+	enum status st[OTHER_KEYS];
+
+	if (m->mixed && m->disks)
+		ck_assert_int_eq(rig_delete(&m->other.r, OTHER_KEY, OTHER_KEYS, st), STATUS_OK);
+	else if (m->mixed)
+		ck_assert_int_eq(cache_delete(m->v.r.c, m->other.r.s.id, &k, st, NULL, &m->v.r.why), STATUS_OK);
+	free((void *)k.bytes);
+	if (!m->mixed || m->losing)
+		return;
+	ck_assert_double_ge(rig_stat(&m->v.r, "terrace_span_trades_total", "tier=gpu"), 1);
+	ck_assert_uint_ge(m->reread, RIG_ROUNDS(STEPS) / 100);
+}
+
 static void step(struct model *m)
 {
 	uint32_t count = 1 + rand() % RUN, dice = rand() % 100;
@@ -320,6 +371,8 @@ static void step(struct model *m)
 		flush(m, n);
 	else if (dice < 96 && m->spoiling)
 		spoil(m, n);
+	else if (dice < 98)
+		another(m);
 	else
 		rig_tick(m->v.r.c, m->v.r.now);
 }
@@ -361,7 +414,8 @@ static void count_copies(struct model *m)
 	const double came = (bytes(m, "from=host,to=gpu") + bytes(m, "from=gpu,to=gpu")) / VR_BLOCK_BYTES + m->put_on_gpu;
 	const double there = rig_stat(&m->v.r, "terrace_gpu_blocks", "gpu=0") + rig_stat(&m->v.r, "terrace_gpu_blocks", "gpu=1");
 
-	ck_assert_double_eq(came, there + evicted_from_gpus(m) + m->copies_deleted);
+	if (!m->mixed) /* bytes tell of blocks of one size */
+		ck_assert_double_eq(came, there + evicted_from_gpus(m) + m->copies_deleted);
 }
 
 static void finish(struct model *m)
@@ -375,8 +429,10 @@ static void finish(struct model *m)
 		vr_release(&m->v, &m->wrong);
 	rig_quiet(&m->v.r);
 	count_copies(m);
+	another_pushes(m);
 	for (uint64_t n = 0; n < KEYS; n++)
 		drop(m, n);
+	another_ends(m);
 	rig_quiet(&m->v.r);
 	count_copies(m);
 	for (uint32_t i = 0; i < GPUS; i++) {
@@ -390,10 +446,10 @@ static void finish(struct model *m)
 }
 
 /* memory: slots of it; 0: enough for most. */
-static void run(unsigned seed, bool disks, bool write_back, bool lose, const char *policy, uint32_t memory)
+static void run(unsigned seed, bool disks, bool write_back, bool lose, const char *policy, uint32_t memory, bool mixed)
 {
 	struct vram_rig_options o = { .gpus = GPUS, .gpu_slots = 32, .host_slots = memory ? memory : disks ? 40 : 64, .write_back = write_back,
-				      .layouts = LAYOUTS, .policy = policy, .sum_threads = seed % 3 };
+				      .layouts = LAYOUTS, .mixed = mixed, .policy = policy, .sum_threads = seed % 3 };
 	struct model *m = calloc(1, sizeof(*m));
 	struct rig_disks d;
 
@@ -401,6 +457,7 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 	setenv("SIM_GPU_US_PER_MIB", "400", 1);
 	m->disks = disks;
 	m->losing = lose;
+	m->mixed = mixed;
 	m->spoiling = !lose && seed % 2;
 	if (disks) {
 		vr_disks_make(&d, 1, 256);
@@ -409,6 +466,8 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 	vr_open(&m->v, &o);
 	if (disks)
 		rig_restored(&m->v.r);
+	if (mixed)
+		vr_join(&m->other, &m->v, VR_SMALL + 7, "other");
 	for (int i = 0; i < RIG_ROUNDS(STEPS); i++) {
 		step(m);
 		if (lose && i == RIG_ROUNDS(STEPS) * 2 / 3)
@@ -436,20 +495,26 @@ static unsigned first_seed = 1;
 
 START_TEST(of_many_seeds)
 {
-	run(first_seed + (unsigned)_i, _i & 1, _i & 2, _i & 4, "lru", 0);
+	run(first_seed + (unsigned)_i, _i & 1, _i & 2, _i & 4, "lru", 0, false);
 }
 END_TEST
 
 START_TEST(of_other_policies)
 {
-	run(50 + (unsigned)_i, _i & 1, true, false, _i ? "s3fifo" : "graph", 0);
+	run(50 + (unsigned)_i, _i & 1, true, false, _i ? "s3fifo" : "graph", 0, false);
 }
 END_TEST
 
 /* Less of it than the GPUs hold, and than of these is to be clean. */
 START_TEST(of_small_memories)
 {
-	run(60 + 2 * (unsigned)_i, _i & 1, true, false, "lru", 14);
+	run(60 + 2 * (unsigned)_i, _i & 1, true, false, "lru", 14, false);
+}
+END_TEST
+
+START_TEST(of_memory_that_is_cut_anew)
+{
+	run(70 + (unsigned)_i, _i & 1, _i & 2, _i & 4, "lru", 0, true);
 }
 END_TEST
 
@@ -467,6 +532,7 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(t, of_many_seeds, 0, argc > 2 ? atoi(argv[2]) : 8);
 	tcase_add_loop_test(t, of_other_policies, 0, 2);
 	tcase_add_loop_test(t, of_small_memories, 0, 2);
+	tcase_add_loop_test(t, of_memory_that_is_cut_anew, 0, 8);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

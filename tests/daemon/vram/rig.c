@@ -40,7 +40,8 @@ struct kv_layout vr_layout(uint32_t n)
 {
 	return (struct kv_layout){
 		.fingerprint = { 2 }, .first_layer = n, .layers = VR_LAYERS, .heads = 1, .total_heads = 1,
-		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = n < VR_SMALL ? 256 : 128, .k_format = KV_F16, .v_format = KV_F16,
+		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = 256,
+		.k_format = n < VR_SMALL ? KV_F16 : KV_FP8, .v_format = n < VR_SMALL ? KV_F16 : KV_FP8,
 		.rotation_version = KV_ROTATION_VERSION, .codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 	};
@@ -114,7 +115,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	if (o->spill_milli)
 		c.spill_share_milli = o->spill_milli;
 	for (uint32_t i = 0; i < (o->layouts ? o->layouts : 1); i++)
-		layouts[i] = vr_layout(i);
+		layouts[i] = vr_layout(o->mixed && i == 1 ? VR_SMALL : i);
 	rig_open_layouts(&v->r, &c, layouts, o->layouts ? o->layouts : 1);
 	ck_assert_uint_eq(v->r.s.block_bytes[0], VR_BLOCK_BYTES);
 	if (o->write_back)

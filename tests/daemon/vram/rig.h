@@ -23,7 +23,8 @@ enum {
 	VR_EXTENT_SLOTS = SIM_GRANULARITY / VR_BLOCK_BYTES,
 	VR_GPUS_MAX = 4,
 	VR_PLACED = 1000,               /* a key: see vr_open_filled */
-	VR_SMALL = 100,                 /* layouts from this number on have blocks of half the size: they are of another class */
+	VR_SMALL = 100,                 /* layouts from this number on have blocks of 132 KiB: they are of another class */
+	VR_SMALL_SLOTS = 15,            /* of these a span has so many */
 };
 
 struct vram_rig {
@@ -39,6 +40,7 @@ struct vram_rig_options {
 	uint32_t recompute_growth;      /* that policies are told; 0: none */
 	bool no_board, write_back;
 	uint32_t layouts;               /* 0 for 1 */
+	bool mixed;                     /* the second is of small blocks */
 	uint32_t spill_milli;           /* 0: the rig's */
 	uint32_t sum_threads;
 	const struct ring_calls *io_calls;

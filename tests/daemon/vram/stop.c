@@ -7,6 +7,7 @@
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"
+#include "store/arena/arena.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>
