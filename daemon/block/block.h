@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "daemon/block/layout_pool.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"

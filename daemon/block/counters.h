@@ -34,7 +34,9 @@
 	X(EVICTED_GPU_DRAIN, "terrace_evictions_total", "tier=gpu,reason=drain", "blocks that left a tier")  \
 	X(EVICTED_GPU_SHED, "terrace_evictions_total", "tier=gpu,reason=shed", "blocks that left a tier")    \
 	X(EVICTED_GPU_LOST, "terrace_evictions_total", "tier=gpu,reason=lost", "blocks that left a tier")    \
-	X(GPU_TRADES, "terrace_span_trades_total", "tier=gpu", "spans of memory that were taken for slots of another size") \
+	X(TRADES_COLDER, "terrace_span_trades_total", "tier=host,reason=colder", "spans of memory that a class began to take from others") \
+	X(TRADES_NEED, "terrace_span_trades_total", "tier=host,reason=need", "spans of memory that a class began to take from others") \
+	X(GPU_TRADES, "terrace_span_trades_total", "tier=gpu", "spans of memory that a class began to take from others") \
 	X(REGRETTED_HOST, "terrace_evictions_regretted_total", "tier=host",                                  \
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \
@@ -110,8 +112,6 @@
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
 	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
 	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
-	X(TRADES_COLDER, "terrace_span_trades_total", "tier=host,reason=colder", "spans that a class began to take from others") \
-	X(TRADES_NEED, "terrace_span_trades_total", "tier=host,reason=need", "spans that a class began to take from others") \
 	X(TRADES_GIVEN_UP, "terrace_span_trades_given_up_total", "tier=host", "of these, given up as some blocks could not go") \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
 

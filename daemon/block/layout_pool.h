@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/memory_class.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "kernels/format.h"
@@ -13,9 +12,10 @@
 
 struct block;
 struct cache;
+struct memory_class;
 struct quota_holder;
 
-enum { POOLS_MAX = 4096 };
+enum { POOLS_MAX = 4096, CLASSES_MAX = 4096 };
 
 struct tenant {
 	const char *name;

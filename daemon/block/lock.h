@@ -67,7 +67,7 @@ struct cache {
 	struct tenant tenant;          /* the only one of this version */
 	struct pool *pools[POOLS_MAX];
 	uint32_t pool_count;
-	struct memory_class *classes[MEMORY_CLASSES_MAX]; /* of slots of host memory */
+	struct memory_class *classes[CLASSES_MAX]; /* of slots of host memory */
 	uint32_t class_count;
 	struct memory_extent *memory_extents; /* registered */
 	struct session *sessions;

@@ -8,6 +8,7 @@
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* ---- classes ---- */
@@ -22,7 +23,7 @@ static struct memory_class *class_find(const struct cache *c, const struct arena
 
 static enum status class_create(struct cache *c, struct arena_class *arena, struct memory_class **out)
 {
-	struct memory_class *k = c->class_count < MEMORY_CLASSES_MAX ? calloc(1, sizeof(*k)) : NULL;
+	struct memory_class *k = c->class_count < CLASSES_MAX ? calloc(1, sizeof(*k)) : NULL;
 
 	if (!k)
 		return STATUS_EXHAUSTED;
@@ -163,6 +164,16 @@ static struct span_map *span_make(struct cache *c, struct memory_class *k, struc
 	span->owner = s;
 	span_link(k, s);
 	return s;
+}
+
+void span_held(struct span_map *s, int n)
+{
+	atomic_fetch_add_explicit(&s->span->held, (uint32_t)n, memory_order_relaxed);
+}
+
+void span_used(struct span_map *s, uint64_t now_us)
+{
+	arena_span_use(s->span, now_us);
 }
 
 /* ---- slots ---- */

@@ -8,21 +8,21 @@
 #ifndef TERRACE_DAEMON_BLOCK_MEMORY_CLASS_H
 #define TERRACE_DAEMON_BLOCK_MEMORY_CLASS_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/block/values.h"
-#include "store/arena/arena.h"
 #include "store/status.h"
 
+struct arena_class;
+struct arena_span;
 struct block;
 struct cache;
 struct policy;
 struct policy_node;
 struct pool;
 
-enum { MEMORY_CLASSES_MAX = ARENA_CLASSES_MAX, CLASS_COLD_IDS = 64 };
+enum { CLASS_COLD_IDS = 64 };
 
 /* The class's claim on memory that other classes have (arena_claim): what stands there is being emptied. */
 struct memory_trade {
@@ -109,15 +109,8 @@ void memory_slot_give(const struct memory_slot *s);
 bool memory_class_has_room(const struct memory_class *k);
 
 /* Slots of the span that emptying it would not free: n more, or less. */
-static inline void span_held(struct span_map *s, int n)
-{
-	atomic_fetch_add_explicit(&s->span->held, (uint32_t)n, memory_order_relaxed);
-}
-
+void span_held(struct span_map *s, int n);
 /* One of its slots was used. */
-static inline void span_used(struct span_map *s, uint64_t now_us)
-{
-	arena_span_use(s->span, now_us);
-}
+void span_used(struct span_map *s, uint64_t now_us);
 
 #endif

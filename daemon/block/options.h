@@ -47,7 +47,7 @@ struct cache_options {
 	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
 	bool distrust_disks;             /* blocks may have been deleted while they were not in use: they are wiped */
 	uint64_t slab_bytes;             /* of a slab file at most; 0: no bound. What it takes: disk_slab_bytes() */
-	uint32_t slab_files;             /* a disk, so that descriptors suffice; 0: as many as disk_slab_bytes() likes */
+	uint32_t slab_files;             /* of a disk, so that descriptors suffice; 0: disk_slab_bytes() decides */
 	uint32_t disk_depth;             /* transfers under way, a disk */
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
 	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */

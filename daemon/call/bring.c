@@ -27,7 +27,7 @@ enum {
 /* In memory, for those that it has not. */
 static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
 {
-	uint32_t loads[MEMORY_CLASSES_MAX] = { 0 };
+	uint32_t loads[CLASSES_MAX] = { 0 };
 
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && !block[i]->shelf && !block[i]->moving)

@@ -599,19 +599,19 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	return s;
 }
 
-/* From the disk's own bytes; *free_slots: those of the class before. */
-static enum status slab_make(struct cache *c, const struct disk_class *k, uint64_t *free_slots)
+/* From the disk's own bytes; *ahead: the class had free slots before. */
+static enum status slab_make(struct cache *c, const struct disk_class *k, bool *ahead)
 {
 	struct disk *d = k->unit->disk;
 	enum status s = STATUS_OK;
-	uint64_t least;
+	uint64_t least, free_slots;
 	uint32_t most;
 
 	cache_lock(c);
 	most = slabs_at_once(k);
 	least = slots_ahead(k);
 	cache_unlock(c);
-	disk_room(d, k->slot_bytes, free_slots);
+	*ahead = disk_room(d, k->slot_bytes, &free_slots) == DISK_ROOM_SLOT;
 	s = disk_slabs_prepare(d, k->slot_bytes, most, least);
 	CRASH_POINT("class_feed");
 	while (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
@@ -621,10 +621,10 @@ static enum status slab_make(struct cache *c, const struct disk_class *k, uint64
 
 void place_feed(struct cache *c, struct disk_class *k)
 {
-	uint64_t free_slots;
-	enum status s = slab_make(c, k, &free_slots);
-	const bool ahead = s == STATUS_EXHAUSTED && free_slots > 0;
+	bool ahead;
+	enum status s = slab_make(c, k, &ahead);
 
+	ahead &= s == STATUS_EXHAUSTED;
 	if (s == STATUS_EXHAUSTED && !ahead)
 		s = slab_trade(c, k);
 	cache_lock(c);

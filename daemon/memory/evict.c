@@ -24,15 +24,11 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
-#include "daemon/disk/tier.h"
-#include "daemon/disk/transfer.h"
 #include "daemon/memory/drain.h"
 #include "daemon/memory/trade.h"
 #include "daemon/session/attachment.h"
-#include "daemon/threads/deadline.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
-#include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
@@ -89,8 +85,7 @@ static struct block *victim(struct cache *c, struct memory_class *k, uint32_t ro
 	return NULL;
 }
 
-/* It would not be lost with its copy in memory. */
-static bool elsewhere(const struct block *b)
+bool room_elsewhere(const struct block *b)
 {
 	return rack_serves(b) || (b->vram && vram_ready(b));
 }
@@ -98,7 +93,7 @@ static bool elsewhere(const struct block *b)
 /* Nor would anything be lost that a disk's policy thinks worth a place. */
 static bool spared(const struct block *b)
 {
-	return elsewhere(b) || b->unworthy;
+	return room_elsewhere(b) || b->unworthy;
 }
 
 /* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
@@ -246,11 +241,11 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 {
 	if (b->refused || b->unworthy)
 		why = COUNTER_EVICTED_REFUSED;
-	else if (c->tier && !elsewhere(b))
+	else if (c->tier && !room_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
 	observe_left(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
-	if (elsewhere(b)) {
+	if (room_elsewhere(b)) {
 		block_depart(c, b);
 		return;
 	}

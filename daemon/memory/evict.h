@@ -51,6 +51,8 @@ void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slo
  * it has, for a second. */
 enum { ROOM_VAIN_MAX = 64 };
 void room_grow(struct cache *c, struct memory_class *k, bool vain);
+/* It would not be lost with its copy in memory. */
+bool room_elsewhere(const struct block *b);
 /* Takes a victim's copy out of memory; a block that is nowhere else is gone. */
 void room_evict(struct cache *c, struct block *b, enum counter why);
 void room_tick(struct cache *c);

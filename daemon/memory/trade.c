@@ -15,11 +15,8 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/disk/slab_map.h"
-#include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
-#include "daemon/vram/slot_map.h"
 #include "store/arena/arena.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
@@ -92,17 +89,12 @@ static void trade_end(struct cache *c, struct memory_class *k)
 	k->trade = (struct memory_trade){ 0 };
 }
 
-static bool elsewhere(const struct block *b)
-{
-	return rack_serves(b) || (b->vram && vram_ready(b));
-}
-
 /* It is on its way to a disk, or is to be. */
 static bool spills_first(struct cache *c, struct memory_class *k, struct block *b)
 {
 	enum status s;
 
-	if (!c->tier || k->trade.drops || b->unworthy || elsewhere(b))
+	if (!c->tier || k->trade.drops || b->unworthy || room_elsewhere(b))
 		return false;
 	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
 		return false;

@@ -15,9 +15,10 @@ struct vram_class;
 struct vram_pool;
 struct vram_slot;
 
-/* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have come, than be refused;
- * the same, who rather waits for what is being written to a disk, too, than that something goes that is nowhere else; somebody who can do without; and
- * the same, where nothing that is nowhere else is to go for it, neither here nor in memory. */
+/* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have
+ * come, than be refused; the same, who rather waits for what is being written to a disk, too, than that something goes
+ * that is nowhere else; somebody who can do without; and the same, where nothing that is nowhere else is to go for it,
+ * neither here nor in memory. */
 enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
@@ -26,9 +27,11 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 uint64_t vram_room_free(const struct vram_class *k);
 /* Tells policies what room their classes have now. */
 void vram_rooms_tell(struct cache *c);
-/* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie side by side. */
+/* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie
+ * side by side. */
 void vram_room_ahead(struct cache *c, struct vram_class *k, uint32_t slots);
-/* Of each class that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them. Leaves the lock. */
+/* Of each class that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them.
+ * Leaves the lock. */
 void vram_room_keep(struct cache *c, struct gpu *g);
 /* A slot is free beyond those, or is made free by a copy that is elsewhere too and that nobody has used for so long. */
 bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us);

@@ -14,6 +14,7 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
+#include "store/arena/arena.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"

@@ -50,8 +50,8 @@ struct vram_slot {
 	uint64_t ahead_us;             /* since when */
 };
 
-/* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's last slot is
- * given back: who keeps a vram_slot keeps it taken. */
+/* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's
+ * last slot is given back: who keeps a vram_slot keeps it taken. */
 struct vram_span {
 	struct vram_class *class;
 	struct vram_span *prev, *next; /* of the class */
@@ -128,7 +128,8 @@ void vram_remember(struct vram_slot *s, const struct slot_header *h);
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
 void vram_sync(struct block *b);
-/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+/* The GPUs' part of block_books, `all`: pins of all its copies; it was used, on that GPU or (NULL) on all. Cold, since
+ * most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
 /* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */

@@ -19,6 +19,7 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
 #include "store/host/extent.h"
 
 #include <pthread.h>

@@ -34,6 +34,7 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
 #include "store/status.h"

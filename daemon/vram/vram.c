@@ -23,6 +23,7 @@
 #include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
 #include "proto/fdsock.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"

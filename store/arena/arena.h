@@ -33,13 +33,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "store/class_rule.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"
 
 enum {
 	ARENA_CLASSES_MAX = 4096,        /* in all */
-	ARENA_TENANT_CLASSES = 128,      /* of a tenant, as far as arena_class_for makes them by need alone */
+	ARENA_TENANT_CLASSES = CLASS_RULE_MOST, /* of a tenant, as far as arena_class_for makes them by need alone */
 	ARENA_EXTENT_IDS = 1 << 24,      /* an arena has so many at a time; then they come again */
 	ARENA_SPAN_GRANULES = 16,        /* the most a span has, unless one slot needs more */
 	ARENA_WINDOW_GRANULES = 8192,    /* that one search for a window looks at */
@@ -66,8 +67,8 @@ struct arena_options {
 	uint64_t granule_bytes;
 	uint32_t tenants;                /* that will share the budget; 0 for 1 */
 	bool huge_pages;                 /* of host memory */
-	bool whole_extents;              /* an extent's pages are taken when it is made, since it is registered with a GPU then */
-	uint64_t first_generation;       /* of the first take, 0 for 1: above those of earlier runs whose slots are kept */
+	bool whole_extents;              /* pages are taken with their extent, which is registered with a GPU then */
+	uint64_t first_generation;       /* of the first take, 0 for 1: above those of slots kept from before */
 	uint32_t first_extent_id;        /* of extent_ids from there on; 0 for 1 */
 	uint32_t extent_ids;             /* at least 2; 0 for ARENA_EXTENT_IDS */
 	const struct device_ops *ops;    /* NULL: host memory */
@@ -141,7 +142,7 @@ struct arena_class_usage {
 	uint32_t span_slots;             /* of its next one */
 	uint64_t slots, slots_used;      /* of its spans that are not closed nor drain; taken ones of all its spans */
 	uint64_t free;                   /* slots that can be had now, without the reserve */
-	uint64_t room;                   /* `slots`, and what the memory that no span has would give beside the reserve */
+	uint64_t room;                   /* `slots`, and those of memory that no span has, the reserve apart */
 };
 void arena_class_usage(struct arena_class *k, struct arena_class_usage *out);
 

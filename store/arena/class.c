@@ -11,34 +11,22 @@
 #include "store/arena/private.h"
 
 enum {
-	JOIN_PART = 16,                  /* a class is joined that is larger by one such part at most */
 	TAIL_PART = 32,                  /* the tail of a span is such a part of it at most */
 };
 
-/* The least of the strides that is not below `least`; UINT64_MAX: there is none. */
-static uint64_t stride_above(const uint64_t *strides, uint32_t n, uint64_t least)
-{
-	uint64_t best = UINT64_MAX;
-
-	for (uint32_t i = 0; i < n; i++)
-		if (strides[i] >= least && strides[i] < best)
-			best = strides[i];
-	return best;
-}
-
 uint64_t arena_stride_for(const uint64_t *strides, uint32_t n, uint64_t need_bytes, uint32_t unit)
 {
-	uint64_t exact, next;
+	const bool full = n >= ARENA_TENANT_CLASSES;
+	uint64_t exact, joined = 0;
 
 	if (need_bytes > UINT64_MAX / 2)
 		return UINT64_MAX;
 	exact = round_up(max_u64(need_bytes, 1), unit);
-	next = stride_above(strides, n, exact);
-	if (next <= exact + exact / JOIN_PART)
-		return next;
-	if (n < ARENA_TENANT_CLASSES)
-		return exact;
-	return next < UINT64_MAX ? next : round_up(exact + exact / JOIN_PART, unit);
+	for (uint32_t i = 0; i < n; i++)
+		joined = class_rule_better(joined, strides[i], exact, full);
+	if (joined)
+		return joined;
+	return full ? round_up(exact + exact / CLASS_RULE_SHARE, unit) : exact;
 }
 
 uint32_t arena_span_granules(uint64_t stride, uint64_t granule_bytes, uint32_t extent_granules)

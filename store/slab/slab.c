@@ -665,6 +665,8 @@ static void free_unmarked(struct slab *s)
 	free(s->marked);
 	s->marked = NULL;
 	slab_count(s, false);
+	if (s->listed) /* slots were given back before: the list counts what is free */
+		list_remove(s);
 	s->used = used;
 	slab_count(s, true);
 	s->hint = 0;

@@ -129,6 +129,12 @@ void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
 	open_session(to, layouts);
 }
 
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, layouts, count);
+}
+
 union one_fd {
 	char bytes[CMSG_SPACE(sizeof(int))];
 	struct cmsghdr head;
@@ -167,12 +173,6 @@ void rig_watch(struct rig *r, pid_t pid)
 
 	ck_assert_int_ge(pidfd, 0);
 	cache_attach_watch(r->c, r->attachment, pidfd);
-}
-
-void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
-{
-	*to = (struct rig){ .c = from->c, .now = from->now };
-	session_over(to, layouts, count);
 }
 
 void rig_close(struct rig *r)

@@ -62,13 +62,13 @@ void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct
 void rig_close(struct rig *r);
 /* Another session and attachment of the same cache. */
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
+/* The same over layouts of the test's own. */
+void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count);
 /* The attachment is that process's, so that memory is lent to it. */
 void rig_watch(struct rig *r, pid_t pid);
 /* A descriptor to another process, by a socket; -1 if none came. */
 void rig_fd_send(int to, int fd);
 int rig_fd_take(int from);
-/* The same over layouts of the test's own. */
-void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count);
 
 /* Key number `n`, RIG_KEY_BYTES of it. */
 void rig_key(uint8_t *key, uint64_t n);

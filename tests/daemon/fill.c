@@ -7,6 +7,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/session/session.h"
+#include "store/arena/arena.h"
 #include "store/index.h"
 #include "store/status.h"
 

@@ -23,6 +23,7 @@
 #include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
 #include "kernels/format.h"
+#include "store/arena/arena.h"
 #include "store/catalog/catalog.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"

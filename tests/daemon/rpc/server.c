@@ -13,6 +13,7 @@
 #include "daemon/threads/pool.h"
 #include "kernels/format.h"
 #include "proto/layout_message.h"
+#include "store/arena/arena.h"
 #include "store/status.h"
 #include "tests/shell.h"
 

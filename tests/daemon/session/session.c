@@ -14,6 +14,7 @@
 #include "daemon/session/session.h"
 #include "daemon/session/watch.h"
 #include "kernels/format.h"
+#include "store/host/extent.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 

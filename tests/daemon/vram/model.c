@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OTHER_KEY = 5000, OTHER_KEYS = 128 };
+enum { OTHER_KEY = 5000, OTHER_PUSH = 128, OTHER_KEYS = 256 };
 
 enum { KEYS = 72, LAYOUTS = 2, HELD = 6, RUN = 5, GPUS = 2, VERSION_SHIFT = 20, STEPS = 1500 };
 
@@ -323,6 +323,18 @@ static void another(struct model *m)
 		m->reread += vr_read_all(&m->other, gpu, OTHER_KEY + rand() % KEYS, RUN);
 }
 
+/* While nothing is leased, and all of it has been idle for long, there is memory to be had for more than it has to evict. */
+static void another_pushes(struct model *m)
+{
+	for (int32_t gpu = 0; m->mixed && gpu < GPUS && !m->losing; gpu++) {
+		m->other.r.now = m->v.r.now += 20 * 1000 * 1000;
+		rig_tick(m->v.r.c, m->v.r.now);
+		vr_put(&m->other, gpu, OTHER_KEY + OTHER_PUSH + (uint64_t)gpu * 64, 64);
+		rig_quiet(&m->v.r);
+		m->reread += vr_read_all(&m->other, gpu, OTHER_KEY + OTHER_PUSH + (uint64_t)gpu * 64, 64);
+	}
+}
+
 static void another_ends(struct model *m)
 {
 	struct cache_keys k = rig_keys(OTHER_KEY, OTHER_KEYS);
@@ -417,6 +429,7 @@ static void finish(struct model *m)
 		vr_release(&m->v, &m->wrong);
 	rig_quiet(&m->v.r);
 	count_copies(m);
+	another_pushes(m);
 	for (uint64_t n = 0; n < KEYS; n++)
 		drop(m, n);
 	another_ends(m);

@@ -1,13 +1,14 @@
 /* The end of the VRAM tier under a driver that does not answer: it has a bound, and disks and catalog are closed in order. */
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/session/attachment.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/status.h"
-#include "store/arena/arena.h"
 #include "tests/daemon/vram/rig.h"
 
 #include <pthread.h>

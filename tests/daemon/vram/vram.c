@@ -17,6 +17,7 @@
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "kernels/format.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 #include "store/index.h"
@@ -132,7 +133,8 @@ START_TEST(extents_are_made_ahead)
 	const uint32_t ahead = (uint32_t)(ARENA_STEP_BYTES / SIM_GRANULARITY);
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * ahead * VR_EXTENT_SLOTS, .host_slots = 64 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * ahead * VR_EXTENT_SLOTS, .host_slots = 32 });
+	ck_assert_uint_eq(arena_extent_bytes(v.r.c->vram->gpu[0]->arena), SIM_GRANULARITY);
 	for (uint32_t spans = 1; spans <= 3; spans++) {
 		ck_assert_uint_eq(vr_put(&v, 0, 100 * spans, VR_EXTENT_SLOTS), VR_EXTENT_SLOTS);
 		RIG_AWAIT(extents_of(&v) == spans + ahead);

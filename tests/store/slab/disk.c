@@ -308,6 +308,7 @@ END_TEST
 START_TEST(what_is_not_marked_becomes_free)
 {
 	struct disk_place p[100], q;
+	uint64_t free_slots;
 	struct rig r;
 
 	rig_begin(&r, rig_engines[_i], NULL);
@@ -333,6 +334,8 @@ START_TEST(what_is_not_marked_becomes_free)
 	ck_assert_uint_eq(q.slot, 7);
 	disk_slot_free_unmarked(r.disk);
 	ck_assert_uint_eq(rig_look(&r).slots_used, 34); /* 34 marked, one of them given, one taken */
+	ck_assert_int_eq(disk_room(r.disk, RIG_SLOT, &free_slots), DISK_ROOM_SLOT);
+	ck_assert_uint_eq(free_slots, rig_look(&r).slots - 34);
 	ck_assert_int_eq(disk_slot_mark(r.disk, p[5], RIG_SLOT), STATUS_STALE);
 	ck_assert_int_eq(disk_slot_take(r.disk, RIG_SLOT, &q), STATUS_OK);
 	ck_assert_uint_eq(q.slot, 1);
