@@ -178,12 +178,12 @@ void span_used(struct span_map *s, uint64_t now_us)
 
 /* ---- slots ---- */
 
-enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out)
+enum status memory_slot_take(struct cache *c, struct memory_class *k, enum arena_from from, struct memory_slot *out)
 {
 	struct arena_slot slot;
 	struct span_map *s;
 
-	if (arena_take(k->arena, reserve, &slot, NULL))
+	if (arena_take(k->arena, from, &slot, NULL))
 		return STATUS_EXHAUSTED;
 	s = slot.span->owner ? slot.span->owner : span_make(c, k, slot.span);
 	if (!s) {

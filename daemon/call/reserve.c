@@ -161,7 +161,7 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 		cache_unlock(c);
 		vain = done == v->done ? vain : 0;
 		if (grow && may_grow)
-			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX);
+			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX * v->layouts); /* of a key each may need some */
 		waits = done == v->done ? waits : 0;
 		done = v->done;
 		v->exhausted |= busy && waits == GPU_WAITS_MAX;

@@ -158,7 +158,8 @@ static struct span *span_alloc(uint32_t slots)
 	return s;
 }
 
-static void span_place(struct span *s, struct arena_class *k, struct arena_extent *e, uint32_t granule)
+static void span_place(struct span *s, struct arena_class *k, struct arena_extent *e, uint32_t granule,
+		       uint32_t granules)
 {
 	const uint64_t offset = granule * k->arena->granule_bytes;
 	struct arena_span *p = &s->public;
@@ -167,8 +168,8 @@ static void span_place(struct span *s, struct arena_class *k, struct arena_exten
 	p->class = k;
 	p->extent = e->memory.extent.id;
 	p->granule = granule;
-	p->granules = k->span_granules;
-	p->slots = k->span_slots;
+	p->granules = granules;
+	p->slots = (uint32_t)(granules * k->arena->granule_bytes / k->stride);
 	p->stride = k->stride;
 	p->offset = offset;
 	if (k->arena->options.ops)
@@ -177,28 +178,41 @@ static void span_place(struct span *s, struct arena_class *k, struct arena_exten
 		p->at = e->memory.extent.base + offset;
 }
 
+/* Where a span of the class can be cut, and of how many granules: of pieces as few as one slot needs. */
+static bool place_find(struct arena_class *k, enum arena_from from, struct arena_extent **e, uint32_t *granule,
+		       uint32_t *granules)
+{
+	const uint64_t granule_bytes = k->arena->granule_bytes;
+
+	*granules = k->span_granules;
+	if (arena_run_find(k, *granules, from != ARENA_SPARE, e, granule))
+		return true;
+	*granules = (uint32_t)((k->stride + granule_bytes - 1) / granule_bytes);
+	return from == ARENA_PIECES && arena_run_find(k, *granules, true, e, granule);
+}
+
 /* Cuts a span of the class, where it has a claim, or anywhere; mutex held. */
-static enum status span_cut(struct arena_class *k, bool reserve)
+static enum status span_cut(struct arena_class *k, enum arena_from from)
 {
 	const bool claimed = k->claim.granules > 0;
+	uint32_t granule, granules = k->span_granules;
 	struct arena_extent *e;
-	uint32_t granule;
 	struct span *s;
 	bool from_claim = claimed && arena_claim_free(k, &e, &granule);
 
-	if (!from_claim && !arena_run_find(k, reserve, &e, &granule))
+	if (!from_claim && !place_find(k, from, &e, &granule, &granules))
 		return STATUS_MISS;
-	s = span_alloc(k->span_slots);
+	s = span_alloc((uint32_t)(granules * k->arena->granule_bytes / k->stride));
 	if (!s)
 		return STATUS_EXHAUSTED;
 	if (from_claim)
 		arena_claim_end(k);
-	span_place(s, k, e, granule);
-	arena_granules_use(e, granule, k->span_granules, s);
+	span_place(s, k, e, granule, granules);
+	arena_granules_use(e, granule, granules, s);
 	e->spans++;
 	k->spans++;
 	k->arena->span_count++;
-	k->slots += k->span_slots;
+	k->slots += s->public.slots;
 	arena_span_list(s);
 	return STATUS_OK;
 }
@@ -234,7 +248,7 @@ static void slot_pop(struct span *s, struct arena_slot *out)
 	};
 }
 
-enum status arena_take(struct arena_class *k, bool reserve, struct arena_slot *out, bool *cut)
+enum status arena_take(struct arena_class *k, enum arena_from from, struct arena_slot *out, bool *cut)
 {
 	enum status s = STATUS_OK;
 	bool is_new;
@@ -242,7 +256,7 @@ enum status arena_take(struct arena_class *k, bool reserve, struct arena_slot *o
 	pthread_mutex_lock(&k->arena->mutex);
 	is_new = !k->first;
 	if (is_new)
-		s = span_cut(k, reserve);
+		s = span_cut(k, from);
 	if (s == STATUS_OK) {
 		slot_pop(k->first, out);
 		if (cut)

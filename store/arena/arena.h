@@ -148,13 +148,16 @@ void arena_class_usage(struct arena_class *k, struct arena_class_usage *out);
 
 /* ---- slots ---- */
 
+/* From where a new span may be cut: beside the reserve; from the reserve too; and there, where no run of granules is
+ * large enough, since other classes' spans left the reserve in pieces, with as few granules as one slot needs. */
+enum arena_from { ARENA_SPARE, ARENA_RESERVE, ARENA_PIECES };
+
 /* A free slot: the first of a span of the class that has one; of two spans the one that was used before is used up
  * before the other. Else the first slot of a new span: where the class has a claim whose granules are all free, there;
  * else in the smallest run of free granules that is large enough. Its bytes are whatever was there before: of the same
- * tenant, any class. *cut (may be NULL): the span is new. With `reserve` the new span may be cut from the reserve. The
- * caller stamps the span (arena_span_use). MISS: nothing is free, or not all of a new span is. EXHAUSTED: no memory
- * for the span's record. */
-enum status arena_take(struct arena_class *k, bool reserve, struct arena_slot *out, bool *cut);
+ * tenant, any class. *cut (may be NULL): the span is new. The caller stamps the span (arena_span_use). MISS: nothing is
+ * free, or not all of a new span is. EXHAUSTED: no memory for the span's record. */
+enum status arena_take(struct arena_class *k, enum arena_from from, struct arena_slot *out, bool *cut);
 
 /* Whether arena_take without `reserve` would find a slot now. */
 bool arena_can_take(struct arena_class *k);

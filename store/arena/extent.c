@@ -305,7 +305,7 @@ static bool can_take(const struct arena_class *k)
 
 	if (k->first || (k->claim.granules && arena_claim_free(k, &e, &granule)))
 		return true;
-	return arena_run_find(k, false, &e, &granule);
+	return arena_run_find(k, k->span_granules, false, &e, &granule);
 }
 
 bool arena_can_take(struct arena_class *k)

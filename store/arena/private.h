@@ -114,7 +114,8 @@ uint64_t arena_unmade(const struct arena *a);
 uint64_t arena_reserve_of(const struct arena_tenant *t);
 /* Granules that a span of the class could be cut from: the smallest run that is large enough. False: there is none.
  * `reserve`: the tenant's last ones too. */
-bool arena_run_find(const struct arena_class *k, bool reserve, struct arena_extent **extent, uint32_t *granule);
+bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struct arena_extent **extent,
+		    uint32_t *granule);
 /* The granules have no span any more, or have that one. */
 void arena_granules_free(struct arena_extent *e, uint32_t granule, uint32_t n);
 void arena_granules_use(struct arena_extent *e, uint32_t granule, uint32_t n, struct span *s);

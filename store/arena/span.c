@@ -115,10 +115,10 @@ static bool run_in(struct arena_extent *e, uint32_t n, uint32_t *granule, uint32
 	return found;
 }
 
-bool arena_run_find(const struct arena_class *k, bool reserve, struct arena_extent **extent, uint32_t *granule)
+bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struct arena_extent **extent,
+		    uint32_t *granule)
 {
 	const struct arena *a = k->arena;
-	const uint32_t n = k->span_granules;
 	uint32_t length = UINT32_MAX;
 
 	if (k->tenant->free < n || (!reserve && !spares_reserve(k->tenant, n)))

@@ -342,6 +342,38 @@ START_TEST(the_last_granules_are_for_newcomers)
 }
 END_TEST
 
+/* The reserve lies in pieces, each smaller than a newcomer's span: that may be as small as one slot needs. */
+START_TEST(the_reserve_may_lie_in_pieces)
+{
+	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = 64 * MIB, .extent_bytes = 16 * MIB });
+	struct arena_class *k = class_of(a, 44 * KIB), *newcomer = class_of(a, 76 * KIB), *small = class_of(a, 20 * KIB);
+	struct arena_slot slots[2048], s[4];
+
+	/* Spans of 7 of 256 granules leave 4 in each extent. */
+	ck_assert_uint_eq(class_usage_of(k).span_granules, 7);
+	ck_assert_uint_eq(take_all(k, slots, 2048), 4 * 36 * 10);
+	ck_assert_uint_eq(usage_of(a).granules_free, 16);
+	ck_assert_uint_gt(class_usage_of(newcomer).span_granules, 4);
+	ck_assert_int_eq(arena_take(newcomer, ARENA_RESERVE, &s[0], NULL), STATUS_MISS);
+	ck_assert_int_eq(arena_take(newcomer, ARENA_PIECES, &s[0], NULL), STATUS_OK);
+	ck_assert_uint_eq(s[0].span->granules, 2);
+	ck_assert_uint_eq(s[0].span->slots, 1);
+	ck_assert_uint_eq(class_usage_of(newcomer).slots, 1);
+	ck_assert_int_eq(arena_take(small, ARENA_PIECES, &s[1], NULL), STATUS_OK);
+	ck_assert_uint_eq(s[1].span->granules, 1);
+	ck_assert_uint_eq(s[1].span->slots, 3);
+	ck_assert_int_eq(arena_take(small, ARENA_SPARE, &s[2], NULL), STATUS_OK);
+	ck_assert_ptr_eq(s[2].span, s[1].span);
+	ck_assert_uint_eq(s[2].offset, s[1].offset + 20 * KIB);
+	ck_assert_uint_eq(usage_of(a).granules_free, 13);
+	for (int i = 0; i < 3; i++)
+		arena_give(&s[i], NULL);
+	ck_assert_uint_eq(usage_of(a).granules_free, 16);
+	ck_assert_uint_eq(class_usage_of(small).slots + class_usage_of(newcomer).slots, 0);
+	arena_destroy(a);
+}
+END_TEST
+
 /* Of memory of one granule the reserve is all: the first that asks for it has it. */
 START_TEST(the_reserve_of_a_small_arena_can_be_had)
 {
@@ -743,6 +775,7 @@ int main(void)
 	tcase_add_loop_test_raise_signal(tc[0], a_wrong_slot_is_not_given, SIGABRT, 0, 7);
 #endif
 	tcase_add_test(tc[0], the_last_granules_are_for_newcomers);
+	tcase_add_test(tc[0], the_reserve_may_lie_in_pieces);
 	tcase_add_test(tc[0], the_reserve_of_a_small_arena_can_be_had);
 	tcase_set_timeout(tc[1], 100);
 	tcase_add_test(tc[1], pages_come_in_steps_ahead_of_the_cutting);
