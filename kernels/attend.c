@@ -142,7 +142,7 @@ static const uint8_t *finite_codes(struct kv_pass *p, const uint8_t *codes, int6
 	memcpy(copy, codes, p->a->geometry->v_codes);
 	for (uint32_t t = 0; t < ATOM; t++)
 		for (uint32_t k = 0; (at + t < from || at + t >= to) && k < o->bytes; k++)
-			copy[o->at[t][k]] = 0;
+			copy[kv_plane_at(o, t)[k]] = 0;
 	return copy;
 }
 

@@ -31,7 +31,7 @@ static const uint16_t kv_h12[12] = {
 	0x000, 0x475, 0x8e9, 0x1d3, 0x3a5, 0x749, 0xe91, 0xd23, 0xa47, 0x48f, 0x91d, 0x23b,
 };
 
-/* Sign bits (bit 31 or nothing) of the rotation's first d dims. */
+/* Sign bits (bit 31 or nothing) of the rotation's first d dims, rounded up to a multiple of 32. */
 void kv_rotation_flips(uint32_t d, uint32_t *flips);
 
 #endif

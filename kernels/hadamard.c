@@ -49,11 +49,12 @@ int kv_rotation_sign(uint32_t d, uint32_t i)
 
 KV_CLONES void kv_rotation_flips(uint32_t d, uint32_t *flips)
 {
-	for (uint32_t word = 0; word < d / 16; word++) {
-		uint32_t bits = (uint32_t)(negative[word / 4] >> (word % 4 * 16));
+	/* Of 80 and 112 dims 16 more, which are not looked at. */
+	for (uint32_t word = 0; word < (d + 31) / 32; word++) {
+		uint32_t bits = (uint32_t)(negative[word / 2] >> (word % 2 * 32));
 
-		for (uint32_t i = 0; i < 16; i++)
-			flips[16 * word + i] = bits >> i << 31;
+		for (uint32_t i = 0; i < 32; i++)
+			flips[32 * word + i] = bits >> i << 31;
 	}
 }
 

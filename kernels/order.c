@@ -40,7 +40,7 @@ static void fill(struct kv_plane_order *o, unsigned width, enum kv_side side, ui
 				uint32_t at = p[i].byte - base;
 
 				if (byte_of[at] == 0) {
-					o->at[token][known] = (uint16_t)at;
+					o->at[token * o->bytes + known] = (uint16_t)at;
 					byte_of[at] = (uint16_t)++known;
 				}
 				o->dim[byte_of[at] - 1][width == 16 ? 0 : p[i].shift / width] =
@@ -101,7 +101,7 @@ static bool are_words(const struct kv_plane_order *o, unsigned width, enum kv_si
 				first = k;
 				place = t % 2 * 2 + t / 8;
 			}
-			if (o->at[t][k] != o->at[token][first] + place)
+			if (kv_plane_at(o, t)[k] != kv_plane_at(o, token)[first] + place)
 				return false;
 		}
 	return true;
@@ -135,7 +135,7 @@ KV_INLINE void plane_pack(const struct kv_plane_order *o, uint32_t token, unsign
 
 		for (unsigned q = 0; q < 8 / width; q++)
 			byte |= (codes[o->dim[k][q]] >> code_shift & ((1u << width) - 1)) << (q * width);
-		plane[o->at[token][k]] = (uint8_t)byte;
+		plane[kv_plane_at(o, token)[k]] = (uint8_t)byte;
 	}
 }
 
@@ -144,7 +144,7 @@ KV_INLINE void plane_unpack(const struct kv_plane_order *o, uint32_t token, unsi
 			    unsigned code_shift, const uint8_t *plane, uint16_t *restrict codes)
 {
 	for (uint32_t k = 0; k < o->bytes; k++) {
-		unsigned byte = plane[o->at[token][k]];
+		unsigned byte = plane[kv_plane_at(o, token)[k]];
 
 		for (unsigned q = 0; q < 8 / width; q++) {
 			uint16_t *code = &codes[o->dim[k][q]];
@@ -159,8 +159,8 @@ static void raw_pack(const struct kv_plane_order *o, uint32_t token, uint32_t d,
 		     const uint16_t *codes, uint8_t *plane)
 {
 	for (uint32_t i = 0; i < d; i++) {
-		plane[o->at[token][2 * i]] = (uint8_t)codes[i];
-		plane[o->at[token][2 * i + 1]] = (uint8_t)(codes[i] >> 8);
+		plane[kv_plane_at(o, token)[2 * i]] = (uint8_t)codes[i];
+		plane[kv_plane_at(o, token)[2 * i + 1]] = (uint8_t)(codes[i] >> 8);
 	}
 }
 
@@ -168,7 +168,8 @@ static void raw_unpack(const struct kv_plane_order *o, uint32_t token, uint32_t 
 		       const uint8_t *plane, uint16_t *codes)
 {
 	for (uint32_t i = 0; i < d; i++)
-		codes[i] = (uint16_t)(plane[o->at[token][2 * i]] | plane[o->at[token][2 * i + 1]] << 8);
+		codes[i] = (uint16_t)(plane[kv_plane_at(o, token)[2 * i]] | plane[kv_plane_at(o,
+			token)[2 * i + 1]] << 8);
 }
 
 void kv_token_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token,

@@ -21,8 +21,9 @@ struct kv_plane_part {
  * first). */
 struct kv_plane_order {
 	uint32_t bytes;
-	/* offset of byte k of a token in the plane */
-	uint16_t at[KV_ATOM_TOKENS][KV_PLANE_BYTES_MAX];
+	/* [KV_ATOM_TOKENS][bytes] offset of byte k of a token in the plane (kv_plane_at): as close together as they
+	 * can be, for rows as long as the longest would lie in the same lines of a cache */
+	uint16_t at[KV_ATOM_TOKENS * KV_PLANE_BYTES_MAX];
 	/* dim of field q (bits q * width ..) of byte k, of any token */
 	uint16_t dim[KV_PLANE_BYTES_MAX][8];
 	/* the same by parts; none if they cannot say it */
@@ -32,6 +33,12 @@ struct kv_plane_order {
 	 * of 16 bits both bytes of tokens 2t and 2t + 1. Either way at the place of the first. */
 	bool words;
 };
+
+/* Offsets of a token's bytes. */
+static inline const uint16_t *kv_plane_at(const struct kv_plane_order *o, uint32_t token)
+{
+	return o->at + token * o->bytes;
+}
 
 /* width is 1, 2, 4, 8 or 16; d a legal head dim. */
 const struct kv_plane_order *kv_plane_order(unsigned width, enum kv_side side, uint32_t d);

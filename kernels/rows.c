@@ -118,18 +118,18 @@ static void bytes_put(const struct kv_plane_order *o, enum kv_side side, uint32_
 	if (side == KV_SIDE_K)
 		for (uint32_t t = 0; t < n; t++) {
 			memcpy(words, bytes + t * size, size);
-			scatter(size / 4, o->at[first + t], 4, words, plane);
+			scatter(size / 4, kv_plane_at(o, first + t), 4, words, plane);
 		}
 	else if (n == TOKENS)
 		for (uint32_t t = 0; t < TOKENS / 2; t += 2) {
 			interleave4(size, bytes + t * size, bytes + (t + 8) * size, bytes + (t + 1) * size,
 				    bytes + (t + 9) * size, words);
-			scatter(size, o->at[t], 1, words, plane);
+			scatter(size, kv_plane_at(o, t), 1, words, plane);
 		}
 	else
 		for (uint32_t t = 0; t < n; t++)
 			for (uint32_t k = 0; k < size; k++)
-				plane[o->at[first + t][k]] = bytes[t * size + k];
+				plane[kv_plane_at(o, first + t)[k]] = bytes[t * size + k];
 }
 
 static void bytes_get(const struct kv_plane_order *o, enum kv_side side, uint32_t first, uint32_t n,
@@ -139,19 +139,19 @@ static void bytes_get(const struct kv_plane_order *o, enum kv_side side, uint32_
 
 	if (side == KV_SIDE_K)
 		for (uint32_t t = 0; t < n; t++) {
-			gather(size / 4, o->at[first + t], 4, plane, words);
+			gather(size / 4, kv_plane_at(o, first + t), 4, plane, words);
 			memcpy(bytes + t * size, words, size);
 		}
 	else if (n == TOKENS)
 		for (uint32_t t = 0; t < TOKENS / 2; t += 2) {
-			gather(size, o->at[t], 1, plane, words);
+			gather(size, kv_plane_at(o, t), 1, plane, words);
 			part4(size, words, bytes + t * size, bytes + (t + 8) * size, bytes + (t + 1) * size,
 			      bytes + (t + 9) * size);
 		}
 	else
 		for (uint32_t t = 0; t < n; t++)
 			for (uint32_t k = 0; k < size; k++)
-				bytes[t * size + k] = plane[o->at[first + t][k]];
+				bytes[t * size + k] = plane[kv_plane_at(o, first + t)[k]];
 }
 
 static void halves_put(const struct kv_plane_order *o, enum kv_side side, uint32_t d, uint32_t first, uint32_t n,
@@ -162,12 +162,12 @@ static void halves_put(const struct kv_plane_order *o, enum kv_side side, uint32
 	if (side == KV_SIDE_V && n == TOKENS) {
 		for (uint32_t t = 0; t < TOKENS; t += 2) {
 			interleave2(d, rows + t * d, rows + (t + 1) * d, words);
-			scatter(d, o->at[t], 2, words, plane);
+			scatter(d, kv_plane_at(o, t), 2, words, plane);
 		}
 		return;
 	}
 	for (uint32_t t = 0; t < n; t++) {
-		const uint16_t *at = o->at[first + t], *row = rows + t * d;
+		const uint16_t *at = kv_plane_at(o, first + t), *row = rows + t * d;
 
 		if (side == KV_SIDE_K) {
 			memcpy(words, row, d * sizeof(*row));
@@ -186,13 +186,13 @@ static void halves_get(const struct kv_plane_order *o, enum kv_side side, uint32
 
 	if (side == KV_SIDE_V && n == TOKENS) {
 		for (uint32_t t = 0; t < TOKENS; t += 2) {
-			gather(d, o->at[t], 2, plane, words);
+			gather(d, kv_plane_at(o, t), 2, plane, words);
 			part2(d, words, rows + t * d, rows + (t + 1) * d);
 		}
 		return;
 	}
 	for (uint32_t t = 0; t < n; t++) {
-		const uint16_t *at = o->at[first + t];
+		const uint16_t *at = kv_plane_at(o, first + t);
 		uint16_t *row = rows + t * d;
 
 		if (side == KV_SIDE_K) {

@@ -547,8 +547,9 @@ END_TEST
 /* Token by token, in any order and with gaps between vectors, gives the bytes of all at once. */
 START_TEST(growing_block)
 {
+	enum { GAPPED = DIM_MAX + 4 };
 	static uint8_t whole[BLOCK_MAX], grown[BLOCK_MAX];
-	static float x[TOKENS * 260];
+	static float x[TOKENS * GAPPED];
 
 	for (int c = 0; c < 2 * DIMS; c++) {
 		enum kv_side side = (enum kv_side)(c % 2);
@@ -559,12 +560,12 @@ START_TEST(growing_block)
 		layout_of(format_number(_i), d, &l, &g);
 		memset(whole, 0, sizeof(whole));
 		memset(grown, 0, sizeof(grown));
-		gaussians(TOKENS * 260, x);
-		kv_encode(&l, &g, whole, 1, 1, side, 0, TOKENS, x, KV_DTYPE_F32, 260);
+		gaussians(TOKENS * GAPPED, x);
+		kv_encode(&l, &g, whole, 1, 1, side, 0, TOKENS, x, KV_DTYPE_F32, GAPPED);
 		for (uint32_t n = 0; n < TOKENS; n++) {
 			uint32_t token = n * 7 % TOKENS;
 
-			kv_encode(&l, &g, grown, 1, 1, side, token, 1, x + token * 260, KV_DTYPE_F32, 1);
+			kv_encode(&l, &g, grown, 1, 1, side, token, 1, x + token * GAPPED, KV_DTYPE_F32, 1);
 		}
 		ck_assert_mem_eq(whole, grown, g.block_bytes);
 	}

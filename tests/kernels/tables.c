@@ -21,7 +21,7 @@ static void *use_planes(void *arg)
 			const struct kv_plane_order *o = kv_plane_order(width, KV_SIDE_K, dims[i]);
 
 			for (uint32_t k = 0; k < o->bytes; k++)
-				*sum += o->at[3][k] * (k + 1) + o->dim[k][0];
+				*sum += kv_plane_at(o, 3)[k] * (k + 1) + o->dim[k][0];
 		}
 	return NULL;
 }
