@@ -1,5 +1,6 @@
 /* What the policies are told of requests, and what they refuse; what left, and was asked for again. */
 #include "daemon/advice/mailbox.h"
+#include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
@@ -499,10 +500,61 @@ START_TEST(a_full_mailbox_refuses)
 }
 END_TEST
 
+static struct {
+	struct policy_request last;
+	uint64_t ids[64];
+	uint32_t requests;
+} told;
+
+static void hear_request(struct policy *p, const struct policy_request *q)
+{
+	(void)p;
+	told.last = *q;
+	memcpy(told.ids, q->ids, q->count * sizeof(told.ids[0]));
+	told.requests++;
+}
+
+/* The class's policy hears once of a request, of the blocks of all layouts that are in it, in the order of the chain: told once a layout, it would
+ * take the second for a return that nobody waited for. */
+START_TEST(layouts_of_one_class_are_one_request)
+{
+	enum { KEYS = 4 };
+	struct cache_options o = rig_options(64);
+	struct policy_ops ops;
+	struct rig r;
+
+	o.policy = "graph";
+	rig_open(&r, &o, 2);
+	memset(&told, 0, sizeof(told));
+	cache_lock(r.c);
+	ops = *r.c->policy;
+	ops.request = hear_request;
+	r.c->policy = &ops;
+	cache_unlock(r.c);
+	ck_assert_uint_eq(rig_put(&r, 0, KEYS), KEYS);
+	ck_assert_uint_eq(rig_prefix(&r, 0, KEYS), KEYS);
+	rig_tick(r.c, r.now += 50000);
+	ck_assert_uint_eq(told.requests, 1);
+	ck_assert_uint_eq(told.last.count, 2 * KEYS);
+	ck_assert_uint_eq(told.last.tokens, KEYS * RIG_TOKENS);
+	ck_assert_uint_eq(told.last.block_tokens, RIG_TOKENS / 2); /* of a block's place in the list */
+	for (uint32_t i = 0; i < 2 * KEYS; i++) {
+		const struct block *b;
+
+		cache_lock(r.c);
+		b = by_id_find(r.c, told.ids[i]);
+		cache_unlock(r.c);
+		ck_assert_ptr_nonnull(b);
+		ck_assert_ptr_eq(b->pool, r.c->pools[i % 2]);
+	}
+	rig_close(&r);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
-		a_request_is_told_once, ids_are_those_of_the_blocks, reports_are_hints, what_engines_say_of_turns_goes_on,
+		a_request_is_told_once, layouts_of_one_class_are_one_request, ids_are_those_of_the_blocks, reports_are_hints, what_engines_say_of_turns_goes_on,
 		refused_blocks_go_first, refused_blocks_go_first_to_disk, a_lease_with_the_commit_is_no_use, a_disk_may_refuse_too, what_is_asked_for_again_is_regretted,
 		what_is_put_late_is_of_its_request,
 		letters_arrive_whole_or_are_counted, a_full_mailbox_refuses,
