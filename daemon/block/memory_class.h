@@ -12,10 +12,9 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
+#include "store/arena/arena.h"
 #include "store/status.h"
 
-struct arena_class;
-struct arena_span;
 struct block;
 struct cache;
 struct policy;
