@@ -178,7 +178,7 @@ void span_used(struct span_map *s, uint64_t now_us)
 
 /* ---- slots ---- */
 
-enum status memory_slot_take(struct cache *c, struct memory_class *k, enum arena_from from, struct memory_slot *out)
+static enum status take_from(struct cache *c, struct memory_class *k, enum arena_from from, struct memory_slot *out)
 {
 	struct arena_slot slot;
 	struct span_map *s;
@@ -195,6 +195,16 @@ enum status memory_slot_take(struct cache *c, struct memory_class *k, enum arena
 	span_used(s, c->now_us);
 	*out = (struct memory_slot){ .shelf = s, .index = slot.index, .at = slot.at, .generation = slot.generation };
 	return STATUS_OK;
+}
+
+enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out)
+{
+	return take_from(c, k, reserve ? ARENA_RESERVE : ARENA_SPARE, out);
+}
+
+enum status memory_slot_take_piece(struct cache *c, struct memory_class *k, struct memory_slot *out)
+{
+	return take_from(c, k, ARENA_PIECES, out);
 }
 
 void memory_slot_give(const struct memory_slot *m)

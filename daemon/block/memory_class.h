@@ -99,12 +99,14 @@ struct memory_class_sums memory_class_sums(const struct memory_class *k);
 
 struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id);
 
-/* A free slot of the class, taken and held, from a span that it has or from a new one; `from`: where that may be cut,
- * of which the reserve is for classes with nothing. EXHAUSTED: nothing is free, or no memory. */
-enum status memory_slot_take(struct cache *c, struct memory_class *k, enum arena_from from, struct memory_slot *out);
+/* A free slot of the class, taken and held, from a span that it has or from a new one; `reserve`: one that may be cut
+ * from what is kept for classes with nothing. EXHAUSTED: nothing is free, or no memory. */
+enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out);
+/* The same of the reserve where that lies in pieces: of a span as small as one slot needs. */
+enum status memory_slot_take_piece(struct cache *c, struct memory_class *k, struct memory_slot *out);
 /* Gives it back; with the last slot of a span the span ends. The caller has counted it as held no more. */
 void memory_slot_give(const struct memory_slot *s);
-/* Whether memory_slot_take would find one, beside the reserve. */
+/* Whether memory_slot_take would find one, without `reserve`. */
 bool memory_class_has_room(const struct memory_class *k);
 
 /* Slots of the span that emptying it would not free: n more, or less. */

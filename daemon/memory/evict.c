@@ -264,10 +264,10 @@ bool room_much_colder(const struct cache *c, const struct policy_node *other, co
 /* For a class that has nothing to give up itself. */
 static enum status take_newcomer(struct cache *c, struct memory_class *k, bool waits, struct memory_slot *out)
 {
-	if (!memory_slot_take(c, k, ARENA_RESERVE, out))
+	if (!memory_slot_take(c, k, true, out))
 		return STATUS_OK;
 	if (!trade_begin(c, k, NULL)) /* each span has something that is held */
-		return memory_slot_take(c, k, ARENA_PIECES, out);
+		return memory_slot_take_piece(c, k, out);
 	if (waits)
 		c->grow = k;
 	return STATUS_EXHAUSTED;
@@ -279,7 +279,7 @@ static enum status take(struct cache *c, struct memory_class *k, struct block *(
 {
 	struct block *b;
 
-	if (!memory_slot_take(c, k, ARENA_SPARE, out))
+	if (!memory_slot_take(c, k, false, out))
 		return STATUS_OK;
 	if (k->grow_refused != c->room_epoch) {
 		c->grow = k;
@@ -288,7 +288,7 @@ static enum status take(struct cache *c, struct memory_class *k, struct block *(
 	for (int tries = 0; tries < TRIES && (b = next(c, k)); tries++) {
 		trade_look(c, k, b);
 		room_evict(c, b, COUNTER_EVICTED_FULL);
-		if (!memory_slot_take(c, k, ARENA_SPARE, out))
+		if (!memory_slot_take(c, k, false, out))
 			return STATUS_OK;
 	}
 	return k->evictable ? STATUS_EXHAUSTED : take_newcomer(c, k, waits, out);
