@@ -93,7 +93,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	memset(v, 0, sizeof(*v));
 	devices_set(v, o);
 	c.host_bytes = rig_host_bytes(o->host_slots, VR_SLOT_BYTES);
-	c.extent_bytes = (o->host_slots + 7) / 8 * VR_SLOT_BYTES;
+	c.extent_bytes = (o->host_slots < 56 ? (o->host_slots + 7) / 8 : 7) * VR_SLOT_BYTES; /* on a GPU SIM_GRANULARITY */
 	c.policy = o->policy ? o->policy : "lru";
 	c.recompute_growth = o->recompute_growth;
 	c.device_ops = o->ops ? o->ops : terrace_device_ops();
