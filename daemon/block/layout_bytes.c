@@ -25,7 +25,7 @@ void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
 {
 	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
 				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
-				    l->codebook_version, l->layout_version };
+				    l->codebook_version, l->layout_version, l->int4_rounding };
 	uint8_t *at = put32(out, LAYOUT_FORM);
 
 	memset(at, 0, LAYOUT_BYTES - 4);
@@ -37,7 +37,7 @@ void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
 
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 {
-	uint32_t form, k_format, v_format;
+	uint32_t form, k_format, v_format, rounding;
 	const uint8_t *at;
 
 	if (n != LAYOUT_BYTES)
@@ -50,11 +50,12 @@ bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 	at += KV_FINGERPRINT_BYTES;
 	uint32_t *const fields[] = { &out->first_layer, &out->layers, &out->first_head, &out->heads, &out->total_heads,
 				     &out->head_dim_k, &out->head_dim_v, &out->block_tokens, &k_format, &v_format,
-				     &out->window, &out->rotation_version, &out->codebook_version, &out->layout_version };
+				     &out->window, &out->rotation_version, &out->codebook_version, &out->layout_version, &rounding };
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		at = get32(at, fields[i]);
 	out->k_format = (enum kv_format)k_format;
 	out->v_format = (enum kv_format)v_format;
+	out->int4_rounding = (enum kv_rounding)rounding; /* 0 in records of the first version */
 	return !kv_layout_problem(out);
 }

@@ -1,0 +1,80 @@
+/* Layouts as bytes: every field comes back, and records of the first version, which end in zeroes, are read as they were. */
+#include "daemon/block/layout_bytes.h"
+
+#include "kernels/format.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct kv_layout some(void)
+{
+	return (struct kv_layout){
+		.fingerprint = "a model's", .first_layer = 1, .layers = 2, .first_head = 3, .heads = 4, .total_heads = 8,
+		.head_dim_k = 128, .head_dim_v = 64, .block_tokens = 16, .k_format = KV_INT4_PTH, .v_format = KV_TQ4,
+		.window = 512, .rotation_version = 1, .codebook_version = 1, .layout_version = 1,
+		.int4_rounding = KV_ROUND_BF16,
+	};
+}
+
+START_TEST(every_field_comes_back)
+{
+	const struct kv_layout in = some();
+	uint8_t bytes[LAYOUT_BYTES];
+	struct kv_layout out;
+
+	ck_assert_ptr_null(kv_layout_problem(&in));
+	layout_pack(&in, bytes);
+	ck_assert(layout_unpack(bytes, sizeof(bytes), &out));
+	ck_assert_mem_eq(&in, &out, sizeof(in));
+	ck_assert_uint_eq(kv_layout_id(&in), kv_layout_id(&out));
+}
+END_TEST
+
+START_TEST(a_record_of_the_first_version_rounds_to_fp16)
+{
+	struct kv_layout in = some(), out;
+	uint8_t bytes[LAYOUT_BYTES];
+
+	in.int4_rounding = KV_ROUND_F16;
+	layout_pack(&in, bytes);
+	for (int i = 92; i < LAYOUT_BYTES; i++)
+		ck_assert_uint_eq(bytes[i], 0);
+	ck_assert(layout_unpack(bytes, sizeof(bytes), &out));
+	ck_assert_int_eq(out.int4_rounding, KV_ROUND_F16);
+}
+END_TEST
+
+START_TEST(what_is_no_layout_is_refused)
+{
+	const struct kv_layout in = some();
+	uint8_t bytes[LAYOUT_BYTES];
+	struct kv_layout out;
+
+	layout_pack(&in, bytes);
+	ck_assert(!layout_unpack(bytes, sizeof(bytes) - 1, &out));
+	bytes[LAYOUT_BYTES - 4] = 7; /* no rounding */
+	ck_assert(!layout_unpack(bytes, sizeof(bytes), &out));
+	layout_pack(&in, bytes);
+	bytes[0] = 9; /* no form */
+	ck_assert(!layout_unpack(bytes, sizeof(bytes), &out));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("layout_bytes");
+	TCase *t = tcase_create("layout_bytes");
+	SRunner *r;
+	int failed;
+
+	tcase_add_test(t, every_field_comes_back);
+	tcase_add_test(t, a_record_of_the_first_version_rounds_to_fp16);
+	tcase_add_test(t, what_is_no_layout_is_refused);
+	suite_add_tcase(suite, t);
+	r = srunner_create(suite);
+	srunner_run_all(r, CK_ENV);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
