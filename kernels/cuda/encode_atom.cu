@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(32 * encode_shape<FORMAT>::WARPS, 1)
 	}
 }
 
-template <int FORMAT, bool BF16 = false> bool launch(const codec_work &w)
+template <int FORMAT, bool BF16 = false> bool launch_atoms(const codec_work &w)
 {
 	using shape = encode_shape<FORMAT>;
 	const atom_launch l = atom_launch_of<HEADS>(w);
@@ -273,13 +273,13 @@ bool encode_atoms(enum kv_format f, const codec_work &w)
 {
 	switch (f) {
 	case KV_INT4_PTH:
-		return w.args.rounding == KV_ROUND_BF16 ? launch<KV_INT4_PTH, true>(w) : launch<KV_INT4_PTH>(w);
+		return w.args.rounding == KV_ROUND_BF16 ? launch_atoms<KV_INT4_PTH, true>(w) : launch_atoms<KV_INT4_PTH>(w);
 	case KV_TQ4:
-		return launch<KV_TQ4>(w);
+		return launch_atoms<KV_TQ4>(w);
 	case KV_TQ3:
-		return launch<KV_TQ3>(w);
+		return launch_atoms<KV_TQ3>(w);
 	case KV_TQ2:
-		return launch<KV_TQ2>(w);
+		return launch_atoms<KV_TQ2>(w);
 	default:
 		return false;
 	}
