@@ -285,6 +285,7 @@ class Sandbox(unittest.TestCase):
             at = lease.places.offset[0] + 4096
             self.assertEqual(extent[at:at + len(data)], data)
         os.close(lent)
+        attached.send(struct.pack("=IHHII", 0x46445254, 3, 5, 0xffffffff, 0))  # UNMAPPED, of all: the process lives on
         self.assertEqual(scrape(port_of(d))["terrace_leases"][1][frozenset()], 1)
         attached.close()
         wait_for(lambda: scrape(port_of(d))["terrace_leases"][1][frozenset()] == 0, CALL_S, "the engine's end is seen")
