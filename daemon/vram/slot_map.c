@@ -102,14 +102,32 @@ static struct vram_span *span_make(struct vram_class *k, struct arena_span *plac
 	return s;
 }
 
-/* The span is no more; its place is not looked at. */
-static void span_free(struct vram_span *s, uint32_t slots)
+/* The span is no more; its place is not looked at. Of a lost GPU its record stays: copies that are under way look at
+ * their slots, without the lock too, and the sweep waits for none of them. */
+static void span_end(struct vram_span *s, uint32_t slots)
 {
-	*(s->prev ? &s->prev->next : &s->class->spans) = s->next;
+	struct vram_class *k = s->class;
+
+	*(s->prev ? &s->prev->next : &k->spans) = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
-	s->class->slots -= slots;
-	free(s);
+	k->slots -= slots;
+	if (k->gpu->lost) {
+		s->next = k->ended;
+		k->ended = s;
+	} else {
+		free(s);
+	}
+}
+
+static void spans_free(struct vram_span *s)
+{
+	while (s) {
+		struct vram_span *next = s->next;
+
+		free(s);
+		s = next;
+	}
 }
 
 void vram_classes_free(struct cache *c, struct gpu *g)
@@ -119,8 +137,8 @@ void vram_classes_free(struct cache *c, struct gpu *g)
 	while (g->classes) {
 		struct vram_class *k = g->classes;
 
-		while (k->spans)
-			span_free(k->spans, k->spans->place->slots);
+		spans_free(k->spans);
+		spans_free(k->ended);
 		g->classes = k->next;
 		c->policy->destroy(k->policy);
 		free(k);
@@ -358,7 +376,7 @@ static void slot_free(struct vram_slot *s)
 	s->state = VRAM_FREE;
 	s->block = NULL;
 	if (arena_give(&slot, NULL))
-		span_free(span, slots);
+		span_end(span, slots);
 	g->freed = true;
 	if (g->waiting)
 		vram_keeper_wake(g);

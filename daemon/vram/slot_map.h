@@ -69,6 +69,7 @@ struct vram_class {
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
 	struct vram_span *spans;
+	struct vram_span *ended;       /* records of spans that ended when the GPU was lost: span_end() */
 	uint64_t slots;                /* of these */
 	uint64_t taken;                /* of these slots */
 	uint64_t blocks;               /* ready copies */

@@ -20,16 +20,27 @@ static void nothing(void *arg)
 	(void)arg;
 }
 
+/* Writes that the flush waits for. */
+static uint32_t waits_for(struct vram_rig *v, const struct cache_wait *w)
+{
+	uint32_t n;
+
+	cache_lock(v->r.c);
+	n = w->outstanding;
+	cache_unlock(v->r.c);
+	return n;
+}
+
 /* Goes on with the flush until it waits for some writes, and has more blocks to write: slabs are made one at a time. */
 static void flush_begins(struct vram_rig *v, struct cache_wait *w)
 {
-	for (int i = 0; !w->outstanding; i++) {
+	for (int i = 0; !waits_for(v, w); i++) {
 		ck_assert_int_lt(i, 10000);
 		ck_assert_int_eq(cache_flush(v->r.c, v->r.s.id, NULL, v->r.now, w, NULL, &v->r.why), STATUS_BUSY);
-		if (!w->outstanding)
+		if (!waits_for(v, w))
 			rig_tick(v->r.c, v->r.now);
 	}
-	ck_assert_uint_lt(w->outstanding, BLOCKS / 2);
+	ck_assert_uint_lt(waits_for(v, w), BLOCKS / 2);
 }
 
 static enum status flush_ends(struct vram_rig *v, struct cache_wait *w)
