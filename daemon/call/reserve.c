@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPU_WAITS_MAX = 100 }; /* for room on a GPU, without any progress: two seconds */
+enum { GPU_WAIT_US = 2 * 1000 * 1000 }; /* for room on a GPU, without any progress */
 
 /* ---- claims ---- */
 
@@ -143,7 +143,8 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
 {
 	enum status status = STATUS_OK;
-	uint32_t waits = 0, done = 0, vain = 0;
+	uint64_t since_us = 0; /* it has waited for a GPU, without progress; 0: it does not wait */
+	uint32_t done = 0, vain = 0;
 
 	while (v->done < v->keys->count && !status) {
 		struct memory_class *grow;
@@ -162,10 +163,10 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 		vain = done == v->done ? vain : 0;
 		if (grow && may_grow)
 			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX * v->layouts); /* of a key each may need some */
-		waits = done == v->done ? waits : 0;
+		since_us = busy && (!since_us || done != v->done) ? vram_clock_us() : busy ? since_us : 0;
 		done = v->done;
-		v->exhausted |= busy && waits == GPU_WAITS_MAX;
-		if (busy && may_grow && waits++ < GPU_WAITS_MAX)
+		v->exhausted |= busy && vram_clock_us() - since_us > GPU_WAIT_US;
+		if (busy && may_grow && !v->exhausted)
 			vram_room_wait(c);
 	}
 	return status;

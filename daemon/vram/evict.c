@@ -155,7 +155,7 @@ static bool cannot_grow(const struct cache *c, struct vram_class *k)
 {
 	struct arena *a = k->gpu->arena;
 
-	if (k->wanted)
+	if (k->wanted || k->gpu->making)
 		return false;
 	if (k->grow_refused != c->room_epoch && arena_unused(a) < arena_granule_bytes(a))
 		k->grow_refused = c->room_epoch;
@@ -446,6 +446,7 @@ void vram_grow_ahead(struct cache *c, struct gpu *g)
 		g->ahead_refused = c->room_epoch;
 	if (!s && growth.made)
 		observe_extent_added(c);
+	pthread_cond_broadcast(&c->vram->room);
 	cache_unlock(c);
 }
 

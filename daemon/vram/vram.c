@@ -193,14 +193,18 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	struct vram_class *k = class_wanting(g);
 
 	if (k) {
+		g->making = true;
 		driver_enter(c);
 		vram_room_grow(c, k);
 		driver_leave(c);
+		g->making = false;
 		vram_feed(c, g);
 	} else if (g->grow_ahead && !g->lost) {
+		g->making = true;
 		driver_enter(c);
 		vram_grow_ahead(c, g);
 		driver_leave(c);
+		g->making = false;
 	} else if (host) {
 		struct memory_class *memory = host->block->pool->class;
 
