@@ -43,6 +43,8 @@ struct model {
 	bool losing;
 	bool spoiling;
 	bool mixed;
+	bool loses;                    /* a GPU is being lost, or was: this one */
+	int32_t loses_gpu;
 	struct vram_rig other;         /* mixed: the other session */
 	uint64_t reread;               /* of its blocks, that were found on GPUs and right */
 	struct cache_leased wrong;     /* of a copy in memory that was found to be so; lease 0: none */
@@ -312,7 +314,7 @@ static void another(struct model *m)
 	const uint64_t first = OTHER_KEY + rand() % KEYS;
 	const int32_t gpu = rand() % GPUS;
 
-	if (!m->mixed || lost(m, gpu))
+	if (!m->mixed || (m->loses && gpu == m->loses_gpu)) /* the daemon may come to know it in the middle of a put */
 		return;
 	if (rand() % 2)
 		m->v.r.now += 20 * 1000 * 1000;
@@ -488,8 +490,11 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 		vr_join(&m->other, &m->v, VR_SMALL + 7, "other");
 	for (int i = 0; i < RIG_ROUNDS(STEPS); i++) {
 		step(m);
-		if (lose && i == RIG_ROUNDS(STEPS) * 2 / 3)
+		if (lose && i == RIG_ROUNDS(STEPS) * 2 / 3) {
+			m->loses = true;
+			m->loses_gpu = (int32_t)(seed % GPUS);
 			vr_lose(&m->v, seed % GPUS);
+		}
 		if (i % 100 == 0) {
 			if (i % 200 == 0)
 				hold_both(m);
