@@ -314,7 +314,7 @@ static void another(struct model *m)
 	const uint64_t first = OTHER_KEY + rand() % KEYS;
 	const int32_t gpu = rand() % GPUS;
 
-	if (!m->mixed || (m->loses && gpu == m->loses_gpu)) /* the daemon may come to know it in the middle of a put */
+	if (!m->mixed || (m->loses && gpu == m->loses_gpu)) /* the daemon may come to know it in a put */
 		return;
 	if (rand() % 2)
 		m->v.r.now += 20 * 1000 * 1000;
