@@ -64,7 +64,7 @@ struct gpu {
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
-	bool making;                   /* the keeper makes an extent just now: its bytes are taken, its slots are not there yet */
+	bool making;                   /* the keeper makes an extent: its bytes are taken, no slot is there yet */
 	bool grow_ahead;               /* the keeper is to see that free memory is there ahead of need */
 	uint64_t ahead_refused;        /* room_epoch at which none was to be had */
 	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */

@@ -273,7 +273,8 @@ bool encode_atoms(enum kv_format f, const codec_work &w)
 {
 	switch (f) {
 	case KV_INT4_PTH:
-		return w.args.rounding == KV_ROUND_BF16 ? launch_atoms<KV_INT4_PTH, true>(w) : launch_atoms<KV_INT4_PTH>(w);
+		return w.args.rounding == KV_ROUND_BF16 ? launch_atoms<KV_INT4_PTH, true>(w)
+							: launch_atoms<KV_INT4_PTH>(w);
 	case KV_TQ4:
 		return launch_atoms<KV_TQ4>(w);
 	case KV_TQ3:
