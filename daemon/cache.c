@@ -163,10 +163,11 @@ static enum status create_parts(struct cache *c, const char **why)
 		s = vram_create(c, why);
 	if (!s && c->vram)
 		s = vram_start(c, why);
+	/* The first extent, before a disk that may hang is read; what cannot be had now is asked for again later. */
+	if (!s)
+		room_ahead(c);
 	if (!s && c->tier)
 		s = tier_start(c, why);
-	if (!s)
-		room_ahead(c); /* the first extent; what cannot be had now is asked for again when it is needed */
 	if (!s)
 		s = advisor_start(c, why);
 	return s;
