@@ -14,7 +14,7 @@ struct cache;
 struct quota_holder;
 
 /* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.
- * EXHAUSTED also: GPU memory, and nobody watches the attachment's process. */
+ * EXHAUSTED also: GPU memory, and the attachment's process is not watched. */
 #define CACHE_EXTENT_BOARD 0xfffffffeu
 
 /* ---- administration ---- */

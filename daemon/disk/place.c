@@ -111,7 +111,7 @@ static bool is_asked(const struct spot_search *s, const struct unit *u)
 	return !u->failed && !(s->tried & 1u << u->number);
 }
 
-/* A quarter of the depth is for spills that somebody waits for. */
+/* A quarter of the depth is for spills that a call waits for. */
 static bool has_depth(const struct cache *c, const struct spot_search *s, const struct unit *u)
 {
 	return s->priority != RING_IDLE || 4 * u->spilling < 3 * c->options.disk_depth;

@@ -15,10 +15,10 @@ struct vram_class;
 struct vram_pool;
 struct vram_slot;
 
-/* Who wants a slot: somebody who waits for it, and rather waits for copies that are coming, and may go when they have
- * come, than be refused; the same, who rather waits for what is being written to a disk, too, than that something goes
- * that is nowhere else; somebody who can do without; and the same, where nothing that is nowhere else is to go for it,
- * neither here nor in memory. */
+/* How much a slot is wanted for. NEED_NOW: a call waits for it; before it is refused it waits for copies that are
+ * coming, which may leave when they have come. NEED_SOON: it waits for writes to a disk, too, before a block that is
+ * nowhere else is given up. The others can do without: NEED_AHEAD, and NEED_SPARE, for which no block that is nowhere
+ * else is given up, neither here nor in memory. */
 enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */

@@ -165,6 +165,12 @@ class Scribble(unittest.TestCase):
             self.assertIn("found_by=get", d.log())
             self.assertNotIn(key(0).hex(), d.log())  # keys are for the level debug
 
+    def again(self, d):
+        """It is killed and started; what its disk has is served once the catalog has been read."""
+        d.kill()
+        d.start()
+        wait_for(lambda: d.stats()["terrace_restored"] == 1, CALL_S, "the disk is taken up")
+
     def test_flush_then_crash(self):
         with self.with_disk() as d:
             engine, session = self.engine(d, 10), d.open(LAYOUT).session
@@ -172,8 +178,7 @@ class Scribble(unittest.TestCase):
                 self.order(engine, what, n)
             self.assertEqual(self.flush(d, session, 10), [pb.MISS] * 5 + [pb.OK] * 5)
             self.assertEqual(d.stats()["terrace_memory_corrupt_blocks_total{found=spill}"], 5)
-            d.kill()
-            d.start()
+            self.again(d)
             self.assertEqual(self.got(d, d.open(LAYOUT).session, list(range(10))), [False] * 5 + [True] * 5)
 
     def test_after_the_flush(self):
@@ -186,8 +191,7 @@ class Scribble(unittest.TestCase):
                 self.order(engine, what, n + 5)
             self.assertEqual(self.got(d, session, list(range(5))), [True] * 5)
             self.assertEqual(self.flush(d, session, 10), [pb.OK] * 10)
-            d.kill()
-            d.start()
+            self.again(d)
             self.assertEqual(self.got(d, d.open(LAYOUT).session, list(range(10))), [True] * 10)
 
     def test_all_the_while(self):
@@ -201,8 +205,7 @@ class Scribble(unittest.TestCase):
                 self.assertEqual(there[8:], [True] * 8)
             acknowledged = [n for n, s in enumerate(self.flush(d, session, 24)) if s == pb.OK]
             self.assertTrue(set(range(8, 24)) <= set(acknowledged))
-            d.kill()
-            d.start()
+            self.again(d)
             after = self.got(d, d.open(LAYOUT).session, list(range(24)))
             self.assertEqual([n for n in acknowledged if not after[n] and n >= 8], [])
 

@@ -328,7 +328,7 @@ START_TEST(a_slot_is_writable_while_it_is_reserved)
 }
 END_TEST
 
-/* The last page of a slot and the first of what nobody has reserved. */
+/* The last page of a slot and the first behind it, which is not reserved. */
 START_TEST(what_is_not_reserved_is_not_writable)
 {
 	struct terrace_reservation *r = reserve(0, 1);

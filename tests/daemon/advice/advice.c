@@ -515,7 +515,7 @@ static void hear_request(struct policy *p, const struct policy_request *q)
 }
 
 /* The class's policy hears once of a request, of the blocks of all layouts that are in it, in the order of the chain: told once a layout, it would
- * take the second for a return that nobody waited for. */
+ * take the second for a return that was not waited for. */
 START_TEST(layouts_of_one_class_are_one_request)
 {
 	enum { KEYS = 4 };

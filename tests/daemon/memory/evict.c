@@ -213,7 +213,7 @@ START_TEST(the_colder_of_two_classes_gives)
 }
 END_TEST
 
-/* Memory that holds nothing is nobody's. */
+/* Memory without a taken slot belongs to no class. */
 START_TEST(what_is_free_needs_no_trade)
 {
 	const struct cache_options o = options_of_spans(16);
