@@ -79,8 +79,10 @@ static enum disk_room room_of(const struct cache *c, const struct disk_class *k,
 	return room == DISK_ROOM_SLAB && (!grow || slab_in_vain(c, k)) ? DISK_ROOM_NONE : room;
 }
 
-static void slab_want(struct cache *c, struct disk_class *k)
+/* needed: now, not ahead of that. */
+static void slab_want(struct cache *c, struct disk_class *k, bool needed)
 {
+	k->needed |= needed;
 	if (!k->wanted) {
 		k->wanted = true;
 		k->wanted_us = c->now_us;
@@ -137,13 +139,13 @@ static enum status find_room(struct cache *c, const struct spot_search *s, struc
 			continue;
 		room = room_of(c, k, s->grow, &free_slots);
 		if (room == DISK_ROOM_SLOT && s->grow && few_left(c, k, free_slots))
-			slab_want(c, k);
+			slab_want(c, k, false);
 		if (room == DISK_ROOM_SLOT && has_depth(c, s, u) && !take_free(c, k, out))
 			return STATUS_OK;
 		if (room == DISK_ROOM_SLOT && !has_depth(c, s, u))
 			worst = worst == STATUS_MISS ? worst : STATUS_BUSY;
 		if (room == DISK_ROOM_SLAB) {
-			slab_want(c, k);
+			slab_want(c, k, true);
 			worst = STATUS_MISS;
 		}
 	}
@@ -346,7 +348,7 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 			return STATUS_OK;
 		}
 		if (!own && s->grow && !slab_in_vain(c, wants)) {
-			slab_want(c, wants);
+			slab_want(c, wants, true);
 			return STATUS_MISS;
 		}
 	}
@@ -401,7 +403,7 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 		return STATUS_BUSY;
 	/* Another class may have a slab that has been idle for longer: the chores look, once a second. */
 	if (s->grow && !slab_in_vain(c, wants)) {
-		slab_want(c, wants);
+		slab_want(c, wants, true);
 		if (!coldest)
 			return STATUS_MISS;
 	}
@@ -436,10 +438,10 @@ static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, 
 	const struct policy_node *n;
 	uint64_t free_slots;
 
-	if (!k || !k->full || c->now_us - k->full_us > FULL_AGAIN_US)
+	if (!k || !k->full || room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
 		return false;
-	if (disk_room(u->disk, k->slot_bytes, &free_slots) == DISK_ROOM_SLOT)
-		return false;
+	if (!slab_in_vain(c, k)) /* until the chores have found a slab it is as full as it was */
+		slab_want(c, k, true);
 	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
 	return n && !c->tier->policy->admit(k->policy, e, n);
 }
@@ -599,19 +601,20 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	return s;
 }
 
-/* From the disk's own bytes; *ahead: the class had free slots before. */
-static enum status slab_make(struct cache *c, const struct disk_class *k, bool *ahead)
+/* From the disk's own bytes; *needed: the class had no free slot when it asked. A slot that is free by now may be a
+ * victim's. */
+static enum status slab_make(struct cache *c, const struct disk_class *k, bool *needed)
 {
 	struct disk *d = k->unit->disk;
 	enum status s = STATUS_OK;
-	uint64_t least, free_slots;
+	uint64_t least;
 	uint32_t most;
 
 	cache_lock(c);
 	most = slabs_at_once(k);
 	least = slots_ahead(k);
+	*needed = k->needed;
 	cache_unlock(c);
-	*ahead = disk_room(d, k->slot_bytes, &free_slots) == DISK_ROOM_SLOT;
 	s = disk_slabs_prepare(d, k->slot_bytes, most, least);
 	CRASH_POINT("class_feed");
 	while (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
@@ -621,14 +624,14 @@ static enum status slab_make(struct cache *c, const struct disk_class *k, bool *
 
 void place_feed(struct cache *c, struct disk_class *k)
 {
-	bool ahead;
-	enum status s = slab_make(c, k, &ahead);
+	bool needed;
+	enum status s = slab_make(c, k, &needed);
+	const bool ahead = s == STATUS_EXHAUSTED && !needed;
 
-	ahead &= s == STATUS_EXHAUSTED;
-	if (s == STATUS_EXHAUSTED && !ahead)
+	if (s == STATUS_EXHAUSTED && needed)
 		s = slab_trade(c, k);
 	cache_lock(c);
-	k->wanted = false;
+	k->wanted = k->needed = false;
 	if (ahead) { /* what there is may last: nothing goes for it yet */
 		k->ahead_us = c->now_us;
 		s = STATUS_OK;

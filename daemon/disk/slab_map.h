@@ -64,6 +64,7 @@ struct disk_class {
 	uint64_t slots, blocks;        /* in these */
 	bool wanted;                   /* a slab, by the chores, since: */
 	uint64_t wanted_us;
+	bool needed;                   /* and no slot was free */
 	bool full;                     /* the chores found no slab for it, */
 	uint64_t full_us;              /* at that time: they are not asked again at once */
 	uint64_t ahead_us;             /* when there was none to be made ahead of need; 0: never */
