@@ -55,10 +55,17 @@ static bool any_unpinned(const struct policy_node *n, void *arg)
 	return vram_slot_pins(slot_of_node(n)) == 0;
 }
 
-/* How long what the class would evict next has been idle. */
+static bool goes_at_once(const struct policy_node *n, void *arg)
+{
+	return any_unpinned(n, arg) && vram_clean(slot_of_node(n));
+}
+
+/* How long what the class would evict next has been idle. A copy that is nowhere else stays as long as others can go. */
 static uint64_t own_idle_us(const struct cache *c, const struct vram_class *k)
 {
-	const struct policy_node *n = c->policy->victim(k->policy, any_unpinned, NULL, VICTIM_SCAN);
+	const struct policy_node *n = c->policy->victim(k->policy, goes_at_once, NULL, VICTIM_SCAN);
+
+	n = n ? n : c->policy->victim(k->policy, any_unpinned, NULL, VICTIM_SCAN);
 
 	return n && c->now_us > n->last_use_us ? c->now_us - n->last_use_us : 0;
 }

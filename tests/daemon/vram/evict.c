@@ -33,21 +33,39 @@ static bool lease_until_traded(struct vram_rig *w, uint32_t sets, double times)
 	return trades(w) >= times;
 }
 
-/* Nothing is ever put there: what makes place for a whole lease asks for others' memory as who makes place for one block does. */
-START_TEST(leases_get_memory_of_a_colder_layout)
+/* Nothing is ever put there: what makes place for a whole lease asks for others' memory as who makes place for one block does. alone: but
+ * for one block, which the GPU alone has. It is the coldest, and stays as long as others can go. */
+static void leases_get_memory(bool alone)
 {
 	struct vram_rig v, w;
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 32, .host_slots = 128 });
+	vr_join(&w, &v, VR_SMALL, "other");
+	if (alone) {
+		ck_assert_int_eq(cache_session_write_back(w.r.c, w.r.s.id), STATUS_OK);
+		ck_assert_uint_eq(vr_put(&w, 0, 1000, 1), 1);
+		ck_assert_str_eq(vr_tier(&w, 1000), "gpu");
+	}
+	w.r.now = v.r.now += 1100000;
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 32), 32);
 	rig_quiet(&v.r);
-	vr_join(&w, &v, VR_SMALL, "other");
 	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 64), 64);
 	ck_assert(lease_until_traded(&w, 8, 3));
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 32), 32);
 	rig_check_books(v.r.c);
 	v.r.now = w.r.now;
 	vr_close(&v);
+}
+
+START_TEST(leases_get_memory_of_a_colder_layout)
+{
+	leases_get_memory(false);
+}
+END_TEST
+
+START_TEST(a_cold_block_that_stays_keeps_no_memory_away)
+{
+	leases_get_memory(true);
 }
 END_TEST
 
@@ -294,7 +312,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, what_is_used_alike_is_not_traded, policies_are_told_what_others_leave, slots_are_free_before_a_lease,
+	const TTest *const tests[] = { leases_get_memory_of_a_colder_layout, a_cold_block_that_stays_keeps_no_memory_away, what_is_used_alike_is_not_traded, policies_are_told_what_others_leave, slots_are_free_before_a_lease,
 				       none_are_where_all_is_dirty, a_lists_end_keeps_free_for_a_while, what_is_full_is_asked_once };
 
 	return rig_main("cache_vram_room", tests, sizeof(tests) / sizeof(tests[0]));
