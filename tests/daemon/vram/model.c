@@ -60,6 +60,14 @@ static bool lost(struct model *m, int32_t gpu)
 	return gpu >= 0 && views[gpu].lost;
 }
 
+/* What is counted from here on is not what the daemon gives up meanwhile. */
+static void loss_is_known(struct model *m)
+{
+	if (m->loses)
+		RIG_AWAIT((rig_tick(m->v.r.c, m->v.r.now), lost(m, m->loses_gpu)));
+	rig_quiet(&m->v.r);
+}
+
 static int32_t any_gpu(void)
 {
 	return rand() % (GPUS + 1) - 1;
@@ -195,6 +203,8 @@ static void count_pins(struct model *m)
 	struct cache *c = m->v.r.c;
 	uint32_t on_gpus = 0, in_memory = m->wrong.lease ? LAYOUTS : 0, pins = 0, memory_pins = 0, gpu_pins = 0;
 
+	index_read_lock();
+	cache_lock(c);
 	for (int i = 0; i < HELD; i++)
 		for (uint32_t k = 0; m->held[i].l.lease && k < m->held[i].l.blocks * LAYOUTS; k++) {
 			const struct gpu *g = vram_gpu_of_extent(c, m->held[i].place[k].extent);
@@ -202,8 +212,6 @@ static void count_pins(struct model *m)
 			on_gpus += g && !g->lost;
 			in_memory += !g;
 		}
-	index_read_lock();
-	cache_lock(c);
 	for (uint64_t n = 0; n < KEYS; n++)
 		for (uint32_t i = 0; i < c->pool_count; i++) {
 			struct index_record *r;
@@ -237,7 +245,7 @@ static void drop(struct model *m, uint64_t n)
 	struct cache_keys k = rig_keys(n, 1);
 	enum status st;
 
-	rig_quiet(&m->v.r);
+	loss_is_known(m);
 	m->copies_deleted += gpu_copies(m, n);
 	if (m->disks)
 		ck_assert_int_eq(rig_delete(&m->v.r, n, 1, &st), STATUS_OK);
@@ -447,7 +455,7 @@ static void finish(struct model *m)
 		}
 	if (m->wrong.lease)
 		vr_release(&m->v, &m->wrong);
-	rig_quiet(&m->v.r);
+	loss_is_known(m);
 	count_copies(m);
 	another_pushes(m);
 	for (uint64_t n = 0; n < KEYS; n++)
