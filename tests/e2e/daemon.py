@@ -88,6 +88,7 @@ class Daemon:
         self.before = None  # to be run in the child, before it is terraced
         self.process = None
         self.log_path = os.path.join(self.folder, "log")
+        self.readied = 0  # how often one of the same folder was, before the last start
         if start:
             self.start()
 
@@ -96,6 +97,7 @@ class Daemon:
 
     def start(self):
         with open(self.log_path, "ab") as log:
+            self.readied = self.log().count("event=ready")
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env={**os.environ, **self.env},
                                             pass_fds=(self.hold,), preexec_fn=self.before)
         # A connection of its own, and soon again: gRPC shares those of an earlier channel to the same address, with the pauses, which

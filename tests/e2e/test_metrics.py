@@ -75,6 +75,8 @@ def read(*path):
 
 
 def port_of(daemon):
+    """It serves a moment before it says that it is ready."""
+    wait_for(lambda: daemon.log().count("event=ready") > daemon.readied, CALL_S, "it is ready")
     return int(re.findall(r"event=ready .*metrics_port=(\d+)", daemon.log())[-1])
 
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -306,6 +307,15 @@ START_TEST(lookup_by_tokens_and_layout)
 }
 END_TEST
 
+/* As an engine does that minds no rule: the library has made the page one that can be read alone, or will soon. */
+static void damage(uint8_t *at)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+	ck_assert_int_eq(mprotect((void *)((uintptr_t)at & ~(page - 1)), page, PROT_READ | PROT_WRITE), 0);
+	*at ^= 1;
+}
+
 START_TEST(inspect_and_damage)
 {
 	json_t *tree = ASK(0, "inspect", hex[0]), *block;
@@ -320,7 +330,7 @@ START_TEST(inspect_and_damage)
 	tree = ASK(0, "verify", "--rate", "100MiB");
 	ck_assert_int_eq(number(tree, "blocks"), BLOCKS);
 	json_decref(tree);
-	first_block[7] ^= 1;
+	damage(first_block + 7);
 	json_decref(ASK(4, "inspect", hex[0]));
 	tree = ASK(4, "verify");
 	ck_assert_int_eq(number(tree, "corrupt"), 1);
