@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { BENCH_PAIRS = 21, BENCH_PAIRS_MAX = 99 };
 enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77, BENCH_BUSY_POLL_MS = 5 };
 
 struct bench_options {
@@ -65,6 +66,9 @@ struct bench_figure {
 	double low, high; /* the ratio's interval of 95 %; 0: not known. The goal is missed if all of it is beyond the target */
 };
 void bench_report(const struct bench_figure *figure);
+/* Sets the figure's value and baseline to the medians of both sides, its ratio to the median of the pairs' ratios, and
+ * low and high to the ratio's interval of 95 %; of fewer than 6 pairs there is none. n: at most BENCH_PAIRS_MAX. */
+void bench_figure_of_pairs(struct bench_figure *f, const double *own, const double *other, size_t n);
 /* Figures whose target was missed so far. */
 unsigned bench_missed(void);
 

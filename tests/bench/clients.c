@@ -13,9 +13,6 @@
 
 enum { TURNS = 21, TURNS_QUICK = 3, TURN_MS = 100, TURN_MS_QUICK = 20 };
 
-/* Of 21 sorted ratios the 6th and the 16th: a median lies outside of them with 2.7 % (binomial). */
-enum { INTERVAL_LOW = 5, INTERVAL_HIGH = 15 };
-
 static const char *const call_names[CLIENTS_CALLS] = {
 	[CLIENTS_LOOKUP] = "lookup of 64 keys", [CLIENTS_LEASE] = "lease and release of 16 blocks", [CLIENTS_PUT] = "put of 4 blocks in place",
 };
@@ -69,24 +66,17 @@ static const struct figure_kind kinds[FIGURES] = {
 	{ "calls/s", BENCH_AT_LEAST, 1 / 1.03 }, { "us, p50", BENCH_AT_MOST, 1.03 }, { "us, p99", BENCH_NONE, 0 },
 };
 
-/* One figure of pairs of turns: the medians of both sides, the median ratio, and with TURNS of them its interval. */
+/* One figure of pairs of turns. */
 static void report_pairs(const char *name, const struct figure_kind *kind, bool judged, double (*values)[SIDES_MAX], uint32_t turns)
 {
 	struct bench_figure f = { .bench = "clients", .name = name, .unit = kind->unit };
-	double own[TURNS], other[TURNS], ratios[TURNS];
+	double own[TURNS], other[TURNS];
 
 	for (uint32_t i = 0; i < turns; i++) {
 		own[i] = values[i][0];
 		other[i] = values[i][1];
-		ratios[i] = own[i] / other[i];
 	}
-	f.ratio = bench_median(ratios, turns);
-	f.value = bench_median(own, turns);
-	f.baseline = bench_median(other, turns);
-	if (turns == TURNS) {
-		f.low = ratios[INTERVAL_LOW];
-		f.high = ratios[INTERVAL_HIGH];
-	}
+	bench_figure_of_pairs(&f, own, other, turns);
 	if (judged) {
 		f.goal = kind->goal;
 		f.target = kind->target;
