@@ -4,7 +4,7 @@ add_executable(terrace-bench
   bench/main.c bench/report.c bench/child.c bench/service.c bench/redis.c bench/echo.c
   bench/rpc.c bench/lease.c bench/index.c bench/kernels.c bench/repack.c bench/put.c bench/nvme.c bench/restart.c
   bench/spill.c bench/advisor.c bench/vram.c bench/lists.c bench/sums.c bench/caches.c bench/clients.c
-  bench/growth.c bench/handover.c bench/sides.c gpu/device_rig.c)
+  bench/growth.c bench/handover.c bench/sides.c bench/pairs.c bench/line.c gpu/device_rig.c)
 target_compile_options(terrace-bench PRIVATE ${TERRACE_FASTEST})
 target_link_libraries(terrace-bench
   PRIVATE terrace_static terrace_cache_seed terrace_kernels PkgConfig::GRPC Threads::Threads m ${CMAKE_DL_LIBS})
@@ -19,6 +19,11 @@ add_test(NAME bench_runs COMMAND terrace-bench all --quick --json --terraced $<T
 set_tests_properties(bench_runs PROPERTIES TIMEOUT 180 SKIP_RETURN_CODE 77)
 add_test(NAME bench_unprinted COMMAND sh -c "$<TARGET_FILE:terrace-bench> --list >/dev/full") # what is not printed is not measured
 set_tests_properties(bench_unprinted PROPERTIES WILL_FAIL TRUE)
+# With --against: the arithmetic of pairs, and what is said of builds that are none.
+terrace_test(bench_pairs SOURCES bench/check_pairs.c bench/report.c bench/line.c bench/child.c)
+add_test(NAME bench_against COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/bench/test_against.py
+         $<TARGET_FILE:terraced> $<TARGET_FILE:terrace-bench>)
+set_tests_properties(bench_against PROPERTIES TIMEOUT 300)
 if(TERRACE_SANITIZE) # what it measures is in tests that look at what is done
   set_tests_properties(bench_runs PROPERTIES LABELS long)
 endif()

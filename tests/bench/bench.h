@@ -21,8 +21,9 @@ struct bench_options {
 	bool busy_poll; /* daemon and client poll for BENCH_BUSY_POLL_MS before they sleep */
 	bool no_near;   /* every call by gRPC */
 	const char *terraced, *redis; /* programs */
-	const char *against; /* another build's folder, for clients; NULL: none */
-	unsigned rounds;
+	bool redis_named;             /* by the caller */
+	const char *against; /* another build's folder; NULL: none */
+	unsigned rounds, pairs; /* pairs: of runs, with `against` */
 	char folder[64]; /* temporary, removed at the end */
 };
 extern struct bench_options bench_options;
@@ -30,6 +31,7 @@ extern struct bench_options bench_options;
 struct bench {
 	const char *name, *summary;
 	int (*run)(void); /* 0, or BENCH_SKIPPED after a word on stderr */
+	bool two_builds;  /* it drives another build's daemon by itself; else pairs.c runs both builds' programs */
 };
 
 int bench_rpc(void);
@@ -95,6 +97,12 @@ int bench_spawn(const char *name, const char *const *arguments);
 void bench_stop(int pid);
 /* Waits for a process that ends by itself. */
 void bench_wait(int pid);
+/* The same of one that bench_spawn started, for that long at most. Returns its exit code, or 128 and its signal. */
+int bench_wait_for(int pid, unsigned seconds);
+/* Where the output of the process of that name is. */
+void bench_log_path(const char *name, char *path, size_t bytes);
+/* Puts the end of that output on stderr. */
+void bench_log_print(const char *name);
 /* True if the child has ended; its log's end then stands on stderr. */
 bool bench_ended(int pid, const char *name);
 /* Makes the folder; at exit, however it comes, stops all children and removes it. */

@@ -14,7 +14,7 @@
 
 #include "tests/bench/bench.h"
 
-enum { CHILDREN_MAX = 16, STOP_MS = 10000 };
+enum { CHILDREN_MAX = 16, STOP_MS = 10000, WAIT_MS = 10 };
 
 static pid_t children[CHILDREN_MAX]; /* 0: free */
 static pid_t owner;		     /* whose exit cleans up: not that of a child between fork and exec */
@@ -90,7 +90,7 @@ static void child_exec(const char *log, const char *const *arguments, pid_t pare
 	_exit(127);
 }
 
-static void log_path(const char *name, char *path, size_t bytes)
+void bench_log_path(const char *name, char *path, size_t bytes)
 {
 	snprintf(path, bytes, "%s/%s.log", bench_options.folder, name);
 }
@@ -105,7 +105,7 @@ int bench_spawn(const char *name, const char *const *arguments)
 		i++;
 	if (i == CHILDREN_MAX)
 		bench_die("too many children");
-	log_path(name, log, sizeof(log));
+	bench_log_path(name, log, sizeof(log));
 	pid = fork();
 	if (pid < 0)
 		bench_die("fork: %s", strerror(errno));
@@ -145,16 +145,27 @@ void bench_wait(int pid)
 		;
 }
 
-bool bench_ended(int pid, const char *name)
+int bench_wait_for(int pid, unsigned seconds)
+{
+	const struct timespec pause = {0, WAIT_MS * 1000000};
+	int status = 0;
+
+	for (unsigned i = 0; waitpid(pid, &status, WNOHANG) == 0; i++) {
+		if (i == seconds * (1000 / WAIT_MS))
+			bench_die("a program that was started has no end within %u s", seconds);
+		nanosleep(&pause, NULL);
+	}
+	forget(pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void bench_log_print(const char *name)
 {
 	char path[128], text[4096];
 	ssize_t n = 0;
 	int fd;
 
-	if (waitpid(pid, NULL, WNOHANG) == 0)
-		return false;
-	forget(pid);
-	log_path(name, path, sizeof(path));
+	bench_log_path(name, path, sizeof(path));
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
 		off_t end = lseek(fd, 0, SEEK_END);
@@ -164,6 +175,15 @@ bool bench_ended(int pid, const char *name)
 		close(fd);
 	}
 	text[n > 0 ? n : 0] = '\0';
-	fprintf(stderr, "terrace-bench: %s has ended:\n%s\n", name, text);
+	fprintf(stderr, "%s\n", text);
+}
+
+bool bench_ended(int pid, const char *name)
+{
+	if (waitpid(pid, NULL, WNOHANG) == 0)
+		return false;
+	forget(pid);
+	fprintf(stderr, "terrace-bench: %s has ended:\n", name);
+	bench_log_print(name);
 	return true;
 }

@@ -1,5 +1,4 @@
-/* terrace-bench NAME [--json] [--check] [--quick] [--busy-poll] [--terraced PATH] [--redis PATH]; README.md says what each
- * bench means. */
+/* terrace-bench NAME [OPTION]...; README.md says what each bench means. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -9,8 +8,9 @@
 
 #include "tests/bench/bench.h"
 #include "tests/bench/echo.h"
+#include "tests/bench/pairs.h"
 
-struct bench_options bench_options = {.rounds = BENCH_ROUNDS, .redis = "redis-server"};
+struct bench_options bench_options = {.rounds = BENCH_ROUNDS, .pairs = BENCH_PAIRS, .redis = "redis-server"};
 
 static const struct bench benches[] = {
 	{"rpc", "unary calls against a bare gRPC echo", bench_rpc},
@@ -27,9 +27,9 @@ static const struct bench benches[] = {
 	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
 	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
 	{"caches", "copies to a GPU of what processors have just read", bench_caches},
-	{"clients", "1 to 12 engine processes that look up, lease and put; another build beside", bench_clients},
-	{"growth", "puts of 8 engine processes while memory grows", bench_growth},
-	{"handover", "the first put of a model where another one has filled memory", bench_handover},
+	{"clients", "1 to 12 engine processes that look up, lease and put; another build beside", bench_clients, true},
+	{"growth", "puts of 8 engine processes while memory grows", bench_growth, true},
+	{"handover", "the first put of a model where another one has filled memory", bench_handover, true},
 };
 enum { BENCH_COUNT = sizeof(benches) / sizeof(benches[0]) };
 
@@ -44,11 +44,13 @@ static void print_usage(FILE *to)
 		"  --busy-poll      the daemon and its client poll for %d ms before they sleep\n"
 		"  --no-near        every call goes by gRPC\n"
 		"  --terraced PATH  the daemon to measure; without it the one of this build\n"
-		"  --against BUILD  clients, growth, handover: that build's daemon and library take turns with this one's\n"
+		"  --against BUILD  the folder of another build: clients, growth and handover run its daemon and\n"
+		"                   library, all others its own terrace-bench, in turns with this build's\n"
+		"  --pairs N        so many runs of both builds' terrace-bench instead of %d, at most %d\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
 		"what is not installed.\n",
-		BENCH_ROUNDS_QUICK, BENCH_ROUNDS, BENCH_BUSY_POLL_MS);
+		BENCH_ROUNDS_QUICK, BENCH_ROUNDS, BENCH_BUSY_POLL_MS, BENCH_PAIRS, BENCH_PAIRS_MAX);
 }
 
 static int list(void)
@@ -78,6 +80,19 @@ static const char *find_terraced(void)
 	return access(path, X_OK) == 0 ? path : "terraced";
 }
 
+static bool read_pairs(const char *text)
+{
+	char *end;
+	const unsigned long n = strtoul(text, &end, 10);
+
+	if (text[0] >= '1' && text[0] <= '9' && !*end && n <= BENCH_PAIRS_MAX) {
+		bench_options.pairs = (unsigned)n;
+		return true;
+	}
+	fprintf(stderr, "terrace-bench: --pairs '%s': give a number from 1 to %d\n", text, BENCH_PAIRS_MAX);
+	return false;
+}
+
 /* -1: go on; else the exit code. */
 static int parse(int argc, char **argv)
 {
@@ -86,6 +101,7 @@ static int parse(int argc, char **argv)
 		{"quick", no_argument, NULL, 'q'},	 {"busy-poll", no_argument, NULL, 'b'},
 		{"no-near", no_argument, NULL, 'n'},
 		{"against", required_argument, NULL, 'a'},
+		{"pairs", required_argument, NULL, 'p'},
 		{"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
 		{"help", no_argument, NULL, 'h'},	 {0},
@@ -113,11 +129,16 @@ static int parse(int argc, char **argv)
 		case 'a':
 			bench_options.against = optarg;
 			break;
+		case 'p':
+			if (!read_pairs(optarg))
+				return 2;
+			break;
 		case 't':
 			bench_options.terraced = optarg;
 			break;
 		case 'r':
 			bench_options.redis = optarg;
+			bench_options.redis_named = true;
 			break;
 		case 'l':
 			return list();
@@ -160,7 +181,10 @@ static int run_named(int argc, char **argv)
 		if (!all && strcmp(argv[optind], benches[i].name))
 			continue;
 		run++;
-		skipped += benches[i].run() == BENCH_SKIPPED;
+		if (bench_options.against && !benches[i].two_builds)
+			skipped += pairs_run(benches[i].name) == BENCH_SKIPPED;
+		else
+			skipped += benches[i].run() == BENCH_SKIPPED;
 	}
 	if (skipped == run)
 		return BENCH_SKIPPED;
