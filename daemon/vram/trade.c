@@ -60,7 +60,7 @@ static bool goes_at_once(const struct policy_node *n, void *arg)
 	return any_unpinned(n, arg) && vram_clean(slot_of_node(n));
 }
 
-/* How long what the class would evict next has been idle. A copy that is nowhere else stays as long as others can go. */
+/* How long what the class would evict next has been idle. What is nowhere else stays as long as others can go. */
 static uint64_t own_idle_us(const struct cache *c, const struct vram_class *k)
 {
 	const struct policy_node *n = c->policy->victim(k->policy, goes_at_once, NULL, VICTIM_SCAN);

@@ -9,8 +9,8 @@
  * A class is (tenant, stride): slot i of a span lies i * stride behind the span's place. A layout joins a class whose
  * stride is at most 1/16 larger than what the layout's block needs (arena_class_for). The arena knows slots, not
  * blocks: the caller decides which block is evicted. To move memory from one class to another the caller asks for the
- * coldest window (arena_window_find): the spans of other classes that stand where a span of the asking class could be. It
- * claims the window (arena_claim), empties those spans, and takes.
+ * coldest window (arena_window_find): the spans of other classes that stand where a span of the asking class could be.
+ * It claims the window (arena_claim), empties those spans, and takes.
  *
  * The last granules, 1/64 of all and one at least, are the reserve: arena_take cuts them only for takers that ask for
  * it, which are classes with neither a free nor an evictable slot.
