@@ -245,7 +245,6 @@ bool cache_destroy(struct cache *c)
 	handle_places_fini(&c->session_places);
 	handles_fini(&c->leases);
 	handles_fini(&c->reservations);
-	free(c->retired);
 	free(c->sessions);
 	damage_notes_destroy(c);
 	quota_destroy(c->quota);
@@ -309,7 +308,6 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	index_read_unlock();
 	if (handles)
 		handles_restock(c);
-	room_retire_flush(c);
 	return chores;
 }
 

@@ -104,7 +104,7 @@ void gone_asked(struct cache *c, uint64_t id, bool gpu)
 
 const char *gone_word(enum gone_reason r)
 {
-	static const char *const words[GONE_REASONS] = { "full", "drain", "trade", "shed", "refused", "lost", "compact" };
+	static const char *const words[GONE_REASONS] = { "full", "trade", "shed", "refused", "lost", "compact" };
 
 	return words[r];
 }

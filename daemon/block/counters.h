@@ -31,7 +31,7 @@
 	X(EVICTED_COMPACT, "terrace_evictions_total", "tier=disk,reason=compact", "blocks that left a tier") \
 	X(EVICTED_REFUSED, "terrace_evictions_total", "tier=host,reason=refused", "blocks that left a tier")     \
 	X(EVICTED_GPU_FULL, "terrace_evictions_total", "tier=gpu,reason=full", "blocks that left a tier")    \
-	X(EVICTED_GPU_DRAIN, "terrace_evictions_total", "tier=gpu,reason=drain", "blocks that left a tier")  \
+	X(EVICTED_GPU_TRADE, "terrace_evictions_total", "tier=gpu,reason=trade", "blocks that left a tier")  \
 	X(EVICTED_GPU_SHED, "terrace_evictions_total", "tier=gpu,reason=shed", "blocks that left a tier")    \
 	X(EVICTED_GPU_LOST, "terrace_evictions_total", "tier=gpu,reason=lost", "blocks that left a tier")    \
 	X(TRADES_COLDER, "terrace_span_trades_total", "tier=host,reason=colder", "spans of memory that a class began to take from others") \
@@ -111,7 +111,6 @@
 	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
 	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
-	X(DRAINS, "terrace_extent_drains_total", "", "extents whose drain began")                            \
 	X(TRADES_GIVEN_UP, "terrace_span_trades_given_up_total", "tier=host", "of these, given up as some blocks could not go") \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
 

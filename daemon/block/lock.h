@@ -2,8 +2,9 @@
  *
  * Locks. `lock` guards everything in struct cache but the fields marked atomic. Blocks are pinned, published, killed and evicted under it only,
  * so its holder sees a block's state stand still. Lookups run beside it in a read section of the index and look at nothing but records. `extents`
- * guards the life of struct extent against cache_chores, which takes drained extents out without `lock`. A thread may *try* `extents` while it
- * holds `lock`; it never holds `extents` when it takes `lock`. A new extent is registered with disks and GPUs without `lock`, while `growing` is set.
+ * is held while a descriptor of an extent is made for a process, and while the kernel is asked who holds an extent. A thread may *try* `extents`
+ * while it holds `lock`; it never holds `extents` when it takes `lock`. A new extent is registered with disks and GPUs without `lock`, while
+ * `growing` is set.
  *
  * Unless a comment says otherwise, a function of the cache is called with `lock` held.
  */
@@ -22,7 +23,6 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
-#include "daemon/memory/drain.h"
 
 struct advice;
 struct attachment;
@@ -34,7 +34,6 @@ struct policy_ops;
 struct observers;
 struct part;
 struct quota;
-struct retire;
 struct session;
 struct sums;
 struct tier;
@@ -103,10 +102,6 @@ struct cache {
 	void (*on_extent)(void *arg);  /* there is one more */
 	uint64_t extents_made;         /* of all tiers */
 	void *on_extent_arg;
-	struct retire *retired;        /* to tell once the lock is off */
-	uint32_t retired_count, retired_cap;
-	void (*retire)(void *arg, uint64_t attachment, uint32_t extent);
-	void *retire_arg;
 	struct handle_source random;   /* for handles */
 };
 

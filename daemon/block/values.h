@@ -46,7 +46,7 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 
 enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 
-enum gone_reason { GONE_FULL, GONE_DRAIN, GONE_TRADE, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
+enum gone_reason { GONE_FULL, GONE_TRADE, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
 
 /* The other end of a connection, for its share of what is countable (block/quota.h). */
 struct cache_peer {

@@ -153,7 +153,7 @@ struct cache_explained {
 	uint8_t rival[SLOT_KEY_MAX];
 	uint64_t rival_idle_ms, rival_uses;
 	const char *left;           /* the tier that a copy left last, "gpu", "host" or "disk", if none has come back there since; else "" */
-	const char *left_reason;    /* "full", "drain", "shed", "refused", "lost" or "compact" */
+	const char *left_reason;    /* "full", "trade", "shed", "refused", "lost" or "compact" */
 	uint64_t left_ms_ago, left_idle_ms, left_uses;
 	bool regretted;             /* it was asked for within a minute after */
 	uint32_t tiers;

@@ -220,7 +220,6 @@ enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cac
 	status = reserve_all(c, &v, may_grow, why);
 	for (uint32_t i = 0; i < k->count && !status; i++)
 		reserve_count(c, statuses[i]);
-	room_retire_flush(c);
 	return status;
 }
 

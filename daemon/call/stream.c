@@ -102,7 +102,6 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX);
 	} while (grow);
 	reserve_count(c, status);
-	room_retire_flush(c);
 	return status;
 }
 

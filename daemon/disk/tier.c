@@ -402,12 +402,6 @@ void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer)
 			buffer[i] = RING_NONE;
 }
 
-void tier_buffers_drop(struct cache *c, const uint32_t *buffer)
-{
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		disk_buffer_remove(c->tier->units[i].disk, buffer[i]);
-}
-
 /* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now; *no_place:
  * nothing is on its way, and no disk has a place. */
 static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)

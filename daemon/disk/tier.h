@@ -32,7 +32,6 @@ bool tier_wants(struct cache *c);
 void tier_chores(struct cache *c);
 /* Without the lock: registers an extent's memory with the disks, into buffer[CACHE_DISKS_MAX]. */
 void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer);
-void tier_buffers_drop(struct cache *c, const uint32_t *buffer);
 /* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
 void unit_failed(struct cache *c, struct unit *u);
 /* If it has failed: all that it has is given up, from the beginning. */

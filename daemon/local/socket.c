@@ -2,9 +2,7 @@
  *
  * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered
  * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
- * disconnected. What a peer has not asked for costs it nothing: an offer or a retirement that its socket
- * does not take is not sent. Retirements come from cache_on_retire on any thread: they go through a bounded mailbox, and
- * if that overflows they are lost, which costs time (the cache asks again) and no correctness.
+ * disconnected. What a peer has not asked for costs it nothing: an offer that its socket does not take is not sent.
  *
  * The tick is the door's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody at the
  * door waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
@@ -55,7 +53,6 @@ enum {
 	TICK_MS = 50,
 	HELLO_US = 2000000,
 	BACKLOG = 64,
-	MAILBOX = 256,
 	EVENTS = 64,
 	PACKETS_A_TURN = 64,       /* of one connection, before others get theirs */
 	OFFERS_A_TURN = 4,         /* packets, of one tier to one connection: a few KiB of what its socket holds */
@@ -80,11 +77,6 @@ struct connection {
 		enum watched what;
 		struct connection *c;
 	} socket_key, process_key;
-};
-
-struct retirement {
-	uint64_t attachment;
-	uint32_t extent;
 };
 
 /* Chores of a kind, one lot at a time. */
@@ -115,12 +107,10 @@ struct door {
 
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t chores_done;
-	struct retirement mailbox[MAILBOX];
-	uint32_t retired;
 
 	atomic_bool offering;          /* somebody has asked for offers */
 	atomic_uint connections;
-	atomic_ullong packets, refused, releases, retire_lost, offers;
+	atomic_ullong packets, refused, releases, offers;
 };
 
 _Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
@@ -572,45 +562,6 @@ static void on_readable(struct door *d, struct connection *c)
 	}
 }
 
-/* ---- retirement ---- */
-
-static void retire(void *arg, uint64_t attachment, uint32_t extent)
-{
-	struct door *d = arg;
-
-	pthread_mutex_lock(&d->lock);
-	if (d->retired < MAILBOX)
-		d->mailbox[d->retired++] = (struct retirement){ attachment, extent };
-	else
-		atomic_fetch_add_explicit(&d->retire_lost, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&d->lock);
-}
-
-/* The cache asks again once a second: what does not get through now is no reason to end an engine that is stopped. */
-static void send_retirement(const struct connection *c, uint32_t extent)
-{
-	const struct fdsock_unmapped m = { .head = door_head(c->version, FDSOCK_RETIRE), .extent = extent };
-
-	door_send(c->fd, &m, sizeof m, NULL, 0);
-}
-
-static void send_retirements(struct door *d)
-{
-	struct retirement box[MAILBOX];
-	uint32_t n;
-
-	pthread_mutex_lock(&d->lock);
-	n = d->retired;
-	memcpy(box, d->mailbox, n * sizeof box[0]);
-	d->retired = 0;
-	pthread_mutex_unlock(&d->lock);
-	for (uint32_t i = 0; i < n; i++) {
-		for (struct connection *c = d->all.next; c != &d->all; c = c->next)
-			if (!c->gone && c->attachment == box[i].attachment)
-				send_retirement(c, box[i].extent);
-	}
-}
-
 /* ---- chores ---- */
 
 static void run_chores(struct work *work)
@@ -682,7 +633,6 @@ static void on_tick(struct door *d)
 	if (cache_tick(d->daemon->cache, daemon_now_us()))
 		start_chores(d);
 	log_idled(d);
-	send_retirements(d);
 	send_offers(d);
 	if (d->resting)
 		d->resting = !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL);
@@ -766,7 +716,6 @@ static void callbacks_end(struct cache *c)
 {
 	cache_on_extent(c, NULL, NULL);
 	cache_on_chores(c, NULL, NULL);
-	cache_on_retire(c, NULL, NULL);
 }
 
 enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
@@ -795,7 +744,6 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 		s = listen_at(d, path, mode, why, size);
 	}
 	if (s == STATUS_OK) {
-		cache_on_retire(daemon->cache, retire, d);
 		cache_on_chores(daemon->cache, start_chores, d);
 		cache_on_extent(daemon->cache, news, d);
 		if (pthread_create(&d->thread, NULL, door_main, d)) {
@@ -870,6 +818,4 @@ void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
 	     "memory descriptors handed out");
 	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");
 	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
-	emit(arg, "terrace_door_retirements_lost_total", "", (double)atomic_load(&d->retire_lost), true,
-	     "retirements that found the mailbox full");
 }

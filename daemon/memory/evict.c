@@ -24,9 +24,7 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
-#include "daemon/memory/drain.h"
 #include "daemon/memory/trade.h"
-#include "daemon/session/attachment.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "store/arena/arena.h"
@@ -42,10 +40,7 @@ enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
 	CLEAN_SCAN = 2048,             /* the same of those that are on a disk: the coldest may not be */
 	VICTIM_ROUNDS = 64,            /* searches, if all that it looked at was pinned */
-	COLDER_FACTOR = 4,             /* idle so many times as long ... */
-	COLDER_MIN_US = 10 * 1000 * 1000, /* ... and at least so much longer */
 	TRIES = 4096,                  /* victims whose slots do not come to the class, as another has claimed their span */
-	RETIRE_EVERY_US = 1000 * 1000,
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
@@ -253,14 +248,6 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
 
-bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own)
-{
-	uint64_t idle_other = c->now_us - other->last_use_us;
-	uint64_t idle_own = own ? c->now_us - own->last_use_us : 0;
-
-	return idle_other > COLDER_FACTOR * idle_own && idle_other - idle_own > COLDER_MIN_US;
-}
-
 /* For a class that has nothing to give up itself. */
 static enum status take_newcomer(struct cache *c, struct memory_class *k, bool waits, struct memory_slot *out)
 {
@@ -370,58 +357,4 @@ void room_tick(struct cache *c)
 		vram_rooms_tell(c);
 	if (c->tier && c->tier->restored) /* until then not all slabs are known */
 		rack_rooms_tell(c);
-}
-
-static void retire_note(struct cache *c, uint32_t attachment, uint32_t extent)
-{
-	if (c->retired_count == c->retired_cap) {
-		uint32_t cap = c->retired_cap ? 2 * c->retired_cap : 16;
-		struct retire *r = realloc(c->retired, cap * sizeof(*r));
-
-		if (!r)
-			return; /* told again in a second */
-		c->retired = r;
-		c->retired_cap = cap;
-	}
-	c->retired[c->retired_count++] = (struct retire){ attachment, extent };
-}
-
-void room_drain_tell(struct cache *c, struct drain *d)
-{
-	if (d->told_us && c->now_us - d->told_us < RETIRE_EVERY_US)
-		return;
-	d->told_us = c->now_us ? c->now_us : 1;
-	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS; i++)
-		for (struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
-			if (!a->gone && attachment_has_lent(a, d->extent))
-				retire_note(c, a->number, d->extent);
-}
-
-void room_retire_flush(struct cache *c)
-{
-	void (*tell)(void *, uint64_t, uint32_t);
-	struct retire *list;
-	uint32_t count;
-	void *arg;
-
-	cache_lock(c);
-	list = c->retired;
-	count = c->retired_count;
-	c->retired = NULL;
-	c->retired_count = c->retired_cap = 0;
-	tell = c->retire;
-	arg = c->retire_arg;
-	cache_unlock(c);
-	for (uint32_t i = 0; tell && i < count; i++)
-		tell(arg, list[i].attachment, list[i].extent);
-	free(list);
-}
-
-void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachment, uint32_t extent),
-		     void *arg)
-{
-	cache_lock(c);
-	c->retire = retire;
-	c->retire_arg = arg;
-	cache_unlock(c);
 }

@@ -10,7 +10,6 @@
 
 struct block;
 struct cache;
-struct drain;
 struct memory_class;
 struct memory_slot;
 struct policy;
@@ -19,11 +18,6 @@ struct policy_node;
 struct policy_ops;
 struct pool;
 
-/* `retire` is called from cache_tick, cache_reserve or cache_write_begin, not under the lock, for each live
- * attachment that may hold an extent that is to be freed: when that begins, and once a second until it lets
- * go. Set it before other threads call. */
-void cache_on_retire(struct cache *c, void (*retire)(void *arg, uint64_t attachment, uint32_t extent),
-		     void *arg);
 /* A free slot of the class, evicting as needed. EXHAUSTED. If that is because pages must be taken, or another class's
  * span emptied, which takes long, c->grow is set: undo, leave the lock, room_grow(), try again. */
 enum status room_take(struct cache *c, struct memory_class *k, struct memory_slot *out);
@@ -41,9 +35,6 @@ bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 bool room_keeps_out(struct cache *c, struct memory_class *k, const struct policy_event *e);
 /* Whether the class has a slot, or one of a block that is on a disk or a GPU too and that no call is expected to want. */
 bool room_spares(struct cache *c, struct memory_class *k);
-/* What a class of memory, or of a disk, would give up next has been idle so much longer than what another would that its room goes there; own NULL:
- * that one has nothing to give up. */
-bool room_much_colder(const struct cache *c, const struct policy_node *other, const struct policy_node *own);
 /* Tells a policy of the room that its nodes have, if that is another by an eighth than *told. */
 void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told);
 /* Without the lock: takes pages for the class, or empties the span that it has claimed (memory/grow.c). It may wait a
@@ -56,9 +47,5 @@ bool room_elsewhere(const struct block *b);
 /* Takes a victim's copy out of memory; a block that is nowhere else is gone. */
 void room_evict(struct cache *c, struct block *b, enum counter why);
 void room_tick(struct cache *c);
-/* Notes whom to tell of this drain, of whatever tier, if it is time. */
-void room_drain_tell(struct cache *c, struct drain *d);
-/* Without the lock: tells attachments to let go. */
-void room_retire_flush(struct cache *c);
 
 #endif

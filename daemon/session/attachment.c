@@ -131,11 +131,6 @@ static struct lent *lent_find(const struct attachment *a, uint32_t extent)
 	return i < a->lent_count && a->lent[i].extent == extent ? &a->lent[i] : NULL;
 }
 
-bool attachment_has_lent(const struct attachment *a, uint32_t extent)
-{
-	return lent_find(a, extent);
-}
-
 uint32_t attachment_writable(const struct attachment *a)
 {
 	uint32_t n = 0;
@@ -321,13 +316,10 @@ bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
 static enum status may_map(const struct cache *c, struct session *s, uint32_t extent)
 {
 	uint32_t tenant;
-	bool draining;
 
-	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant, &draining))
+	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant))
 		return STATUS_NOT_FOUND;
-	if (tenant != session_pool(s, 0)->tenant->number)
-		return STATUS_DENIED;
-	return draining ? STATUS_NOT_FOUND : STATUS_OK;
+	return tenant == session_pool(s, 0)->tenant->number ? STATUS_OK : STATUS_DENIED;
 }
 
 /* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */

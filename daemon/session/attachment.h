@@ -61,7 +61,7 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
  * not say what it unmaps when it ends a session, so that the mapping alone counts. */
 void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
- * attachment or its session is gone), NOT_FOUND (no such extent, or draining), EXHAUSTED (also: its process is not
+ * attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: its process is not
  * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */
 enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
 			     uint64_t *bytes, uint32_t *page_bytes);
@@ -73,7 +73,6 @@ struct attachment *attachment_find(struct cache *c, uint64_t number);
 const char *attachment_problem(struct cache *c, const struct session *s, uint64_t number);
 /* True while it holds an extent, or may: forgets those it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
-bool attachment_has_lent(const struct attachment *a, uint32_t extent);
 /* Extents that it can write, as far as the daemon knows. */
 uint32_t attachment_writable(const struct attachment *a);
 /* Its process has a slot more of that extent of host memory to write, or one less. False: no memory to note it. */

@@ -116,7 +116,7 @@ static struct vram_slot *victim(struct cache *c, struct vram_class *k, struct me
 static enum gone_reason gone_reason_of(enum counter why)
 {
 	return why == COUNTER_EVICTED_GPU_FULL	? GONE_FULL :
-	       why == COUNTER_EVICTED_GPU_DRAIN ? GONE_DRAIN :
+	       why == COUNTER_EVICTED_GPU_TRADE ? GONE_TRADE :
 	       why == COUNTER_EVICTED_GPU_LOST	? GONE_LOST : GONE_SHED;
 }
 

@@ -143,7 +143,6 @@ void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 		ROW("downs", downs, "blocks on their way down"),
 		ROW("budget_bytes", use.budget_bytes, "memory of it that may be used"),
 		ROW("extent_bytes", use.extent_bytes, "memory of it in extents"),
-		ROW("draining_bytes", use.draining_bytes, "memory of it in extents that are being freed"),
 		ROW("slots", use.slots, "slots in all its extents"),
 		ROW("slots_used", use.slots_used, "of these in use"),
 		ROW("lost", lost, "1 if it is lost"),

@@ -108,7 +108,7 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 		return;
 	}
 	if (vram_clean(s)) {
-		vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
+		vram_evict(c, s, COUNTER_EVICTED_GPU_TRADE);
 		return;
 	}
 	if (e->full)
@@ -117,7 +117,7 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 	if (down == STATUS_BUSY)
 		e->full = true;
 	else if (down && e->drops)
-		vram_evict(c, s, COUNTER_EVICTED_GPU_DRAIN);
+		vram_evict(c, s, COUNTER_EVICTED_GPU_TRADE);
 	else if (down)
 		e->in_use = true;
 }

@@ -105,9 +105,8 @@ enum status arena_create(const struct arena_options *o, struct arena **out)
 	a->granule_bytes = granule_of(o, granularity);
 	a->extent_bytes = extent_bytes_of(o, a->granule_bytes);
 	a->generation = o->first_generation > 0 ? o->first_generation - 1 : 0;
-	a->ids_first = o->first_extent_id > 0 ? o->first_extent_id : 1;
-	a->last_id = a->ids_first - 1;
-	a->ids_end = o->first_extent_id + ((o->extent_ids > 1 ? o->extent_ids : ARENA_EXTENT_IDS) - 1);
+	a->first_id = o->first_extent_id > 0 ? o->first_extent_id : 1;
+	a->ids = o->extent_ids > 0 ? o->extent_ids : ARENA_EXTENT_IDS;
 	mutex_init(a);
 	*out = a;
 	return STATUS_OK;
@@ -306,7 +305,7 @@ static void *span_end(struct span *s)
 
 	if (s->listed)
 		arena_span_unlist(s);
-	if (!s->closed && !s->extent->draining)
+	if (!s->closed)
 		k->slots -= s->public.slots;
 	k->spans--;
 	k->arena->span_count--;
@@ -333,7 +332,7 @@ bool arena_give(const struct arena_slot *slot, void **owner)
 
 			if (owner)
 				*owner = of;
-		} else if (!s->listed && !s->closed && !s->extent->draining) {
+		} else if (!s->listed && !s->closed) {
 			arena_span_list(s);
 		}
 		if (slot->class->tenant->growing)
@@ -371,8 +370,6 @@ static void usage_of_extents(const struct arena *a, struct arena_usage *u)
 	for (uint32_t i = 0; i < a->extent_count; i++) {
 		const struct arena_extent *e = a->extents[i];
 
-		if (e->draining)
-			u->draining_bytes += e->memory.bytes;
 		u->huge_pages = u->huge_pages && e->memory.extent.page_bytes == EXTENT_HUGE_PAGE_BYTES;
 	}
 }

@@ -23,8 +23,8 @@
  * gives the hold; the memory itself goes to engines by arena_extent_device. The arena is destroyed before the device
  * is closed.
  *
- * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare, arena_ahead and
- * arena_doomed_free leave it while the kernel works. The data path allocates nothing but the record of a new span.
+ * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_ahead leave it while
+ * the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the arena.
  */
 #ifndef TERRACE_STORE_ARENA_ARENA_H
 #define TERRACE_STORE_ARENA_ARENA_H
@@ -41,7 +41,7 @@
 enum {
 	ARENA_CLASSES_MAX = 4096,        /* in all */
 	ARENA_TENANT_CLASSES = CLASS_RULE_MOST, /* of a tenant, as far as arena_class_for makes them by need alone */
-	ARENA_EXTENT_IDS = 1 << 24,      /* an arena has so many at a time; then they come again */
+	ARENA_EXTENT_IDS = (1 << 24) - 1, /* an arena has so many */
 	ARENA_SPAN_GRANULES = 16,        /* the most a span has, unless one slot needs more */
 	ARENA_WINDOW_GRANULES = 8192,    /* that one search for a window looks at */
 	ARENA_GROWTH_WAIT_S = 10,
@@ -69,8 +69,8 @@ struct arena_options {
 	bool huge_pages;                 /* of host memory */
 	bool whole_extents;              /* pages are taken with their extent, which is registered with a GPU then */
 	uint64_t first_generation;       /* of the first take, 0 for 1: above those of slots kept from before */
-	uint32_t first_extent_id;        /* of extent_ids from there on; 0 for 1 */
-	uint32_t extent_ids;             /* at least 2; 0 for ARENA_EXTENT_IDS */
+	uint32_t first_extent_id;        /* the others follow; 0 for 1 */
+	uint32_t extent_ids;             /* so many extents at most; 0 for ARENA_EXTENT_IDS */
 	const struct device_ops *ops;    /* NULL: host memory */
 	struct device *device;           /* the caller's; with ops */
 };
@@ -140,7 +140,7 @@ uint32_t arena_span_granules(uint64_t stride, uint64_t granule_bytes, uint32_t e
 struct arena_class_usage {
 	uint32_t spans, span_granules;   /* how many it has, and what its next one takes */
 	uint32_t span_slots;             /* of its next one */
-	uint64_t slots, slots_used;      /* of its spans that are not closed nor drain; taken ones of all its spans */
+	uint64_t slots, slots_used;      /* of its spans that are not closed; taken ones of all its spans */
 	uint64_t free;                   /* slots that can be had now, without the reserve */
 	uint64_t room;                   /* `slots`, and those of memory that no span has, the reserve apart */
 };
@@ -192,10 +192,6 @@ static inline void arena_span_use(struct arena_span *s, uint64_t now_us)
 struct arena_span *arena_span_at(struct arena *a, uint32_t extent, uint32_t granule);
 /* How many of its slots are taken. */
 uint32_t arena_span_taken(struct arena *a, const struct arena_span *s);
-/* A closed span gives no slot any more; it ends as any other when its last slot is back. Closing what is closed, and
- * the opposite, does nothing. */
-void arena_span_close(struct arena *a, struct arena_span *s);
-void arena_span_reopen(struct arena *a, struct arena_span *s);
 
 /* A run of granules, for one span of the class that asked. */
 struct arena_window {
@@ -203,7 +199,7 @@ struct arena_window {
 	uint32_t spans;                  /* that stand in it, wholly or in part */
 	uint32_t newest;                 /* of these, the newest use */
 };
-/* The coldest window for a span of the class, in the tenant's extents that do not drain: the one whose newest use is
+/* The coldest window for a span of the class, in the tenant's extents: the one whose newest use is
  * the oldest, of equal ones the one with the fewest spans. In it stands a span at least, but none of the class itself,
  * none that is closed or has `held` slots, and nothing that another class has claimed. An arena of more than
  * ARENA_WINDOW_GRANULES is searched in parts, one a call: the answer is then the coldest of this part and of what
@@ -244,28 +240,14 @@ enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *o
 /* Whether arena_ahead would take pages. */
 bool arena_wants(struct arena *a, uint32_t tenant);
 
-/* Begins to drain an extent, to shrink or to give it to another tenant: no slot of it is taken any more. It is freed
- * by arena_doomed_free when its last slot is back and no process holds it. OK also if it drains already. NOT_FOUND: no
- * such extent (any more). */
-enum status arena_extent_drain(struct arena *a, uint32_t extent);
-
-/* Takes drained extents that no process holds out of the arena: NULL or a chain for arena_doomed_free. To be called by
- * the thread that lends extents, or under the lock under which that is done. */
-struct arena_extent;
-struct arena_extent *arena_doomed_take(struct arena *a);
-/* Frees them, which lasts (unmapping), and only then gives their bytes back to the budget. Any thread, without that
- * lock. Returns the number freed. NULL allowed. */
-uint32_t arena_doomed_free(struct arena *a, struct arena_extent *doomed);
-
-/* The extent by id, for lending and probing, on a device its hold; NULL if unknown. The pointer stays valid until the
- * extent is taken out, which happens only in arena_doomed_take and arena_destroy. */
+/* The extent by id, for lending and probing, on a device its hold; NULL if unknown. The pointer stays valid until
+ * arena_destroy. */
 struct extent *arena_extent(struct arena *a, uint32_t id);
-/* Whose it is, to check who may map it: false if unknown. Each output may be NULL. */
-bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant, bool *draining);
+/* Whose it is, to check who may map it: false if unknown. */
+bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant);
 /* Bytes of it, as the budget counts them (of a device's memory, not of the hold); 0 if unknown. */
 uint64_t arena_extent_size(struct arena *a, uint32_t id);
-/* Ids of a tenant's extents that do not drain, ascending, from `from` on, `max` at most; returns how many were
- * written. */
+/* Ids of a tenant's extents, ascending, from `from` on, `max` at most; returns how many were written. */
 uint32_t arena_extents(struct arena *a, uint32_t tenant, uint32_t from, uint32_t *ids, uint32_t max);
 
 struct arena_device_extent {
@@ -278,10 +260,10 @@ struct arena_device_extent {
 enum status arena_extent_device(struct arena *a, uint32_t id, struct arena_device_extent *out);
 
 struct arena_usage {
-	uint64_t budget_bytes, extent_bytes, draining_bytes; /* extent_bytes includes draining ones */
-	uint64_t slots;                  /* of spans that are not closed and in extents that do not drain */
-	uint64_t slots_used;             /* taken ones, draining extents included */
-	uint64_t granules;               /* of extents that are not draining */
+	uint64_t budget_bytes, extent_bytes;
+	uint64_t slots;                  /* of spans that are not closed */
+	uint64_t slots_used;             /* taken ones of all spans */
+	uint64_t granules;               /* of extents */
 	uint64_t granules_free;          /* of these, in no span and no claim, their pages there or not */
 	uint64_t granules_ready;         /* of these, their pages there */
 	uint64_t reserve;                /* granules that arena_take keeps back */
@@ -292,7 +274,7 @@ struct arena_usage {
 	bool huge_pages;                 /* there are extents and all are on huge pages */
 };
 void arena_usage(struct arena *a, struct arena_usage *out);
-/* The bytes of the budget that no extent has, draining ones included. It does not last. */
+/* The bytes of the budget that no extent has. It does not last. */
 uint64_t arena_unused(struct arena *a);
 
 #endif

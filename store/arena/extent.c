@@ -1,4 +1,4 @@
-/* Extents of an arena: how they come, whose they are, how they go. See arena.h.
+/* Extents of an arena: how they come, and whose they are. See arena.h.
  *
  * Taking pages from the kernel lasts. It happens outside the mutex, by one thread a tenant at a time, with the bytes
  * of a new extent already counted; a thread that needs a slot of that tenant meanwhile waits for it (arena_prepare).
@@ -38,15 +38,6 @@ struct arena_extent *arena_extent_find(const struct arena *a, uint32_t id)
 	return place < a->extent_count && a->extents[place]->memory.extent.id == id ? a->extents[place] : NULL;
 }
 
-/* An id comes again only after all others, and when its extent is gone. */
-static uint32_t id_next(struct arena *a)
-{
-	do
-		a->last_id = a->last_id == a->ids_end ? a->ids_first : a->last_id + 1;
-	while (arena_extent_find(a, a->last_id));
-	return a->last_id;
-}
-
 static enum status table_grow(struct arena *a)
 {
 	uint32_t room = a->extent_room ? 2 * a->extent_room : 16;
@@ -65,15 +56,10 @@ static enum status table_grow(struct arena *a)
 /* Gives a new extent its id and makes it known. */
 static enum status extent_publish(struct arena *a, struct arena_extent *e, uint32_t ready)
 {
-	uint32_t place;
-
-	if (a->extent_count > a->ids_end - a->ids_first || table_grow(a) != STATUS_OK)
+	if (a->extent_count == a->ids || table_grow(a) != STATUS_OK)
 		return STATUS_EXHAUSTED;
-	e->memory.extent.id = id_next(a);
-	place = arena_extent_place(a, e->memory.extent.id);
-	memmove(&a->extents[place + 1], &a->extents[place], (a->extent_count - place) * sizeof(struct arena_extent *));
-	a->extents[place] = e;
-	a->extent_count++;
+	e->memory.extent.id = a->first_id + a->extent_count;
+	a->extents[a->extent_count++] = e;
 	e->tenant->granules += e->granules;
 	e->tenant->unready += e->granules;
 	arena_granules_ready(e, ready);
@@ -205,7 +191,7 @@ static struct arena_extent *extent_unready(const struct arena_tenant *t, uint32_
 	for (uint32_t i = 0; t->unready > 0 && i < a->extent_count; i++) {
 		struct arena_extent *e = a->extents[i];
 
-		if (e->tenant != t || e->draining || e->ready == e->granules)
+		if (e->tenant != t || e->ready == e->granules)
 			continue;
 		if (run_before(e) + e->granules - e->ready >= n)
 			return e;
@@ -383,96 +369,6 @@ enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *o
 	return s;
 }
 
-/* ---- going ---- */
-
-static void claims_end_in(struct arena_extent *e)
-{
-	for (struct arena_class *k = e->tenant->classes; k; k = k->next)
-		if (k->claim.granules && k->claim.extent == e->memory.extent.id)
-			arena_claim_end(k);
-}
-
-static void drain_begin(struct arena_extent *e)
-{
-	struct arena_tenant *t = e->tenant;
-
-	claims_end_in(e);
-	for (uint32_t i = 0; i < e->granules; i++) {
-		struct span *s = e->at_granule[i].span;
-
-		if (!s || (i > 0 && e->at_granule[i - 1].span == s))
-			continue;
-		if (s->listed)
-			arena_span_unlist(s);
-		if (!s->closed)
-			s->public.class->slots -= s->public.slots;
-	}
-	t->granules -= e->granules;
-	t->free -= e->free;
-	t->unready -= e->granules - e->ready;
-	e->draining = true;
-}
-
-enum status arena_extent_drain(struct arena *a, uint32_t extent)
-{
-	struct arena_extent *e;
-
-	pthread_mutex_lock(&a->mutex);
-	e = arena_extent_find(a, extent);
-	if (e && !e->draining)
-		drain_begin(e);
-	pthread_mutex_unlock(&a->mutex);
-	return e ? STATUS_OK : STATUS_NOT_FOUND;
-}
-
-static bool is_doomed(const struct arena_extent *e)
-{
-	return e->draining && e->spans == 0 && !e->growing && !extent_held_by_any(&e->memory.extent);
-}
-
-struct arena_extent *arena_doomed_take(struct arena *a)
-{
-	struct arena_extent *doomed = NULL;
-	uint32_t kept = 0;
-
-	pthread_mutex_lock(&a->mutex);
-	for (uint32_t i = 0; i < a->extent_count; i++) {
-		struct arena_extent *e = a->extents[i];
-
-		if (is_doomed(e)) {
-			e->next = doomed;
-			doomed = e;
-		} else {
-			a->extents[kept++] = e;
-		}
-	}
-	a->extent_count = kept;
-	pthread_mutex_unlock(&a->mutex);
-	return doomed;
-}
-
-/* The bytes, and a place on a device, are free only when the memory is really back. */
-uint32_t arena_doomed_free(struct arena *a, struct arena_extent *doomed)
-{
-	uint32_t n = 0;
-
-	for (struct arena_extent *e = doomed; e; e = e->next)
-		host_memory_close(&a->source, &e->memory);
-	pthread_mutex_lock(&a->mutex);
-	while (doomed) {
-		struct arena_extent *next = doomed->next;
-
-		a->taken_bytes -= doomed->memory.bytes;
-		a->refused = false;
-		place_give(doomed->tenant, doomed->at);
-		free(doomed);
-		doomed = next;
-		n++;
-	}
-	pthread_mutex_unlock(&a->mutex);
-	return n;
-}
-
 /* ---- what is known ---- */
 
 struct extent *arena_extent(struct arena *a, uint32_t id)
@@ -485,16 +381,14 @@ struct extent *arena_extent(struct arena *a, uint32_t id)
 	return e ? &e->memory.extent : NULL;
 }
 
-bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant, bool *draining)
+bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant)
 {
 	struct arena_extent *e;
 
 	pthread_mutex_lock(&a->mutex);
 	e = arena_extent_find(a, id);
-	if (e && tenant)
+	if (e)
 		*tenant = e->tenant->number;
-	if (e && draining)
-		*draining = e->draining;
 	pthread_mutex_unlock(&a->mutex);
 	return e != NULL;
 }
@@ -517,7 +411,7 @@ uint32_t arena_extents(struct arena *a, uint32_t tenant, uint32_t from, uint32_t
 
 	pthread_mutex_lock(&a->mutex);
 	for (uint32_t i = arena_extent_place(a, from); i < a->extent_count && n < max; i++)
-		if (a->extents[i]->tenant->number == tenant && !a->extents[i]->draining)
+		if (a->extents[i]->tenant->number == tenant)
 			ids[n++] = a->extents[i]->memory.extent.id;
 	pthread_mutex_unlock(&a->mutex);
 	return n;

@@ -31,14 +31,12 @@ struct arena_extent {
 	struct host_memory memory;
 	uint64_t at;                     /* of device memory: its place in the tenant's range */
 	struct arena_tenant *tenant;
-	struct arena_extent *next;       /* of the doomed */
 	uint32_t granules;
 	uint32_t ready;                  /* the first so many have their pages */
 	uint32_t free;                   /* of these, in no span */
 	uint32_t run_most;               /* no run of free ones is longer */
 	uint32_t spans;
 	uint32_t used;                   /* slots taken */
-	bool draining;
 	bool growing;                    /* a thread takes pages of it, without the mutex */
 	struct granule at_granule[];
 };
@@ -50,21 +48,20 @@ struct arena_class {
 	uint64_t stride;
 	uint32_t span_granules, span_slots; /* of its spans */
 	uint32_t spans;
-	uint64_t slots, used;            /* of its spans; `slots` without closed and draining ones */
+	uint64_t slots, used;            /* of its spans; `slots` without closed ones */
 	struct span *first, *last;       /* open ones with a free slot */
 	struct arena_window claim;       /* granules 0: none */
 	struct arena_window coldest;     /* the best that earlier searches have met; granules 0: none */
 	uint32_t search_extent;          /* where the next one begins */
 };
 
-/* Its free granules are those of its extents that do not drain. */
 struct arena_tenant {
 	struct arena *arena;
 	struct arena_tenant *next;
 	struct arena_class *classes;
 	uint32_t number, class_count;
 	bool growing;                    /* a thread takes pages for it */
-	uint64_t granules, free, unready; /* of its extents that do not drain; `free` have their pages and no claim */
+	uint64_t granules, free, unready; /* of its extents; `free` have their pages and no claim */
 	struct host_range range;         /* with a device; reserved with the first extent */
 };
 
@@ -78,7 +75,7 @@ struct arena {
 	uint64_t generation, open_failures;
 	struct host_failure failure;     /* the last */
 	bool refused;                    /* the last growth was: what no extent has may not be to be had */
-	uint32_t last_id, ids_first, ids_end;
+	uint32_t first_id, ids;
 	uint32_t extent_count, extent_room, class_count, span_count;
 	struct arena_extent **extents;   /* ids ascend */
 	struct arena_tenant *tenants;

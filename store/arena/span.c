@@ -28,8 +28,7 @@ static void granule_set(struct arena_extent *e, uint32_t granule, struct span *s
 	e->at_granule[granule] = (struct granule){ s, claim };
 	change = is_free(e, granule) - was;
 	e->free += (uint32_t)change;
-	if (!e->draining)
-		e->tenant->free += (uint64_t)(int64_t)change;
+	e->tenant->free += (uint64_t)(int64_t)change;
 }
 
 /* The bound holds again, after granules from there on have become free. */
@@ -66,10 +65,8 @@ void arena_granules_ready(struct arena_extent *e, uint32_t ready)
 
 	e->ready = ready;
 	e->free += ready - from;
-	if (!e->draining) {
-		e->tenant->free += ready - from;
-		e->tenant->unready -= ready - from;
-	}
+	e->tenant->free += ready - from;
+	e->tenant->unready -= ready - from;
 	run_grown(e, from);
 }
 
@@ -126,7 +123,7 @@ bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struc
 	for (uint32_t i = 0; i < a->extent_count && length > n; i++) {
 		struct arena_extent *e = a->extents[i];
 
-		if (e->tenant != k->tenant || e->draining || e->free < n || e->run_most < n)
+		if (e->tenant != k->tenant || e->free < n || e->run_most < n)
 			continue;
 		if (run_in(e, n, granule, &length))
 			*extent = e;
@@ -169,36 +166,18 @@ void arena_span_unlist(struct span *s)
 
 void arena_span_closed(struct span *s, bool closed)
 {
-	const bool gave = !s->closed && !s->extent->draining;
-	bool gives;
-
+	if (s->closed == closed)
+		return;
 	s->closed = closed;
-	gives = !closed && !s->extent->draining;
-	if (gives && !gave)
-		s->public.class->slots += s->public.slots;
-	if (!gives && gave)
+	if (closed) {
 		s->public.class->slots -= s->public.slots;
-	if (!gives && s->listed)
-		arena_span_unlist(s);
-	if (gives && !s->listed && s->used < s->public.slots)
-		arena_span_list(s);
-}
-
-static void span_set_closed(struct arena *a, struct arena_span *span, bool closed)
-{
-	pthread_mutex_lock(&a->mutex);
-	arena_span_closed((struct span *)span, closed);
-	pthread_mutex_unlock(&a->mutex);
-}
-
-void arena_span_close(struct arena *a, struct arena_span *s)
-{
-	span_set_closed(a, s, true);
-}
-
-void arena_span_reopen(struct arena *a, struct arena_span *s)
-{
-	span_set_closed(a, s, false);
+		if (s->listed)
+			arena_span_unlist(s);
+	} else {
+		s->public.class->slots += s->public.slots;
+		if (s->used < s->public.slots)
+			arena_span_list(s);
+	}
 }
 
 /* ---- windows ---- */
@@ -282,7 +261,7 @@ static void coldest_known(struct arena_class *k, bool reserve, struct arena_wind
 	const struct arena_extent *e = k->coldest.granules ? arena_extent_find(k->arena, k->coldest.extent) : NULL;
 	uint32_t next;
 
-	if (!e || e->draining || !window_good(k, e, k->coldest.granule, reserve, best, &next))
+	if (!e || !window_good(k, e, k->coldest.granule, reserve, best, &next))
 		best->granules = 0;
 }
 
@@ -297,7 +276,7 @@ static void coldest_search(struct arena_class *k, bool reserve, struct arena_win
 
 		if (looked >= ARENA_WINDOW_GRANULES && best->granules > 0)
 			break;
-		if (e->tenant != k->tenant || e->draining)
+		if (e->tenant != k->tenant)
 			continue;
 		coldest_in(k, e, reserve, best);
 		looked += e->ready;
@@ -355,7 +334,7 @@ enum status arena_claim(struct arena_class *k, const struct arena_window *w)
 
 	pthread_mutex_lock(&k->arena->mutex);
 	e = arena_extent_find(k->arena, w->extent);
-	if (e && !e->draining && e->tenant == k->tenant && k->claim.granules == 0 && w->granule < e->ready &&
+	if (e && e->tenant == k->tenant && k->claim.granules == 0 && w->granule < e->ready &&
 	    k->span_granules <= e->ready - w->granule && window_good(k, e, w->granule, true, &now, &next)) {
 		k->claim = now;
 		k->coldest.granules = 0;

@@ -235,11 +235,6 @@ bool extent_held(const struct extent *e, uint32_t attachment)
 	return range_held(e, attachment, 1);
 }
 
-bool extent_held_by_any(const struct extent *e)
-{
-	return range_held(e, 0, 0); /* length 0: to the end of all offsets */
-}
-
 bool extent_written(const struct extent *e, uint32_t attachment)
 {
 	return range_held(e, EXTENT_WRITERS + attachment, 1);

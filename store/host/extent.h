@@ -20,7 +20,7 @@
  * come back from the kernel at the next touch; of huge pages there may be none left then, and the
  * one who touches, the daemon too, takes SIGBUS: a session's token is not for strangers.
  *
- * Threads: any, under the caller's lock. extent_held, extent_held_by_any and extent_lend may run at
+ * Threads: any, under the caller's lock. extent_held, extent_written and extent_lend may run at
  * the same time as each other and as accesses to the memory.
  */
 #ifndef TERRACE_STORE_HOST_EXTENT_H
@@ -67,8 +67,7 @@ enum status extent_open_part(struct extent *e, uint32_t id, uint64_t bytes, uint
  * INVALID: no such pages. EXHAUSTED, IO: as extent_open; some may have been taken. */
 enum status extent_populate(struct extent *e, uint64_t from, uint64_t bytes);
 
-/* Unmaps and closes. Engines' mappings stay theirs: call only when !extent_held_by_any. Accepts zeroed
- * memory and a closed extent. */
+/* Unmaps and closes. Engines' mappings stay theirs. Accepts zeroed memory and a closed extent. */
 void extent_close(struct extent *e);
 
 /* Makes the description to send to an attachment (1 .. EXTENT_ATTACHMENT_MAX), close-on-exec. *fd
@@ -79,8 +78,6 @@ enum status extent_lend(struct extent *e, uint32_t attachment, bool write, int *
 
 /* True while any descriptor or mapping lent to the attachment lives; also if the kernel does not say. */
 bool extent_held(const struct extent *e, uint32_t attachment);
-/* The same for all attachments together. */
-bool extent_held_by_any(const struct extent *e);
 /* True while any descriptor or mapping lives that was lent to the attachment to be written; also if the kernel does not
  * say. */
 bool extent_written(const struct extent *e, uint32_t attachment);

@@ -359,7 +359,7 @@ def await_zero(service, names, seconds):
 def memory_of(service, engines=()):
     """A GPU each: (bytes in use, by the device's own word; bytes in extents, by Stats')."""
     stats = service.stats()
-    return [(service.device_bytes(g, engines), stats["terrace_gpu_extent_bytes{gpu=%d}" % g] + stats["terrace_gpu_draining_bytes{gpu=%d}" % g])
+    return [(service.device_bytes(g, engines), stats["terrace_gpu_extent_bytes{gpu=%d}" % g])
             for g in range(service.o.gpus)]
 
 

@@ -420,7 +420,7 @@ static void hold_both(struct model *m)
 
 static double evicted_from_gpus(struct model *m)
 {
-	static const char *const reasons[] = { "full", "drain", "shed", "lost" };
+	static const char *const reasons[] = { "full", "trade", "shed", "lost" };
 	double sum = 0;
 
 	for (size_t i = 0; i < 4; i++) {

@@ -90,7 +90,7 @@ START_TEST(a_slot_says_where_it_is)
 	struct arena_class *k = class_of(a, 24 * KIB), *other = class_of(a, 64 * KIB);
 	struct arena_slot s, b, again;
 	uint32_t tenant, ids[2];
-	bool draining, cut;
+	bool cut;
 
 	s = taken(k);
 	ck_assert_ptr_eq(s.class, k);
@@ -116,10 +116,9 @@ START_TEST(a_slot_says_where_it_is)
 	ck_assert_ptr_null(arena_span_at(a, s.extent, 1 << 30));
 	ck_assert_ptr_null(arena_span_at(a, s.extent + 1, 0));
 	ck_assert_uint_eq(arena_span_taken(a, s.span), 2);
-	ck_assert(arena_extent_owner(a, s.extent, &tenant, &draining));
+	ck_assert(arena_extent_owner(a, s.extent, &tenant));
 	ck_assert_uint_eq(tenant, 1);
-	ck_assert(!draining);
-	ck_assert(!arena_extent_owner(a, s.extent + 1, &tenant, NULL));
+	ck_assert(!arena_extent_owner(a, s.extent + 1, &tenant));
 	ck_assert_ptr_null(arena_extent(a, s.extent + 1));
 	ck_assert_uint_eq(arena_extents(a, 1, 0, ids, 2), 1);
 	ck_assert_uint_eq(ids[0], s.extent);
@@ -462,64 +461,23 @@ START_TEST(growth_says_what_there_is_to_do)
 }
 END_TEST
 
-START_TEST(a_lent_extent_stays_in_the_budget_until_let_go)
+/* They rise from the first one that the caller names, and there are so many as it says. */
+START_TEST(extents_have_ids_of_their_own)
 {
-	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = 2 * MIB, .extent_bytes = 1 * MIB });
-	struct arena_class *k = class_of(a, 1 * MIB), *other;
-	struct arena_extent *doomed;
-	struct arena_slot s, b;
-	uint32_t ids[2];
-	int fd;
-
-	s = taken(k);
-	ck_assert_int_eq(slot_take(k, true, &b), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 2, 64 * KIB, &other), STATUS_OK);
-	ck_assert_int_eq(extent_lend(arena_extent(a, s.extent), 5, false, &fd), STATUS_OK);
-	ck_assert_int_eq(arena_extent_drain(a, s.extent), STATUS_OK);
-	ck_assert_int_eq(arena_extent_drain(a, s.extent), STATUS_OK);
-	ck_assert_int_eq(arena_extent_drain(a, s.extent + 7), STATUS_NOT_FOUND);
-	ck_assert_uint_eq(arena_extents(a, 1, 0, ids, 2), 1);
-	ck_assert_uint_eq(drain_poll(a), 0);
-	ck_assert(arena_give(&s, NULL));
-	ck_assert_int_eq(arena_take(k, true, &s, NULL), STATUS_MISS); /* not of what drains */
-	ck_assert_uint_eq(drain_poll(a), 0);
-	ck_assert_uint_eq(usage_of(a).draining_bytes, 1 * MIB);
-	ck_assert_int_eq(slot_take(other, true, &s), STATUS_EXHAUSTED);
-	close(fd);
-	doomed = arena_doomed_take(a);
-	ck_assert_ptr_nonnull(doomed);
-	ck_assert_uint_eq(usage_of(a).extent_bytes, 2 * MIB);
-	ck_assert_uint_eq(arena_doomed_free(a, doomed), 1);
-	ck_assert_uint_eq(usage_of(a).extent_bytes, 1 * MIB);
-	ck_assert_uint_eq(arena_unused(a), 1 * MIB);
-	ck_assert_int_eq(slot_take(other, true, &s), STATUS_OK); /* another tenant has it */
-	ck_assert_uint_eq(usage_of(a).draining_bytes, 0);
-	arena_destroy(a);
-}
-END_TEST
-
-/* An arena that makes and frees extents for years comes to the end of their ids. */
-START_TEST(ids_come_again_when_their_extents_are_gone)
-{
-	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = 128 * KIB, .extent_bytes = 64 * KIB,
+	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = 512 * KIB, .extent_bytes = 64 * KIB,
 							      .first_extent_id = 7, .extent_ids = 4 });
 	struct arena_class *k = class_of(a, 64 * KIB);
-	struct arena_slot stays, s;
-	uint32_t last = 7;
+	struct arena_slot s;
 
-	ck_assert_int_eq(slot_take(k, true, &stays), STATUS_OK);
-	ck_assert_uint_eq(stays.extent, 7);
-	for (int i = 0; i < 20; i++) {
+	for (uint32_t id = 7; id < 11; id++) {
 		ck_assert_int_eq(slot_take(k, true, &s), STATUS_OK);
-		ck_assert_uint_eq(s.extent, last == 10 ? 8 : last + 1);
-		last = s.extent;
-		for (uint32_t id = 6; id < 12; id++)
-			ck_assert(!arena_extent(a, id) == (id != 7 && id != last));
-		arena_give(&s, NULL);
-		ck_assert_int_eq(arena_extent_drain(a, s.extent), STATUS_OK);
-		ck_assert_uint_eq(drain_poll(a), 1);
+		ck_assert_uint_eq(s.extent, id);
+		ck_assert_uint_eq(arena_extent(a, id)->id, id);
 	}
-	arena_give(&stays, NULL);
+	ck_assert_int_eq(slot_take(k, true, &s), STATUS_EXHAUSTED);
+	ck_assert_ptr_null(arena_extent(a, 6));
+	ck_assert_ptr_null(arena_extent(a, 11));
+	ck_assert_uint_eq(usage_of(a).extent_bytes, 256 * KIB);
 	arena_destroy(a);
 }
 END_TEST
@@ -552,7 +510,7 @@ START_TEST(an_extent_is_of_one_tenant)
 	for (uint32_t t = 0; t < 2; t++) {
 		ck_assert_int_eq(arena_class_get(a, 1 + t, 8 * KIB, &k[t]), STATUS_OK);
 		s[t] = taken(k[t]);
-		ck_assert(arena_extent_owner(a, s[t].extent, &owner, NULL));
+		ck_assert(arena_extent_owner(a, s[t].extent, &owner));
 		ck_assert_uint_eq(owner, 1 + t);
 	}
 	ck_assert_uint_ne(s[0].extent, s[1].extent);
@@ -619,9 +577,9 @@ START_TEST(the_coldest_window_is_found)
 	/* The free one belongs to the reserve. */
 	atomic_store(&t.slots[6 * 16].span->held, 1);
 	atomic_store(&t.slots[10 * 16].span->held, 1);
-	arena_span_close(t.a, t.slots[14 * 16].span);
+	atomic_store(&t.slots[14 * 16].span->held, 1);
 	ck_assert_int_eq(arena_window_find(t.large, false, &w), STATUS_MISS);
-	arena_span_reopen(t.a, t.slots[14 * 16].span);
+	atomic_store(&t.slots[14 * 16].span->held, 0);
 	ck_assert_int_eq(arena_window_find(t.large, false, &w), STATUS_OK);
 	ck_assert_uint_eq(w.granule, 11);
 	ck_assert_int_eq(arena_window_find(t.small, false, &w), STATUS_MISS); /* not its own */
@@ -708,13 +666,6 @@ START_TEST(a_claim_can_be_given_up)
 	ck_assert_int_eq(arena_claim(t.large, &w), STATUS_BUSY);
 	w.extent = 77;
 	ck_assert_int_eq(arena_claim(t.large, &w), STATUS_BUSY);
-	/* A drain ends a claim. */
-	ck_assert_int_eq(arena_window_find(t.large, false, &w), STATUS_OK);
-	ck_assert_int_eq(arena_claim(t.large, &w), STATUS_OK);
-	ck_assert_int_eq(arena_extent_drain(t.a, w.extent), STATUS_OK);
-	ck_assert(!arena_claimed(t.large, &claim));
-	ck_assert_int_eq(arena_window_find(t.large, true, &w), STATUS_MISS);
-	ck_assert_uint_eq(class_usage_of(t.small).slots, 0);
 	arena_destroy(t.a);
 }
 END_TEST
@@ -780,8 +731,7 @@ int main(void)
 	tcase_set_timeout(tc[1], 100);
 	tcase_add_test(tc[1], pages_come_in_steps_ahead_of_the_cutting);
 	tcase_add_test(tc[1], growth_says_what_there_is_to_do);
-	tcase_add_test(tc[1], a_lent_extent_stays_in_the_budget_until_let_go);
-	tcase_add_test(tc[1], ids_come_again_when_their_extents_are_gone);
+	tcase_add_test(tc[1], extents_have_ids_of_their_own);
 	tcase_add_test(tc[1], a_refusal_of_the_kernel_is_told);
 	tcase_add_test(tc[1], an_extent_is_of_one_tenant);
 	tcase_add_test(tc[2], the_coldest_window_is_found);

@@ -1,13 +1,12 @@
-/* Random histories of an arena against a model: takes, gives, trades, drains, lending. Each taken slot's bytes say
+/* Random histories of an arena against a model: takes, gives, trades. Each taken slot's bytes say
  * which class, span, index and generation it is, at its beginning and at its end, so that a wrong stride, an old span
  * or a slot that two have is seen. */
 #include "tests/store/arena/rig.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { CLASSES = 6, HELD_MAX = 2048, LENT_MAX = 4, EXTENTS_MAX = 64, STEPS = 40000 };
+enum { CLASSES = 6, HELD_MAX = 2048, EXTENTS_MAX = 64, STEPS = 40000 };
 
 struct stamp {
 	uint64_t stride, generation;
@@ -41,10 +40,7 @@ struct model {
 	struct arena_class *class[CLASSES];
 	struct arena_slot held[HELD_MAX];
 	uint32_t count;
-	int lent_fd[LENT_MAX];
-	uint32_t lent;
-	uint32_t drained[EXTENTS_MAX], drained_count;
-	uint64_t now_us, last_generation, cut, traded, gone;
+	uint64_t now_us, last_generation, cut, traded;
 };
 
 static void model_take(struct model *m, uint64_t dice)
@@ -213,50 +209,6 @@ static void model_trade(struct model *m, uint64_t dice)
 	arena_unclaim(k);
 }
 
-static void model_drain(struct model *m, uint64_t dice)
-{
-	uint32_t id;
-
-	if (m->count == 0 || m->drained_count == EXTENTS_MAX)
-		return;
-	id = m->held[dice % m->count].extent;
-	for (uint32_t i = 0; i < m->drained_count; i++)
-		if (m->drained[i] == id)
-			return;
-	ck_assert_int_eq(arena_extent_drain(m->a, id), STATUS_OK);
-	m->drained[m->drained_count++] = id;
-}
-
-static void model_lend(struct model *m, uint64_t dice)
-{
-	struct extent *e;
-
-	if (m->lent > 0 && dice % 2) {
-		close(m->lent_fd[--m->lent]);
-	} else if (m->lent < LENT_MAX && m->count > 0) {
-		e = arena_extent(m->a, m->held[dice % m->count].extent);
-		ck_assert_int_eq(extent_lend(e, 1 + m->lent, true, &m->lent_fd[m->lent]), STATUS_OK);
-		m->lent++;
-	}
-}
-
-/* Empties what drains, if nothing lent keeps it. */
-static void model_poll(struct model *m)
-{
-	uint32_t left = 0;
-
-	m->gone += drain_poll(m->a);
-	for (uint32_t i = 0; i < m->drained_count; i++)
-		if (arena_extent(m->a, m->drained[i]))
-			m->drained[left++] = m->drained[i];
-	m->drained_count = left;
-	for (uint32_t i = 0; left > 0 && i < m->count;)
-		if (m->held[i].extent == m->drained[0])
-			model_give_at(m, i);
-		else
-			i++;
-}
-
 static void model_check(struct model *m)
 {
 	const struct arena_usage u = usage_of(m->a);
@@ -283,14 +235,10 @@ static void model_end(struct model *m)
 	struct arena_slot s;
 	struct arena_usage u;
 
-	while (m->lent > 0)
-		close(m->lent_fd[--m->lent]);
 	while (m->count > 0)
 		model_give_at(m, m->count - 1);
-	drain_poll(m->a);
 	u = usage_of(m->a);
 	ck_assert_uint_eq(u.spans, 0);
-	ck_assert_uint_eq(u.draining_bytes, 0);
 	ck_assert_uint_eq(u.granules_free, u.granules);
 	ck_assert_uint_eq(u.slots, 0);
 	ck_assert_int_eq(slot_take(class_of(m->a, arena_extent_bytes(m->a)), true, &s), STATUS_OK);
@@ -310,14 +258,8 @@ static void model_step(struct model *m, uint64_t dice, uint64_t takes)
 		model_use(m, dice);
 	else if (what < 965)
 		model_hold(m, dice);
-	else if (what < 980)
-		model_trade(m, dice);
-	else if (what < 985)
-		model_drain(m, dice);
-	else if (what < 993)
-		model_lend(m, dice);
 	else
-		model_poll(m);
+		model_trade(m, dice);
 }
 
 START_TEST(random_histories_agree_with_the_model)
@@ -338,7 +280,6 @@ START_TEST(random_histories_agree_with_the_model)
 	}
 	ck_assert_uint_gt(m.cut, 1000 / SCALE);
 	ck_assert_uint_gt(m.traded, 20 / SCALE);
-	ck_assert_uint_gt(m.gone, 10 / SCALE);
 	model_end(&m);
 }
 END_TEST
@@ -352,7 +293,7 @@ struct worker {
 	uint64_t seed, taken;
 };
 
-/* Takes and gives, each slot stamped; now and then trades, drains, and takes pages ahead. */
+/* Takes and gives, each slot stamped; now and then trades, and takes pages ahead. */
 static void *churn(void *arg)
 {
 	struct worker *w = arg;
@@ -382,10 +323,6 @@ static void *churn(void *arg)
 			arena_claim(k, &window);
 		if (dice % 64 == 1)
 			arena_unclaim(k);
-		if (dice % 512 == 2 && n > 0)
-			arena_extent_drain(w->a, held[0].extent);
-		if (dice % 128 == 3)
-			drain_poll(w->a);
 		if (dice % 128 == 4)
 			arena_ahead(w->a, 1, &g);
 	}
@@ -412,14 +349,12 @@ START_TEST(threads_never_share_a_slot)
 		taken_in_all += w[i].taken;
 	}
 	ck_assert_uint_gt(taken_in_all, 1000 / SCALE);
-	drain_poll(a);
 	for (int i = 0; i < THREADS; i++)
 		for (int j = 0; j < 2; j++)
 			arena_unclaim(w[i].class[j]);
 	u = usage_of(a);
 	ck_assert_uint_eq(u.slots_used, 0);
 	ck_assert_uint_eq(u.spans, 0);
-	ck_assert_uint_eq(u.draining_bytes, 0);
 	ck_assert_uint_eq(u.granules_free, u.granules);
 	arena_destroy(a);
 }

@@ -90,12 +90,6 @@ static inline uint32_t take_all(struct arena_class *k, struct arena_slot *slots,
 	return n;
 }
 
-/* Frees the drained extents that no process holds: how many. */
-static inline uint32_t drain_poll(struct arena *a)
-{
-	return arena_doomed_free(a, arena_doomed_take(a));
-}
-
 static inline int run_cases(const char *name, TCase **cases, uint32_t n)
 {
 	Suite *suite = suite_create(name);
