@@ -6,7 +6,6 @@
  *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS); of GPU memory two: the hold, the memory
  *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone; FDSOCK_EXTENT_NONE: of all
  * extents client RELEASE(leases)        no answer
- *     daemon RETIRE(extent)         please unmap when the last lease in it is back
  *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
  * Host memory is lent to be written (MAP with write 1) to an attachment that has a reservation in that extent, made by a Reserve that named the
@@ -17,10 +16,9 @@
  *
  * AHEAD asks to be told which extents of the tenant there are on a GPU, or in host memory, so that they can be mapped
  * before a lease names them: at once those that there are, and from then on each new one, when it has been made. An
- * offer lends nothing: what is wanted of it is asked for by MAP, which may be refused, as the extent may be draining by
- * then. Nothing has to be mapped, and what is offered too late, or never, is mapped by the lease that names it. It is
- * for clients that read RETIRE also while they lease nothing: an extent that is mapped is not freed. A daemon says in
- * WELCOME that it knows AHEAD; another would hang up.
+ * offer lends nothing: what is wanted of it is asked for by MAP, which may be refused. Nothing has to be mapped, and what
+ * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows AHEAD;
+ * another would hang up.
  *
  * A connection whose first packet is CALLER carries *near calls* and nothing else: the requests and replies of terrace.proto, by the same
  * handlers, without gRPC's way. It makes no attachment, is served by a thread of its own, and is one session's: a request that names
@@ -93,8 +91,7 @@ enum fdsock_type {
 	FDSOCK_EXTENT = 4,
 	FDSOCK_UNMAPPED = 5,
 	FDSOCK_RELEASE = 6,
-	FDSOCK_RETIRE = 7,
-	FDSOCK_CALLER = 8,
+	FDSOCK_CALLER = 8, /* 7: a daemon of version 2 asks for an extent back */
 	FDSOCK_CALL = 9,
 	FDSOCK_REPLY = 10,
 	FDSOCK_AHEAD = 11,
@@ -156,7 +153,6 @@ struct fdsock_extent {
 	uint64_t range_id;   /* which of the GPU's ranges that is: a number that means nothing else */
 };
 
-/* Also RETIRE's form. */
 struct fdsock_unmapped {
 	struct fdsock_head head;
 	uint32_t extent;

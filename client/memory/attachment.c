@@ -1,8 +1,8 @@
 /* The conversation on the fd socket, and the table of mapped extents.
  *
  * One thread at a time talks (sends MAP and reads until the answer) or unmaps; the others that want something mapped wait for it with
- * their deadline, and then mostly find it done. One-way packets are sent without the conversation. RETIRE comes at any time:
- * whoever reads the socket marks the mapping, which goes when its last use ends. The lock is never held in a GPU's driver. Bytes from
+ * their deadline, and then mostly find it done. One-way packets are sent without the conversation. A mapping that is of no
+ * more use is marked, and goes when its last use ends. The lock is never held in a GPU's driver. Bytes from
  * the socket come from the daemon, yet are checked like anything from outside. */
 #include "client/memory/attachment.h"
 
@@ -112,7 +112,7 @@ bool client_fds_tell(struct client_attachment *a, const struct client_mapping *m
 	return unmapped_tell(a, m->extent, m->writable);
 }
 
-/* ---- what the daemon wants back; with the lock held ---------------------------------------------------------------- */
+/* ---- what is of no more use; with the lock held --------------------------------------------------------------------- */
 
 bool client_fds_of_driver(const struct client_mapping *m)
 {
@@ -236,21 +236,12 @@ void client_fds_retire(struct client_attachment *a, struct client_mapping *m)
 	m->retiring = true;
 }
 
-static void retire(struct client_attachment *a, uint32_t extent)
-{
-	for (uint32_t i = table_place(a, extent, false); i < a->count && a->mappings[i]->extent == extent; i++)
-		client_fds_retire(a, a->mappings[i]);
-	client_fds_offer_end(a, extent);
-}
-
 /* ---- incoming packets --------------------------------------------------------------------------------------------- */
 
-/* A packet that answers no question: RETIRE, OFFER, or the late answer to a MAP whose asker had given up. */
+/* A packet that answers no question: OFFER, or the late answer to a MAP whose asker had given up. */
 static void packet_unasked(struct client_attachment *a, struct client_packet *p)
 {
-	if (p->body.head.type == FDSOCK_RETIRE) {
-		retire(a, p->body.unmapped.extent);
-	} else if (p->body.head.type == FDSOCK_OFFER) {
+	if (p->body.head.type == FDSOCK_OFFER) {
 		client_fds_offered(a, &p->body.offer);
 	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptors[0] >= 0) {
 		client_packet_fini(p);

@@ -130,7 +130,7 @@ void client_fds_talk_end(struct client_attachment *attachment, bool broken);
 enum terrace_status client_fds_talk_begin(struct client_attachment *attachment, uint64_t deadline_us);
 /* A mapping is to go when it is not in use. */
 void client_fds_retire(struct client_attachment *attachment, struct client_mapping *mapping);
-/* Unmaps what is wanted back and not in use, unless somebody talks, who does it at the end of his turn. */
+/* Unmaps what is to go and not in use, unless somebody talks, who does it at the end of his turn. */
 void client_fds_sweep(struct client_attachment *attachment);
 /* True if there is some of that that the daemon has not heard of. */
 bool client_fds_unswept(const struct client_attachment *attachment);

@@ -4,7 +4,7 @@
  * asks for one after the other: with the turn to talk, as a lease would, but it imports or registers without it, so that who needs another
  * extent meanwhile goes ahead, and who needs this one waits for it. It rests between them, and leaves the turn to whoever waits for it.
  *
- * An extent that is mapped is not freed by the daemon. So whoever maps ahead also hears the daemon at all times, and not when he leases, as
+ * The daemon offers an extent as soon as it is made. So a process that maps ahead hears the daemon at all times, and not when it leases, as
  * others do: the same thread waits for the socket. When the daemon is gone, what is not in use is unmapped.
  *
  * What cannot be mapped is left to the leases that name it, with all that has been offered so far: a driver without memory is asked again
@@ -169,8 +169,8 @@ static enum terrace_status register_apart(struct client_attachment *a, const str
 	return status;
 }
 
-/* Without the lock, with the turn: asks for the extent, and looks at what comes. *refused: the daemon does not give it, which is mostly since
- * it wants it back. */
+/* Without the lock, with the turn: asks for the extent, and looks at what comes. *refused: the daemon does not
+ * give it. */
 static enum terrace_status extent_get(struct client_attachment *a, const struct work *w, struct client_packet *answer,
 				      struct client_mapping *made, bool *refused, bool *broken)
 {

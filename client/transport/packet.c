@@ -139,8 +139,6 @@ static bool packet_sound(const struct client_packet *packet, size_t bytes)
 		return bytes == sizeof(packet->body.welcome);
 	case FDSOCK_EXTENT:
 		return bytes == sizeof(packet->body.extent);
-	case FDSOCK_RETIRE:
-		return bytes == sizeof(packet->body.unmapped);
 	case FDSOCK_OFFER:
 		return offer_sound(&packet->body.offer, bytes);
 	default:

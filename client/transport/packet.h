@@ -10,7 +10,6 @@ struct client_packet {
 		struct fdsock_head head;
 		struct fdsock_welcome welcome;
 		struct fdsock_extent extent;
-		struct fdsock_unmapped unmapped; /* RETIRE */
 		struct fdsock_offer offer;
 	} body;
 	int descriptors[2]; /* the first that came; -1: none */

@@ -134,8 +134,6 @@ void fake_gpu_stop(struct fake *fake);
 uint8_t *fake_gpu_at(struct fake *fake, const struct fake_block *b, uint32_t layout, uint32_t *extent, uint64_t *offset);
 /* Stops and starts again at the same address with another epoch and no blocks. */
 void fake_restart(struct fake *fake);
-/* Asks the client to unmap an extent. */
-void fake_retire(struct fake *fake, uint32_t extent);
 /* Lends an extent of host memory, asked or not. */
 void fake_lend(struct fake *fake, uint32_t extent);
 /* Offers an extent of GPU 0, or of host memory. */

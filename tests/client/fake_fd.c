@@ -182,13 +182,6 @@ void *fake_fd_main(void *arg)
 	return NULL;
 }
 
-void fake_retire(struct fake *f, uint32_t extent)
-{
-	struct fdsock_unmapped retire = {.head = head_of(FDSOCK_RETIRE), .extent = extent};
-
-	fake_fd_send(f, &retire, sizeof(retire));
-}
-
 void fake_lend(struct fake *f, uint32_t extent)
 {
 	const struct fdsock_map map = {.head = head_of(FDSOCK_MAP), .extent = extent};

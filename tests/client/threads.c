@@ -1,5 +1,8 @@
 /* Many threads on one session, and the daemon taking extents back under them. */
 #include "tests/client/rig.h"
+#include "tests/client/unmap.h"
+
+#include "client/session.h"
 
 #include <poll.h>
 #include <stdatomic.h>
@@ -82,7 +85,7 @@ static void *retirer(void *arg)
 {
 	(void)arg;
 	for (uint32_t i = 0; !atomic_load(&over); i++) {
-		fake_retire(&fake, 1 + i % FAKE_EXTENTS);
+		unmap_unused(session->view->attachment, 1 + i % FAKE_EXTENTS);
 		poll(NULL, 0, 3);
 	}
 	return NULL;

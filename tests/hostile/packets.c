@@ -211,15 +211,6 @@ static size_t make_unmapped(struct packets *p, struct connection *c, uint8_t *ou
 	return sizeof m;
 }
 
-static size_t make_retire(struct packets *p, struct connection *c, uint8_t *out)
-{
-	const struct fdsock_head h = head(FDSOCK_RETIRE);
-	const size_t n = make_unmapped(p, c, out);
-
-	memcpy(out, &h, sizeof h);
-	return n;
-}
-
 static uint64_t lease(struct packets *p, struct opened *of)
 {
 	const struct foreign *f = p->book.foreign;
@@ -321,9 +312,9 @@ static const struct generator generators[] = {
 	{ "FDSOCK_HELLO", RAW, true, make_hello },       { "FDSOCK_WELCOME", DOOR, false, make_welcome },
 	{ "FDSOCK_MAP", DOOR, true, make_map },          { "FDSOCK_EXTENT", DOOR, false, make_extent },
 	{ "FDSOCK_UNMAPPED", DOOR, false, make_unmapped }, { "FDSOCK_RELEASE", DOOR, false, make_release },
-	{ "FDSOCK_RETIRE", DOOR, false, make_retire },   { "FDSOCK_CALLER", RAW, true, make_caller },
-	{ "FDSOCK_CALL", NEAR, true, make_call },        { "FDSOCK_REPLY", NEAR, false, make_reply },
-	{ "FDSOCK_AHEAD", DOOR, true, make_ahead },      { "FDSOCK_OFFER", DOOR, false, make_offer },
+	{ "FDSOCK_CALLER", RAW, true, make_caller },     { "FDSOCK_CALL", NEAR, true, make_call },
+	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_AHEAD", DOOR, true, make_ahead },
+	{ "FDSOCK_OFFER", DOOR, false, make_offer },
 };
 static const struct generator local_call = { "", NEAR, true, make_call };
 

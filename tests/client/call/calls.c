@@ -1,5 +1,8 @@
 /* The synchronous calls against the fake daemon: what comes back, what is mapped, what happens when the daemon goes. */
 #include "tests/client/rig.h"
+#include "tests/client/unmap.h"
+
+#include "client/session.h"
 
 #include "client/value/clock.h"
 
@@ -683,7 +686,7 @@ START_TEST(retiring)
 	put_blocks(2);
 	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &lease), TERRACE_OK);
 	maps = fake_count(&fake, &fake.maps);
-	fake_retire(&fake, 1);
+	unmap_unused(session->view->attachment, 1);
 	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_PREFIX, 0, &again), TERRACE_OK);
 	ck_assert_uint_eq(fake_await(&fake, &fake.unmapped, 1), 1); /* the writable one, which nobody uses */
 	ck_assert_uint_eq(*(const uint8_t *)terrace_lease_block(lease, 0, 0), 1);

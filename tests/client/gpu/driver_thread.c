@@ -1,6 +1,7 @@
 /* A driver that takes long over unmapping, even until streams are done which wait for words of the board; and ends of a session that nobody
  * hears at first. */
 #include "tests/client/gpu/rig.h"
+#include "tests/client/unmap.h"
 
 #include "client/value/clock.h"
 #include "client/call/lease.h"
@@ -91,7 +92,7 @@ START_TEST(words_are_moved_meanwhile)
 	gone = lease_one(0, 0);
 	late = lease_one(1, 2);
 	wait_and_note(late, &noted);
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	OK(terrace_release_after(gone, other));
 	poll(NULL, 0, SETTLE_MS);
 	fake_restart(&rig.fake);
@@ -112,7 +113,7 @@ START_TEST(closes_let_streams_go_on)
 	gone = lease_one(0, 0);
 	late = lease_one(1, 2);
 	wait_and_note(late, &noted);
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	terrace_release(gone);
 	poll(NULL, 0, SETTLE_MS);
 	began = client_now_us();
@@ -131,7 +132,7 @@ START_TEST(deadlines_are_kept_meanwhile)
 	struct terrace_op *op;
 
 	rig_hold();
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	rig_stick();
 	OK(terrace_release_after(gone, other));
 	poll(NULL, 0, SETTLE_MS);
@@ -152,7 +153,7 @@ START_TEST(leases_go_on_meanwhile)
 	atomic_bool over = false;
 	pthread_t thread;
 
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	rig_stick();
 	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_release(gone);
@@ -174,7 +175,7 @@ START_TEST(leases_wait_for_what_is_unmapped)
 	atomic_bool over = false;
 	pthread_t thread;
 
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	rig_stick();
 	terrace_release(lease);
 	poll(NULL, 0, SETTLE_MS);
@@ -235,7 +236,7 @@ START_TEST(closes_have_an_end)
 }
 END_TEST
 
-/* Threads that map the same at once, while the daemon wants it back again and again. */
+/* Threads that map the same at once, while it is to go again and again. */
 static void *lease_often(void *arg)
 {
 	(void)arg;
@@ -259,7 +260,7 @@ START_TEST(threads_map_what_is_wanted_back)
 	for (int i = 0; i < THREADS; i++)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, lease_often, NULL), 0);
 	for (uint32_t i = 0; i < 200; i++) {
-		fake_retire(&rig.fake, i % 3 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
+		unmap_unused(rig_attachment(), i % 3 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
 		poll(NULL, 0, 1);
 	}
 	for (int i = 0; i < THREADS; i++)
@@ -410,7 +411,7 @@ START_TEST(a_full_socket_is_waited_for)
 }
 END_TEST
 
-/* The same of what the daemon wanted back and has not heard of. */
+/* The same of what is unmapped, of which the daemon has not heard. */
 START_TEST(what_is_not_told_is_told_first)
 {
 	struct leasing l = {.timeout_us = RIG_TIMEOUT_US};
@@ -419,10 +420,9 @@ START_TEST(what_is_not_told_is_told_first)
 	lease_to_map(&l);
 	OK(l.status);
 	l.over = false;
-	fake_retire(&rig.fake, 1);
 	RIG_FAULT(deaf, true);
 	fill(rig_attachment()->socket);
-	client_fds_listen(rig_attachment());
+	unmap_unused(rig_attachment(), 1);
 	ck_assert_int_eq(pthread_create(&thread, NULL, lease_to_map, &l), 0);
 	RIG_AWAIT(is_talking() || atomic_load(&l.over));
 	RIG_FAULT(deaf, false);

@@ -1,6 +1,7 @@
 /* Leases and reservations on a GPU, over the simulated device and the fake daemon: addresses and what lies there, streams that wait and
  * that are waited for, and the ends that a daemon, a GPU or a session can come to meanwhile. */
 #include "tests/client/gpu/rig.h"
+#include "tests/client/unmap.h"
 
 #include "client/value/clock.h"
 
@@ -225,10 +226,10 @@ START_TEST(host_blocks_have_addresses)
 	rig_check(lease);
 	OK(terrace_lease_addresses(lease, 0, addresses));
 	ck_assert_ptr_eq((uint8_t *)sim_at(addresses[0]), terrace_lease_block(lease, 0, 0));
-	fake_retire(&rig.fake, 1);
+	unmap_unused(rig_attachment(), 1);
 	terrace_release(lease);
 	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.released) == 1);
-	lease = rig_lease(-1, false); /* reads the RETIRE, and maps anew */
+	lease = rig_lease(-1, false); /* maps anew */
 	terrace_release(lease);
 	lease = rig_lease(0, true);
 	rig_check(lease);
@@ -412,18 +413,15 @@ END_TEST
 
 START_TEST(release_follows_the_stream)
 {
-	struct terrace_reservation *r;
 	struct terrace_lease *lease;
 	unsigned unmapped;
 
 	rig_put();
 	lease = rig_lease(0, false);
 	rig_hold();
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	unmapped = fake_count(&rig.fake, &rig.fake.unmapped);
 	OK(terrace_release_after(lease, rig.stream));
-	OK(terrace_reserve_open(rig.session, NULL, 0, &r)); /* reads the RETIRE */
-	terrace_abort(r);
 	poll(NULL, 0, 60);
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.released), 0);
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.unmapped), unmapped);

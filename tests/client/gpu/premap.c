@@ -1,6 +1,7 @@
 /* Extents that are mapped before a lease names them: when, how many, and what becomes of it when the driver takes long, or fails, when the
  * daemon wants them back, lies or goes, and when the session ends. */
 #include "tests/client/gpu/rig.h"
+#include "tests/client/unmap.h"
 
 #include "client/value/clock.h"
 #include "client/session.h"
@@ -231,7 +232,7 @@ START_TEST(what_comes_is_mapped)
 }
 END_TEST
 
-/* ---- what is wanted back ------------------------------------------------------------------------------------------- */
+/* ---- what is of no more use ---------------------------------------------------------------------------------------- */
 
 /* By an engine that does nothing at all; and not by one that leases there, until it has done. */
 START_TEST(idle_engines_give_back)
@@ -239,11 +240,11 @@ START_TEST(idle_engines_give_back)
 	struct terrace_lease *lease;
 
 	ready(TERRACE_GPU_LEASES | TERRACE_GPU_RESERVATIONS);
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 2), 2);
 	RIG_AWAIT(rig_mapped() == 2);
 	lease = lease_one(1);
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT + 1);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT + 1);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 3), 3); /* the one to write */
 	ck_assert_uint_eq(rig_mapped(), 1);
 	terrace_release(lease);
@@ -257,13 +258,13 @@ START_TEST(host_memory_is_given_back)
 {
 	RIG_FAULT(gpu.stays, true);
 	ready(TERRACE_GPU_HOST_BLOCKS);
-	fake_retire(&rig.fake, 1);
+	unmap_unused(rig_attachment(), 1);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 2), 2); /* also what rig_put wrote */
 	terrace_release(rig_lease(0, true));
 }
 END_TEST
 
-/* It is wanted back while it is being mapped. */
+/* It is of no more use while it is being mapped. */
 START_TEST(what_is_coming_is_given_back)
 {
 	use_nothing();
@@ -271,7 +272,7 @@ START_TEST(what_is_coming_is_given_back)
 	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT);
 	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT + 1);
 	RIG_AWAIT(apart() == 1);
-	fake_retire(&rig.fake, FAKE_GPU_EXTENT);
+	unmap_unused(rig_attachment(), FAKE_GPU_EXTENT);
 	rig_unstick();
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 1), 1);
 	RIG_AWAIT(rig_mapped() == 1);
@@ -681,7 +682,7 @@ static void *lease_often(void *arg)
 	return NULL;
 }
 
-/* All at once: threads that lease, offers, and wishes to have back. */
+/* All at once: threads that lease, offers, and unmapping. */
 START_TEST(everybody_at_once)
 {
 	enum { THREADS = 3 };
@@ -690,7 +691,7 @@ START_TEST(everybody_at_once)
 	for (int i = 0; i < THREADS; i++)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, lease_often, i ? NULL : &rig), 0);
 	for (uint32_t i = 0; i < 150; i++) {
-		fake_retire(&rig.fake, i % 3 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
+		unmap_unused(rig_attachment(), i % 3 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
 		fake_offer(&rig.fake, i % 5, i % 5 ? FAKE_GPU_EXTENT + i % 2 : 1 + i % 2);
 		poll(NULL, 0, 1);
 	}

@@ -23,13 +23,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Queues RETIREs for the attachment, `most` or as many as the socket takes. */
-static unsigned retires_send(int socket, unsigned most)
+/* Queues offers for the attachment, `most` or as many as the socket takes. */
+static unsigned offers_send(int socket, unsigned most)
 {
-	struct fdsock_unmapped retire = {.head = {FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_RETIRE}, .extent = 99};
+	struct fdsock_offer offer = {.head = {FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_OFFER}, .count = 1, .extents = {99}};
+	const size_t bytes = offsetof(struct fdsock_offer, extents) + sizeof(offer.extents[0]);
 	unsigned n = 0;
 
-	while (n < most && send(socket, &retire, sizeof(retire), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(retire))
+	while (n < most && send(socket, &offer, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes)
 		n++;
 	return n;
 }
@@ -92,10 +93,10 @@ START_TEST(talkative)
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 	a->socket = ends[0];
 	a->broken = false;
-	ck_assert_uint_eq(retires_send(ends[1], 5), 5);
+	ck_assert_uint_eq(offers_send(ends[1], 5), 5);
 	ck_assert_int_eq(client_fds_map(a, 7, false, client_now_us(), &m), TERRACE_DEADLINE);
 	ck_assert_uint_eq(packets_left(ends[0]), 4);
-	ck_assert_uint_gt(retires_send(ends[1], 100000), 256);
+	ck_assert_uint_gt(offers_send(ends[1], 100000), 256);
 	client_fds_listen(a);
 	ck_assert_uint_gt(packets_left(ends[0]), 0);
 	client_fds_drop(a);

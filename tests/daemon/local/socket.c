@@ -256,7 +256,7 @@ static const struct {
 	{ HEAD(FDSOCK_MAP), sizeof(struct fdsock_map) + 1, 0 },
 	{ HEAD(FDSOCK_WELCOME), sizeof(struct fdsock_welcome), 0 },
 	{ HEAD(FDSOCK_EXTENT), sizeof(struct fdsock_extent), 0 },
-	{ HEAD(FDSOCK_RETIRE), sizeof(struct fdsock_unmapped), 0 },
+	{ HEAD(7), sizeof(struct fdsock_unmapped), 0 }, /* which was a daemon's */
 	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) - 1, 0 },
 	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) + 1, 0 },
 	{ HEAD(FDSOCK_OFFER), offsetof(struct fdsock_offer, extents), 0 },
