@@ -132,7 +132,7 @@ void ties_commit(struct cache *c, const struct reservation *r)
 	int8_t mean[SKETCH_BITS];
 	struct letter l;
 
-	if (!a || !b || !b->shelf || !keys_mean(b->pool, block_slot_at(b) + SLOT_HEADER_BYTES, r->info.tokens, mean))
+	if (!a || !b || !b->span || !keys_mean(b->pool, block_slot_at(b) + SLOT_HEADER_BYTES, r->info.tokens, mean))
 		return;
 	if (!mailbox_begin(&a->sketch_mail, SKETCH_WORDS, &l))
 		return;

@@ -113,7 +113,7 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 
 	if (!b->ahead)
 		return;
-	if (b->shelf)
+	if (b->span)
 		unlink_node(b->pool->class, &b->node);
 	a->held_bytes -= bytes;
 	count_bytes(c, kind, how, bytes);
@@ -164,14 +164,14 @@ static struct ahead_wish *wish_take(struct cache *c)
 
 static void wish_add(struct ahead_wish *w, struct block *b)
 {
-	if (b && !b->shelf && !b->vram && b->rack && !b->moving && w->count < AHEAD_BLOCKS)
+	if (b && !b->span && !b->vram && b->rack && !b->moving && w->count < AHEAD_BLOCKS)
 		w->id[w->count++] = b->node.id;
 }
 
 /* What memory has of the request had better not go for what is loaded. */
 static void wish_keep(struct ahead_wish *w, struct block *b)
 {
-	if (!b || !b->shelf || w->kept == AHEAD_BLOCKS)
+	if (!b || !b->span || w->kept == AHEAD_BLOCKS)
 		return;
 	b->wanted++;
 	w->keep[w->kept++] = b->node.id;
@@ -326,7 +326,7 @@ static enum status wish_pump(struct cache *c, struct ahead_wish *w)
 	while (w->begun < w->count && !s) {
 		struct block *b = by_id_find(c, w->id[w->begun]);
 
-		if (b && !b->shelf && !b->vram && b->rack && !b->moving)
+		if (b && !b->span && !b->vram && b->rack && !b->moving)
 			s = load_ahead(c, b, w->kind);
 		w->begun += !s;
 	}

@@ -137,7 +137,7 @@ static void wish_add(struct cache *c, const struct request *r, struct up_wish *w
 	for (uint32_t p = 0; p < r->layouts && w->count < AHEAD_BLOCKS; p++) {
 		const struct block *b = by_id_find(c, policy_id(name, r->pool[p]->layout_id));
 
-		if (b && (b->shelf || b->rack) && !vram_slot_on(b, g))
+		if (b && (b->span || b->rack) && !vram_slot_on(b, g))
 			w->id[w->count++] = b->node.id;
 	}
 }
@@ -263,9 +263,9 @@ static enum status wish_pump(struct cache *c, struct gpu *g, struct up_wish *w, 
 	while (w->begun < w->count && !s) {
 		struct block *b = by_id_find(c, w->id[w->begun]);
 
-		if (b && !b->shelf && !vram_slot_on(b, g) && comes(c, w, b))
+		if (b && !b->span && !vram_slot_on(b, g) && comes(c, w, b))
 			return STATUS_BUSY;
-		if (b && b->shelf && !vram_slot_on(b, g)) {
+		if (b && b->span && !vram_slot_on(b, g)) {
 			if (*left < b->pool->geometry.block_bytes)
 				return STATUS_EXHAUSTED;
 			*left -= b->pool->geometry.block_bytes;

@@ -1,4 +1,4 @@
-/* A block's life: a slot is taken for it (unpublished), it is put in index, policy and shelf (published),
+/* A block's life: a slot is taken for it (unpublished), it is put in index, policy and span (published),
  * it gets a copy on disk, leaves memory, comes back, and is taken out in the end: evicted, deleted or found
  * damaged. One that is pinned at that moment is dead but keeps its slot of memory until the last pin is gone.
  * Its struct is freed after a grace period, since lookups may still be comparing its key.
@@ -43,7 +43,7 @@ enum status block_create(struct cache *c, struct pool *p, const struct policy_ev
 		free(b);
 		return s;
 	}
-	b->shelf = slot.shelf;
+	b->span = slot.span;
 	b->pool = p;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
@@ -55,7 +55,7 @@ enum status block_create(struct cache *c, struct pool *p, const struct policy_ev
 
 void block_slot_give(struct block *b)
 {
-	const struct memory_slot slot = { .shelf = b->shelf, .index = b->index, .at = block_slot_at(b), .generation = b->take };
+	const struct memory_slot slot = { .span = b->span, .index = b->index, .at = block_slot_at(b), .generation = b->take };
 
 	memory_slot_give(&slot);
 }
@@ -63,10 +63,10 @@ void block_slot_give(struct block *b)
 void block_discard(struct cache *c, struct block *b)
 {
 	(void)c;
-	if (b->shelf) {
-		span_held(b->shelf, -1);
+	if (b->span) {
+		span_held(b->span, -1);
 		block_slot_give(b);
-		b->shelf = NULL; /* the span may be no more */
+		b->span = NULL; /* the span may be no more */
 	}
 	vram_give(b);
 	free(b);
@@ -79,17 +79,17 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 
 	b->stored_us = now_us;
 	b->node.id = block_id(&b->record.ident);
-	where_set(b, b->shelf ? BLOCK_IN_MEMORY : BLOCK_ON_GPU, true); /* before others can find it */
+	where_set(b, b->span ? BLOCK_IN_MEMORY : BLOCK_ON_GPU, true); /* before others can find it */
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)
 		return s;
 	by_id_add(c, b);
 	observe_came_back(c, b->node.id, false);
 	unwritten_set(b, true);
-	if (b->shelf) {
-		span_held(b->shelf, -1);
-		span_used(b->shelf, c->now_us);
-		b->shelf->at[b->index] = b;
+	if (b->span) {
+		span_held(b->span, -1);
+		span_used(b->span, c->now_us);
+		b->span->at[b->index] = b;
 		p->blocks++;
 		p->class->evictable += block_pins(b) == 0;
 		p->dirty += c->tier != NULL;
@@ -140,7 +140,7 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 		.position = position / p->layout.block_tokens, .moved = b->rack || b->vram,
 	};
 
-	if (!b->shelf)
+	if (!b->span)
 		vram_published(c, b, position);
 	else if (b->ahead)
 		ahead_arrive(c, b);
@@ -160,10 +160,10 @@ void block_unworthy(struct block *b, bool is)
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
 	block_books(b, false);
-	b->shelf = slot->shelf;
+	b->span = slot->span;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
-	b->shelf->at[b->index] = b;
+	b->span->at[b->index] = b;
 	b->pool->blocks++;
 	block_books(b, true);
 	b->pool->dirty += c->tier && !b->rack;
@@ -176,7 +176,7 @@ void block_arrive(struct cache *c, struct block *b, const struct memory_slot *sl
 }
 
 /* Out of memory's books; the slot stays taken. */
-static void leave_shelf(struct cache *c, struct block *b)
+static void leave_span(struct cache *c, struct block *b)
 {
 	if (b->ahead)
 		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
@@ -185,7 +185,7 @@ static void leave_shelf(struct cache *c, struct block *b)
 	else
 		c->policy->remove(b->pool->class->policy, &b->node);
 	block_unworthy(b, false);
-	b->shelf->at[b->index] = NULL;
+	b->span->at[b->index] = NULL;
 	b->pool->blocks--;
 	where_set(b, BLOCK_IN_MEMORY, false);
 	if (c->tier && !b->rack && !b->moving)
@@ -195,10 +195,10 @@ static void leave_shelf(struct cache *c, struct block *b)
 void block_depart(struct cache *c, struct block *b)
 {
 	CRASH_POINT("block_depart");
-	leave_shelf(c, b);
+	leave_span(c, b);
 	b->pool->class->evictable--;
 	block_slot_give(b);
-	b->shelf = NULL;
+	b->span = NULL;
 	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
 	if (b->rack)
 		rack_renew(c, b, 0);
@@ -237,9 +237,9 @@ void block_books(struct block *b, bool on)
 	struct tenant *t = b->pool->tenant;
 
 	t->pinned_bytes += pins ? one * bytes : 0;
-	t->beside_bytes += pins && b->vram && !(b->shelf && held) ? one * bytes : 0;
-	if (b->shelf) {
-		span_held(b->shelf, !held ? 0 : on ? 1 : -1);
+	t->beside_bytes += pins && b->vram && !(b->span && held) ? one * bytes : 0;
+	if (b->span) {
+		span_held(b->span, !held ? 0 : on ? 1 : -1);
 		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
@@ -260,9 +260,9 @@ static void pin(struct block *b)
 	if (!first || b->vram)
 		return;
 	b->pool->tenant->pinned_bytes += b->pool->geometry.need_bytes;
-	if (b->shelf) {
+	if (b->span) {
 		b->pool->class->evictable--;
-		span_held(b->shelf, 1);
+		span_held(b->span, 1);
 	}
 }
 
@@ -317,9 +317,9 @@ void block_free_record(struct index_record *r)
 /* Of a dead one: the copies that nobody holds. With the last pin the block goes, too. */
 static void dead_give(struct block *b)
 {
-	if (b->shelf && !(block_memory_pins(b) & ~INDEX_DEAD)) {
+	if (b->span && !(block_memory_pins(b) & ~INDEX_DEAD)) {
 		block_slot_give(b);
-		b->shelf = NULL;
+		b->span = NULL;
 	}
 	if (b->vram)
 		vram_give(b);
@@ -335,9 +335,9 @@ static void unpin(struct block *b, bool changes)
 		block_books(b, true);
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
 		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
-		if (b->shelf)
-			span_held(b->shelf, -1);
-		if (b->shelf && !(left & INDEX_DEAD))
+		if (b->span)
+			span_held(b->span, -1);
+		if (b->span && !(left & INDEX_DEAD))
 			b->pool->class->evictable++;
 	}
 	if (left & INDEX_DEAD)
@@ -377,7 +377,7 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	struct rack *r = b->rack;
 	uint32_t slot = b->rack_slot;
 
-	if (reason == CACHE_REASON_EVICTED && !b->shelf)
+	if (reason == CACHE_REASON_EVICTED && !b->span)
 		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
 			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
 	rack_detach(c, b);
@@ -398,8 +398,8 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
 	unwritten_set(b, false);
-	if (b->shelf)
-		leave_shelf(c, b);
+	if (b->span)
+		leave_span(c, b);
 	if (b->rack)
 		leave_rack(c, b, reason);
 	if (b->vram)
@@ -472,7 +472,7 @@ struct block *block_succeed(struct cache *c, struct block *b)
 	if (b->moving)
 		spill_orphan(c, b);
 	index_remove(c->index, &b->record);
-	leave_shelf(c, b);
+	leave_span(c, b);
 	hand_over(c, b, heir);
 	block_books(b, true);
 	if (heir->rack || heir->vram) {
@@ -505,18 +505,18 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 /* In memory and on disk. */
 static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
 {
-	if (b->shelf)
-		span_used(b->shelf, c->now_us);
-	if (b->shelf && b->ahead) {
+	if (b->span)
+		span_used(b->span, c->now_us);
+	if (b->span && b->ahead) {
 		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
 		b->refused = room_refuses(c, b->pool, e);
 		if (b->refused)
 			refused_add(c, b);
 		else
 			c->policy->insert(b->pool->class->policy, &b->node, e);
-	} else if (b->shelf && b->refused) {
+	} else if (b->span && b->refused) {
 		refused_use(c, b, e);
-	} else if (b->shelf) {
+	} else if (b->span) {
 		c->policy->use(b->pool->class->policy, &b->node, e);
 	}
 	block_unworthy(b, false);
@@ -546,7 +546,7 @@ const struct policy_node *block_node(const struct block *b)
 {
 	const struct vram_slot *s = b->vram ? vram_ready(b) : NULL;
 
-	if (b->shelf || (!s && !b->rack))
+	if (b->span || (!s && !b->rack))
 		return &b->node;
 	return s ? &s->node : &b->rack->at[b->rack_slot].node;
 }
@@ -570,7 +570,7 @@ void block_place_on(const struct block *b, const struct vram_slot *copy, struct 
 
 void block_place(const struct block *b, struct cache_place *out)
 {
-	*out = (struct cache_place){ .extent = b->shelf->extent, .tokens = b->tokens,
-				     .offset = b->shelf->offset + b->index * b->shelf->stride,
+	*out = (struct cache_place){ .extent = b->span->extent, .tokens = b->tokens,
+				     .offset = b->span->offset + b->index * b->span->stride,
 				     .generation = b->generation };
 }

@@ -21,14 +21,14 @@ struct rack;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 
-/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with shelf and policy, on disk
+/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with span and policy, on disk
  * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
  * not repeated here: a million of these should cost little. But the CRC of the header is: header and block lie in memory that engines may write. */
 struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
-	struct span_map *shelf;        /* NULL: not in memory */
+	struct span_map *span;         /* NULL: not in memory */
 	struct rack *rack;             /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
@@ -126,7 +126,7 @@ static inline const struct block *block_of_node(const struct policy_node *n)
 static inline void block_fetch_ahead(const struct block *b)
 {
 	__builtin_prefetch(&b->record.pins);
-	__builtin_prefetch(&b->shelf);
+	__builtin_prefetch(&b->span);
 	__builtin_prefetch(&b->id_next);
 }
 
@@ -165,7 +165,7 @@ static inline bool block_live(const struct block *b)
 
 static inline uint8_t *block_slot_at(const struct block *b)
 {
-	return b->shelf->base + b->index * b->shelf->stride;
+	return b->span->base + b->index * b->span->stride;
 }
 
 /* What lookups may know of where it is. */

@@ -56,7 +56,7 @@ void by_id_remove(struct cache *c, struct block *b)
 	while (*at != b)
 		at = &(*at)->id_next;
 	*at = b->id_next;
-	if (!b->shelf)
+	if (!b->span)
 		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	observe_listed(c, b, false);
 }

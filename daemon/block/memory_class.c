@@ -155,7 +155,7 @@ static struct span_map *span_make(struct cache *c, struct memory_class *k, struc
 		return NULL;
 	s->class = k;
 	s->memory = e;
-	s->span = span;
+	s->place = span;
 	s->base = span->at;
 	s->stride = span->stride;
 	s->offset = span->offset;
@@ -168,12 +168,12 @@ static struct span_map *span_make(struct cache *c, struct memory_class *k, struc
 
 void span_held(struct span_map *s, int n)
 {
-	atomic_fetch_add_explicit(&s->span->held, (uint32_t)n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&s->place->held, (uint32_t)n, memory_order_relaxed);
 }
 
 void span_used(struct span_map *s, uint64_t now_us)
 {
-	arena_span_use(s->span, now_us);
+	arena_span_use(s->place, now_us);
 }
 
 /* ---- slots ---- */
@@ -193,7 +193,7 @@ static enum status take_from(struct cache *c, struct memory_class *k, enum arena
 	s->taken++;
 	span_held(s, 1);
 	span_used(s, c->now_us);
-	*out = (struct memory_slot){ .shelf = s, .index = slot.index, .at = slot.at, .generation = slot.generation };
+	*out = (struct memory_slot){ .span = s, .index = slot.index, .at = slot.at, .generation = slot.generation };
 	return STATUS_OK;
 }
 
@@ -209,9 +209,9 @@ enum status memory_slot_take_piece(struct cache *c, struct memory_class *k, stru
 
 void memory_slot_give(const struct memory_slot *m)
 {
-	struct span_map *s = m->shelf;
+	struct span_map *s = m->span;
 	const struct arena_slot slot = {
-		.class = s->class->arena, .span = s->span, .extent = s->extent, .granule = s->span->granule, .index = m->index,
+		.class = s->class->arena, .span = s->place, .extent = s->extent, .granule = s->place->granule, .index = m->index,
 		.generation = m->generation,
 	};
 

@@ -67,7 +67,7 @@ struct memory_extent {
 struct span_map {
 	struct memory_class *class;
 	struct memory_extent *memory;
-	struct arena_span *span;
+	struct arena_span *place;
 	struct span_map *prev, *next;  /* of the class, by rising place */
 	uint8_t *base;                 /* of slot 0 */
 	uint64_t stride;               /* the class's: what a block needs of a slot is geometry.need_bytes */
@@ -79,7 +79,7 @@ struct span_map {
 
 /* A taken slot. */
 struct memory_slot {
-	struct span_map *shelf;
+	struct span_map *span;
 	uint32_t index;
 	uint8_t *at;                   /* address of its first byte */
 	uint64_t generation;           /* new at each take; never 0 */

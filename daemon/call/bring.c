@@ -30,7 +30,7 @@ static void room_for_loads(struct cache *c, uint32_t n, struct block *const *blo
 	uint32_t loads[CLASSES_MAX] = { 0 };
 
 	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && !block[i]->shelf && !block[i]->moving)
+		if (block[i] && !block[i]->span && !block[i]->moving)
 			loads[block_pool(block[i])->class->number]++;
 	for (uint32_t i = 0; i < c->class_count; i++)
 		if (loads[i])
@@ -40,7 +40,7 @@ static void room_for_loads(struct cache *c, uint32_t n, struct block *const *blo
 static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		if (block[i] && !block[i]->shelf) {
+		if (block[i] && !block[i]->span) {
 			ahead_wanted(c, block[i]);
 			w->shed += block_fetch(c, block[i], priority, w) != STATUS_OK;
 		}
@@ -55,11 +55,11 @@ static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_p
 	uint32_t absent = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		absent += block[i] && !block[i]->shelf;
+		absent += block[i] && !block[i]->span;
 	if (!absent)
 		return false;
 	for (uint32_t i = 0; i < n; i++)
-		if (block[i] && block[i]->shelf && !wait_pin(c, w, block[i]))
+		if (block[i] && block[i]->span && !wait_pin(c, w, block[i]))
 			w->shed++;
 	for (uint32_t from = 0, to; from < n; from = to) {
 		to = n - from > FETCH_KEYS ? from + FETCH_KEYS : n;
@@ -74,9 +74,9 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 {
 	struct cache *c = a->cache;
 
-	if (!b->shelf)
+	if (!b->span)
 		ahead_wanted(c, b);
-	if (a->want.or_host && !b->shelf && !vram_ready(b))
+	if (a->want.or_host && !b->span && !vram_ready(b))
 		return load_begin(c, b, priority, a->wait);
 	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
 }
@@ -90,7 +90,7 @@ static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, ui
 	for (uint32_t i = from; i < to; i++) {
 		const struct block *b = block[(size_t)i * a->layouts + layout];
 
-		ups += b && b->shelf && !vram_slot_on(b, a->want.gpu);
+		ups += b && b->span && !vram_slot_on(b, a->want.gpu);
 	}
 	if (vp && ups)
 		vram_room_ahead(a->cache, vp->class, ups);
@@ -215,7 +215,7 @@ static bool all_at_hand(const struct admission *a, uint32_t blocks, struct block
 {
 	uint32_t i = 0;
 
-	while (i < blocks && block[i] && (block[i]->shelf || vram_placed(block[i], &a->want)))
+	while (i < blocks && block[i] && (block[i]->span || vram_placed(block[i], &a->want)))
 		i++;
 	return i == blocks;
 }

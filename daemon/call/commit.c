@@ -113,7 +113,7 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 		b = block_of(r);
 		struct vram_slot *copy = vram_leasable(b, from->gpu);
 
-		if (!b->shelf && !copy) /* the winner is on disk only, or on another GPU */
+		if (!b->span && !copy) /* the winner is on disk only, or on another GPU */
 			continue;
 		if (!copy && block_pin_bytes(b) > pins_free(m->cache)) {
 			lease_give_up(m);

@@ -82,7 +82,7 @@ static void explain_there(struct cache *c, const struct block *b, struct cache_e
 	out->turn = atomic_load_explicit(&((struct block *)b)->turn, memory_order_relaxed);
 	out->ahead = b->ahead;
 	out->unworthy = b->unworthy;
-	if (b->shelf)
+	if (b->span)
 		explain_rank(c, b, out);
 }
 
@@ -114,7 +114,7 @@ static bool may_leave_disk(const struct policy_node *n)
 {
 	const struct block *b = block_of_rack_node(n);
 
-	return block_pins(b) == 0 && !b->moving && !b->shelf;
+	return block_pins(b) == 0 && !b->moving && !b->span;
 }
 
 static const struct vram_slot *slot_of_node(const struct policy_node *n)
@@ -215,13 +215,13 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 
 	for (const struct vram_slot *s = b->vram; s; s = s->next)
 		explain_on_gpu(c, s, out);
-	if (b->shelf)
+	if (b->span)
 		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->refused && !b->ahead, out);
 	if (b->rack) {
 		struct judged disk = { .ops = c->tier->policy, .policy = b->rack->class->policy, .block_of = block_of_rack_node,
 				       .may = may_leave_disk, .node = &b->rack->at[b->rack_slot].node };
 
-		explain_tier(c, &disk, "disk", kept_word(block_pins(b), b->moving, b->shelf || b->vram), true, out);
+		explain_tier(c, &disk, "disk", kept_word(block_pins(b), b->moving, b->span || b->vram), true, out);
 	}
 }
 

@@ -70,7 +70,7 @@ static void flush_down(struct flush *f, struct block *b)
 
 static bool on_gpus_alone(const struct block *b)
 {
-	return !b->rack && !b->shelf && b->vram;
+	return !b->rack && !b->span && b->vram;
 }
 
 /* Of a flush of everything the layout is promised as a whole. */
@@ -79,7 +79,7 @@ static void flush_promise(struct flush *f, struct block *b)
 	struct slot_header h;
 
 	if ((f->keys || !b->rack) && !block_flushed(b))
-		promise_block(f->cache, b, b->shelf && memory_header(b, &h) ? &h : NULL);
+		promise_block(f->cache, b, b->span && memory_header(b, &h) ? &h : NULL);
 }
 
 static void flush_block(struct flush *f, struct block *b)
@@ -89,7 +89,7 @@ static void flush_block(struct flush *f, struct block *b)
 	flush_promise(f, b);
 	if (on_sound_disk(b))
 		return;
-	if (b->rack || !b->shelf) {
+	if (b->rack || !b->span) {
 		if (b->doubted && b->rack && !b->moving && f->wait->outstanding < WAITED_LOOKS)
 			scrub_begin(f->cache, b, f->wait);
 		f->more |= b->rack != NULL;
@@ -147,7 +147,7 @@ static struct block *walk_next(struct flush *f, uint32_t *budget)
 		if (!w->walk.list)
 			unwritten_walk_begin(&w->walk, f->pools[w->layout]);
 		while ((b = unwritten_walk_next(&w->walk, budget)))
-			if (b->stored_us <= w->since_us && (w->falls ? vram_has_alone(b) : b->shelf != NULL))
+			if (b->stored_us <= w->since_us && (w->falls ? vram_has_alone(b) : b->span != NULL))
 				return b;
 		if (!*budget)
 			return NULL;
@@ -185,7 +185,7 @@ static bool rack_has_mine(const struct flush *f, const struct rack *r)
 {
 	for (uint32_t i = 0; i < r->slots; i++)
 		for (uint32_t l = 0; r->at[i].block && l < f->layouts; l++)
-			if (r->at[i].block->pool == f->pools[l] && (r->at[i].block->shelf || r->at[i].block->vram))
+			if (r->at[i].block->pool == f->pools[l] && (r->at[i].block->span || r->at[i].block->vram))
 				return true;
 	return false;
 }

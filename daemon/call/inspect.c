@@ -29,11 +29,11 @@ static void view_common(const struct block *b, struct cache_block_view *v)
 	*v = (struct cache_block_view){
 		.layout_id = p->layout_id, .generation = b->generation, .block_bytes = p->geometry.block_bytes,
 		.extent = (uint32_t)CACHE_EXTENT_NONE, .tokens = b->tokens, .layout = p->layout,
-		.tier = *block_tier(b) ? block_tier(b) : b->shelf ? "host" : "gpu",
+		.tier = *block_tier(b) ? block_tier(b) : b->span ? "host" : "gpu",
 	};
-	if (b->shelf) {
-		v->extent = b->shelf->extent;
-		v->offset = b->shelf->offset + b->index * b->shelf->stride;
+	if (b->span) {
+		v->extent = b->span->extent;
+		v->offset = b->span->offset + b->index * b->span->stride;
 	} else if (b->vram) {
 		v->extent = b->vram->span->place->extent;
 		v->offset = vram_offset(b->vram);
@@ -89,7 +89,7 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		b = block_of(found);
 		view_stored(c, b, out);
 		block_pin(b);
-		if (!b->shelf && b->rack)
+		if (!b->span && b->rack)
 			copy = scrub_target_of(b);
 		shown = true;
 	} else if (claim) {
@@ -143,7 +143,7 @@ static struct block *verify_next(struct cache *c, struct index_walk *w, uint32_t
 
 	index_read_lock();
 	for (; *looks && !b && (r = index_walk_next(c->index, w)); --*looks)
-		if (block_of(r)->shelf || vram_has_alone(block_of(r)))
+		if (block_of(r)->span || vram_has_alone(block_of(r)))
 			b = block_of(r);
 	index_read_unlock();
 	if (b)

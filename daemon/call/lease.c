@@ -73,7 +73,7 @@ void cache_leases_tell(struct cache *c)
 /* A live block can be leased, or, with `wait`, brought to where it can. */
 static bool usable(const struct block *b, bool wait, const struct vram_want *want)
 {
-	if (b->shelf)
+	if (b->span)
 		return !want->gpu || want->may_begin || wait || vram_placed(b, want);
 	if (want->gpu && vram_placed(b, want))
 		return true;
@@ -117,7 +117,7 @@ uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, con
 				*b = NULL;
 			if (*b && want->gpu)
 				*gpu_bytes += vram_pin_bytes(*b, want->gpu);
-			if (*b && (!want->gpu || (want->or_host && (*b)->shelf && !vram_place_gpu(*b, want))))
+			if (*b && (!want->gpu || (want->or_host && (*b)->span && !vram_place_gpu(*b, want))))
 				bytes += block_pin_bytes(*b);
 		}
 	}

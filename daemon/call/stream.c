@@ -240,7 +240,7 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		cache_time(c, now_us);
 		if (!block_live(b))
 			b = block_find_again(c, b);
-		if (b && b->shelf) {
+		if (b && b->span) {
 			status = read_pin(c, session, b, out, why);
 		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;

@@ -158,11 +158,11 @@ static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 		l->busy |= !move_of(c, b)->written;
 		return;
 	}
-	if (!b->shelf && b->vram && !l->stuck) {
+	if (!b->span && b->vram && !l->stuck) {
 		fall_begin(c, l, b);
 		return;
 	}
-	if (!b->shelf) {
+	if (!b->span) {
 		l->busy |= block_pins(b) != 0;
 		return;
 	}
@@ -259,7 +259,7 @@ static enum status rack_seal(struct rack *r, bool stuck)
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const struct block *b = r->at[i].block;
 
-		if (b && (block_pins(b) || b->moving || ((b->shelf || b->vram) && !stuck)))
+		if (b && (block_pins(b) || b->moving || ((b->span || b->vram) && !stuck)))
 			return STATUS_BUSY;
 	}
 	CRASH_POINT("compact_sealed");

@@ -34,7 +34,7 @@ static enum status load_read(struct move *m)
 {
 	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
 				  (uint32_t)m->block->pool->geometry.need_bytes,
-				  m->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
+				  m->span->memory->buffer[m->unit->number], m->priority, &m->io);
 
 	if (!s)
 		m->unit->loading++;
@@ -66,7 +66,7 @@ static enum status load_judge(struct move *m)
 
 static void load_give_slot(struct move *m)
 {
-	span_held(m->shelf, -1);
+	span_held(m->span, -1);
 	memory_slot_give(&m->slot);
 }
 
@@ -95,7 +95,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		span_held(m->shelf, -1);
+		span_held(m->span, -1);
 		rack_doubt(b, false);
 		block_header_keep(b, m->header_crc);
 		b->rack_known = b->rack != NULL;
@@ -103,7 +103,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
 	} else {
-		if (m->shelf)
+		if (m->span)
 			load_give_slot(m);
 		if (s)
 			load_lost(c, m, s);
@@ -168,7 +168,7 @@ static enum status load_start(struct cache *c, struct move *m)
 	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, k, &m->slot) : room_take_spare(c, k, &m->slot);
 	if (s)
 		return s;
-	m->shelf = m->slot.shelf;
+	m->span = m->slot.span;
 	CRASH_POINT("load_begin");
 	m->io.done = load_done;
 	return load_read(m);
@@ -259,7 +259,7 @@ void loads_feed(struct cache *c)
 		struct move *m = t->hungry;
 		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m) : STATUS_STALE;
 
-		if (s == STATUS_EXHAUSTED && !m->shelf && room_wants(c)) {
+		if (s == STATUS_EXHAUSTED && !m->span && room_wants(c)) {
 			tier_wake(c);
 			return;
 		}

@@ -176,13 +176,13 @@ static bool may_displace(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_rack_node(n);
 
 	(void)arg;
-	return !is_held(b) && !b->shelf && !b->vram;
+	return !is_held(b) && !b->span && !b->vram;
 }
 
 /* But a block that is being flushed takes the place of a copy that was not: memory keeps that block. */
 static bool may_displace_copy(const struct block *b)
 {
-	return !is_held(b) && !block_flushed(b) && (!b->vram || b->shelf);
+	return !is_held(b) && !block_flushed(b) && (!b->vram || b->span);
 }
 
 static bool gather_cold(const struct policy_node *n, void *arg)

@@ -235,11 +235,11 @@ static bool copy_wins(struct restore *x, const struct found *f)
 	if (!b)
 		return true;
 	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
-	if ((b->shelf || b->vram) && !b->rack) {
+	if ((b->span || b->vram) && !b->rack) {
 		block_remove(x->cache, b, CACHE_REASON_EVICTED);
 		return true;
 	}
-	if (b->shelf || b->vram || b->moving || b->generation >= f->generation)
+	if (b->span || b->vram || b->moving || b->generation >= f->generation)
 		return false;
 	block_remove(x->cache, b, CACHE_REASON_DELETED);
 	return true;
@@ -311,7 +311,7 @@ static void take_up(struct restore *x, const struct found *f)
 		return;
 	}
 	if (there && there->generation == f->generation) {
-		if (x->header && !there->shelf)
+		if (x->header && !there->span)
 			doubt(x, there);
 		return; /* the record was right */
 	}

@@ -123,7 +123,7 @@ static void copy_lost(struct cache *c, struct block *b)
 
 	cache_count(c, COUNTER_CORRUPT, 1);
 	disk_note_corrupt(r->class->unit->disk, 1);
-	if (!b->shelf && !vram_ready(b)) {
+	if (!b->span && !vram_ready(b)) {
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return;
 	}

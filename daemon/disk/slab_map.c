@@ -276,7 +276,7 @@ void rack_detach(struct cache *c, struct block *b)
 	unwritten_set(b, block_live(b));
 	if (b->vram)
 		vram_sync(b);
-	if (b->shelf && block_live(b) && !b->moving)
+	if (b->span && block_live(b) && !b->moving)
 		b->pool->dirty++;
 }
 

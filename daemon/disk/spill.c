@@ -67,7 +67,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return b->shelf && !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
+	return b->span && !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -105,7 +105,7 @@ static struct block *coldest_dirty(struct cache *c, struct memory_class *k, uint
 	while (k->cold_at < k->cold_count) {
 		struct block *b = by_id_find(c, k->cold[k->cold_at++]);
 
-		if (b && b->shelf && b->pool->class == k && spillable(c, b))
+		if (b && b->span && b->pool->class == k && spillable(c, b))
 			return b;
 	}
 	return NULL;

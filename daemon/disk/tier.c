@@ -283,7 +283,7 @@ static void unit_sweep(struct cache *c, struct unit *u)
 
 	while ((b = unit_next_block(u, &u->sweep, &budget))) {
 		catalog_untell(c, &b->record.ident);
-		if (b->shelf || vram_ready(b)) {
+		if (b->span || vram_ready(b)) {
 			rack_detach(c, b);
 			continue;
 		}

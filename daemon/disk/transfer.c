@@ -469,7 +469,7 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
-	if (old->shelf) {
+	if (old->span) {
 		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
 		return;
 	}
@@ -484,7 +484,7 @@ static void spill_damaged(struct cache *c, struct block *b)
 	cache_count(c, COUNTER_SPILL_FAILED, 1);
 	if (!block_live(b))
 		return;
-	b->pool->dirty += !b->rack; /* as leave_shelf wants it */
+	b->pool->dirty += !b->rack; /* as leave_span wants it */
 	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
 }
 
@@ -622,7 +622,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
 	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
-		       b->shelf->memory->buffer[m->unit->number], m->priority, &m->io);
+		       b->span->memory->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
 	CRASH_POINT("spill_submitted");

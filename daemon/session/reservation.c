@@ -223,8 +223,8 @@ void reservation_writes(struct cache *c, struct reservation *r, bool on)
 	for (uint32_t l = 0; a && l < r->parts; l++) {
 		struct part *p = &r->part[l];
 
-		if (on && p->block && attachment_writes(a, p->block->shelf->extent, true))
-			p->written = 1 + p->block->shelf->extent;
+		if (on && p->block && attachment_writes(a, p->block->span->extent, true))
+			p->written = 1 + p->block->span->extent;
 		else if (!on && p->written)
 			attachment_writes(a, p->written - 1, false);
 	}

@@ -62,9 +62,9 @@ static struct device_pair pair_of(const struct vram_move *m)
 
 	switch (m->way) {
 	case DEVICE_UP:
-		return (struct device_pair){ host_address(m->block->shelf, m->block->index, g), vram_address(m->slot) };
+		return (struct device_pair){ host_address(m->block->span, m->block->index, g), vram_address(m->slot) };
 	case DEVICE_DOWN:
-		return (struct device_pair){ vram_address(m->slot), host_address(m->shelf, m->host.index, g) };
+		return (struct device_pair){ vram_address(m->slot), host_address(m->span, m->host.index, g) };
 	default:
 		return (struct device_pair){ vram_address(m->from), vram_address(m->slot) };
 	}

@@ -60,7 +60,7 @@ bool vram_clean(const struct vram_slot *s)
 {
 	const struct block *b = s->block;
 
-	if (b->shelf || rack_serves(b))
+	if (b->span || rack_serves(b))
 		return true;
 	for (const struct vram_slot *o = b->vram; o; o = o->next)
 		if (o != s && o->state == VRAM_READY && !o->pool->gpu->lost)

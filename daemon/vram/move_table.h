@@ -44,7 +44,7 @@ struct vram_move {
 	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
 	struct vram_slot *from;        /* across: on another GPU */
 	struct memory_slot host;         /* down: to */
-	struct span_map *shelf;
+	struct span_map *span;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
 	uint32_t sums, header_crc;     /* down: of what came */
 	uint64_t waits_us;             /* up: for room, since then; 0: it has not */

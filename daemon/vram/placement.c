@@ -38,8 +38,8 @@ struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want 
 bool vram_placed(const struct block *b, const struct vram_want *want)
 {
 	if (!want->gpu)
-		return b->shelf;
-	return vram_place_slot(b, want) || (want->or_host && b->shelf);
+		return b->span;
+	return vram_place_slot(b, want) || (want->or_host && b->span);
 }
 
 struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want)
@@ -228,7 +228,7 @@ static enum status bring_block(struct cache *c, struct block *b, bool spare, str
 	enum status s = STATUS_UNAVAILABLE;
 
 	cache_lock(c);
-	if (b->shelf)
+	if (b->span)
 		s = STATUS_OK;
 	else if (c->vram)
 		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
@@ -255,7 +255,7 @@ bool vram_bring(struct cache *c, struct block *b, bool spare)
 		await_came(&came, BRING_US_MAX);
 	cache_wait_end(c, &w);
 	cache_lock(c);
-	there = b->shelf;
+	there = b->span;
 	cache_unlock(c);
 	await_fini(&came);
 	return there;

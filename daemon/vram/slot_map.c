@@ -206,7 +206,7 @@ struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *sl
 
 bool vram_has_alone(const struct block *b)
 {
-	return b->vram && !b->shelf && !b->rack && vram_ready(b);
+	return b->vram && !b->span && !b->rack && vram_ready(b);
 }
 
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
@@ -306,7 +306,7 @@ static void set_dirty(struct vram_slot *s, bool is)
 
 void vram_sync(struct block *b)
 {
-	struct vram_slot *only = b->shelf || b->rack ? NULL : vram_ready(b);
+	struct vram_slot *only = b->span || b->rack ? NULL : vram_ready(b);
 
 	if (only && (!block_live(b) || vram_falling(only->pool->gpu->cache, b)))
 		only = NULL;
@@ -322,7 +322,7 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 	if (!span)
 		return NULL;
 	/* What is held whole, and in memory: the rest of the books is as it was. */
-	const bool plain = state == VRAM_COMING && b->shelf && block_held_beyond(b, 0);
+	const bool plain = state == VRAM_COMING && b->span && block_held_beyond(b, 0);
 
 	if (!plain)
 		block_books(b, false);
@@ -420,7 +420,7 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	struct block *b = s->block;
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = s->position / b->pool->layout.block_tokens, .moved = (b->shelf || b->rack) && !s->used,
+		.position = s->position / b->pool->layout.block_tokens, .moved = (b->span || b->rack) && !s->used,
 	};
 
 	/* What is held is counted alike, coming and ready. */

@@ -2,7 +2,7 @@
  *
  *     up:     copy in host memory (a load, a down) -> slot on the GPU -> queue -> copied -> ready
  *     across: slot on the GPU -> queue -> copied -> ready
- *     down:   slot of host memory -> queue -> copied -> checksums, header -> shelf, policy
+ *     down:   slot of host memory -> queue -> copied -> checksums, header -> span, policy
  *
  * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
  * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (vram/checksum.c). Bytes that are not the block's
@@ -210,7 +210,7 @@ static void wait_for_room(struct vram_move *m)
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
 {
-	const struct span_map *s = b->shelf;
+	const struct span_map *s = b->span;
 
 	return s && s->memory->device ? s->memory->device[g->number] : 0;
 }
@@ -220,13 +220,13 @@ static struct vram_slot *source_across(const struct vram_move *m)
 {
 	struct vram_slot *s = m->way == DEVICE_ACROSS ? vram_near(m->block, m->gpu) : NULL;
 
-	return s || m->way != DEVICE_ACROSS || m->block->shelf ? s : vram_ready(m->block);
+	return s || m->way != DEVICE_ACROSS || m->block->span ? s : vram_ready(m->block);
 }
 
 /* Another GPU's copy comes faster than memory's, but not layer by layer: it is for who waits for the end. */
 static enum device_way way_of(const struct gpu *g, const struct block *b, bool wait_end)
 {
-	return b->vram && (b->shelf ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
+	return b->vram && (b->span ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
 /* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
@@ -280,7 +280,7 @@ static void slot_leave(const struct vram_move *m)
 /* Its way begins on a disk, or on a GPU that cannot copy it across. */
 static bool needs_memory(const struct vram_move *m)
 {
-	return !m->block->shelf && !source_across(m);
+	return !m->block->span && !source_across(m);
 }
 
 /* Those before it wait for the same. */
@@ -434,7 +434,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		return is_placed(m) ? STATUS_OK : STATUS_BUSY;
 	if (m)
 		return is_placed(m) && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
-	if (now && !b->shelf)
+	if (now && !b->span)
 		return STATUS_BUSY;
 	m = move_create(c, g, b, way_of(g, b, wait_end));
 	if (!m)
@@ -478,7 +478,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 
 	b->awaited = false;
 	while ((m = awaiting(c, b))) {
-		enum status one = s ? s : b->shelf ? STATUS_OK : STATUS_EXHAUSTED;
+		enum status one = s ? s : b->span ? STATUS_OK : STATUS_EXHAUSTED;
 
 		m->step = STEP_ROOM;
 		m->gpu->fetching--;
@@ -536,11 +536,11 @@ void vram_feed(struct cache *c, struct gpu *g)
 
 static void host_slot_back(struct vram_move *m)
 {
-	if (!m->shelf)
+	if (!m->span)
 		return;
-	span_held(m->shelf, -1);
+	span_held(m->span, -1);
 	memory_slot_give(&m->host);
-	m->shelf = NULL;
+	m->span = NULL;
 }
 
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
@@ -554,8 +554,8 @@ static enum status host_slot_get(struct cache *c, struct vram_move *m)
 		s = m->spare ? room_take_spare(c, k, &m->host) : room_take(c, k, &m->host);
 	if (s)
 		return s;
-	m->shelf = m->host.shelf;
-	if (m->shelf->memory->device && m->shelf->memory->device[m->gpu->number])
+	m->span = m->host.span;
+	if (m->span->memory->device && m->span->memory->device[m->gpu->number])
 		return STATUS_OK;
 	host_slot_back(m); /* memory that this GPU cannot see */
 	return STATUS_EXHAUSTED;
@@ -645,9 +645,9 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		down_corrupt(c, m);
 		return;
 	}
-	if (!s && block_live(b) && m->shelf) {
+	if (!s && block_live(b) && m->span) {
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
-		span_held(m->shelf, -1);
+		span_held(m->span, -1);
 		vram_sums_keep(b, m->sums);
 		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);
@@ -674,7 +674,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 	struct vram_move *m;
 	enum status s;
 
-	if (b->shelf)
+	if (b->span)
 		return STATUS_OK;
 	m = down_of(c, b);
 	if (m) {

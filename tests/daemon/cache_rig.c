@@ -359,15 +359,15 @@ static void recount_span(const struct span_map *s, struct books *b)
 		present++;
 		ck_assert(block_live(at));
 		ck_assert_uint_eq(at->index, i);
-		ck_assert_ptr_eq(at->shelf, s);
+		ck_assert_ptr_eq(at->span, s);
 		b->block_pins += block_pins(at);
 		b->evictable += block_memory_pins(at) == 0;
 		ck_assert_uint_le(at->memory_pins, block_pins(at));
 	}
 	ck_assert_uint_le(present, s->taken);
 	ck_assert_uint_le(s->taken, s->slots);
-	ck_assert_uint_le(s->span->held, s->taken);
-	ck_assert_uint_eq(arena_span_taken(b->arena, s->span), s->taken);
+	ck_assert_uint_le(s->place->held, s->taken);
+	ck_assert_uint_eq(arena_span_taken(b->arena, s->place), s->taken);
 	b->blocks += present;
 }
 
@@ -402,8 +402,8 @@ static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 		ck_assert(block_live(at));
 		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
 		ck_assert(!at->unwritten);
-		b->disk_only += !at->shelf;
-		b->block_pins += at->shelf ? 0 : block_pins(at);
+		b->disk_only += !at->span;
+		b->block_pins += at->span ? 0 : block_pins(at);
 		*doubted += at->doubted;
 		on_disk++;
 	}
@@ -422,7 +422,7 @@ static void recount_unwritten(struct pool *p)
 	unwritten_walk_begin(&w, p);
 	while ((at = unwritten_walk_next(&w, &budget))) {
 		ck_assert(at->unwritten && block_live(at) && !at->rack && at->pool == p);
-		listed += at->shelf != NULL;
+		listed += at->span != NULL;
 	}
 	unwritten_walk_end(&w);
 	for (const struct span_map *s = p->class->spans; s; s = s->next)
@@ -484,12 +484,12 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	v->dirty += s->dirty;
 	ck_assert(on_chain(s));
 	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
-	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->shelf && !at->rack && vram_ready(at) == s);
+	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->span && !at->rack && vram_ready(at) == s);
 	if (s->state != VRAM_READY)
 		return;
 	v->blocks++;
 	v->evictable += vram_slot_pins(s) == 0;
-	if (at->shelf || at->rack || vram_ready(at) != s)
+	if (at->span || at->rack || vram_ready(at) != s)
 		return;
 	b->gpu_only++;
 	b->block_pins += block_pins(at);
@@ -616,7 +616,7 @@ void rig_check_books(struct cache *c)
 		published += memory_class_sums(c->classes[i]).blocks;
 		for (const struct span_map *s = c->classes[i]->spans; s; s = s->next) {
 			ck_assert_ptr_eq(s->class, c->classes[i]);
-			ck_assert_ptr_eq(s->span->owner, s);
+			ck_assert_ptr_eq(s->place->owner, s);
 			recount_span(s, &b);
 			taken += s->taken;
 		}

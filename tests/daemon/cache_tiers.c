@@ -107,8 +107,8 @@ static uint32_t in_memory(struct driver *v, const uint64_t *keys, uint32_t count
 
 		rig_key(key, keys[i]);
 		b = by_id_find(v->r.c, policy_id(key_name(key, sizeof(key)), v->r.c->pools[0]->layout_id));
-		present += b && b->shelf;
-		prefix += prefix == i && b && b->shelf;
+		present += b && b->span;
+		prefix += prefix == i && b && b->span;
 	}
 	cache_unlock(v->r.c);
 	*lacks = count - present;

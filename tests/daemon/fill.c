@@ -25,7 +25,7 @@ static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 	if (!s)
 		return NULL;
 	s->class = k;
-	s->span = (struct arena_span *)&s->at[slots];
+	s->place = (struct arena_span *)&s->at[slots];
 	s->extent = extent++;
 	s->stride = k->stride;
 	s->slots = s->taken = slots;
@@ -39,7 +39,7 @@ static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 	return s;
 }
 
-static enum status seed_one(struct cache *c, struct pool *p, struct span_map *shelf, uint32_t index, const uint8_t *key,
+static enum status seed_one(struct cache *c, struct pool *p, struct span_map *span, uint32_t index, const uint8_t *key,
 			    uint32_t key_bytes)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -49,7 +49,7 @@ static enum status seed_one(struct cache *c, struct pool *p, struct span_map *sh
 		return STATUS_EXHAUSTED;
 	block_ident(p, key, key_bytes, &b->record.ident);
 	atomic_init(&b->record.pins, 1);
-	b->shelf = shelf;
+	b->span = span;
 	b->index = index;
 	b->generation = 1;
 	b->pool = p;
@@ -69,17 +69,17 @@ enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_EXHAUSTED;
-	struct span_map *shelf;
+	struct span_map *span;
 
 	if (layout >= session_pools(c, session, pools))
 		return STATUS_NOT_FOUND;
 	cache_lock(c);
 	cache_time(c, now_us);
-	shelf = seed_span(pools[layout]->class, k->count);
-	if (shelf)
+	span = seed_span(pools[layout]->class, k->count);
+	if (span)
 		s = STATUS_OK;
 	for (uint32_t i = 0; i < k->count && !s; i++)
-		s = seed_one(c, pools[layout], shelf, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
+		s = seed_one(c, pools[layout], span, i, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
 	cache_unlock(c);
 	return s;
 }

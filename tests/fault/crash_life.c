@@ -340,8 +340,8 @@ static void compare_memory(struct life *l)
 
 			for (uint32_t n = 0; n < s->slots; n++)
 				blocks += s->at[n] != NULL;
-			if (blocks != s->taken || s->span->held)
-				wrong(l, "a span: %u slots are taken, %u held, by %u blocks", s->taken, s->span->held, blocks);
+			if (blocks != s->taken || s->place->held)
+				wrong(l, "a span: %u slots are taken, %u held, by %u blocks", s->taken, s->place->held, blocks);
 		}
 }
 

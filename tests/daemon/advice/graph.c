@@ -254,7 +254,7 @@ static uint32_t seen_in_memory(struct rig *r, uint64_t first, uint32_t count)
 
 		rig_key(key, i);
 		b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
-		n += b && b->shelf;
+		n += b && b->span;
 	}
 	cache_unlock(r->c);
 	return n;

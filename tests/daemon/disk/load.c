@@ -99,7 +99,7 @@ static struct block *block_at(struct rig *r, uint64_t n)
 {
 	struct block *b = block_of_key(r, n);
 
-	ck_assert_ptr_null(b->shelf);
+	ck_assert_ptr_null(b->span);
 	return b;
 }
 
@@ -358,7 +358,7 @@ START_TEST(what_is_checked_meanwhile_ends_together)
 	ck_assert_uint_eq(checked(&r), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_loads_under_way", "disk=0"), 0);
 	for (uint32_t i = 0; i < AHEAD; i++)
-		ck_assert_ptr_nonnull(b[i]->shelf);
+		ck_assert_ptr_nonnull(b[i]->span);
 	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD);
 	rig_check_books(r.c);
 	rig_close(&r);
