@@ -25,7 +25,7 @@ endfunction()
 client_gpu_test(client_gpu client/gpu/gpu.c)
 client_gpu_test(client_gpu_ahead client/gpu/premap.c)
 client_gpu_test(client_gpu_ends client/gpu/ends.c)
-client_gpu_test(client_gpu_driver client/gpu/driver_thread.c)
+client_gpu_test(client_gpu_driver client/driver/driver_thread.c)
 
 if(TARGET client_gpu_ends)
   target_link_options(client_gpu_ends PRIVATE -Wl,--wrap=client_board_open) # which it has wait
@@ -35,9 +35,9 @@ if(TARGET client_gpu_driver)
 endif()
 
 # A plugin without a GPU, in the place of libterrace_cuda.so.
-add_library(client_cuda_plugin MODULE client/gpu/fake_plugin.c)
-terrace_test(client_cuda SOURCES client/gpu/plugin.c LIBS terrace_static ${CMAKE_DL_LIBS})
+add_library(client_cuda_plugin MODULE client/driver/fake_plugin.c)
+terrace_test(client_cuda SOURCES client/driver/plugin.c LIBS terrace_static ${CMAKE_DL_LIBS})
 target_compile_definitions(client_cuda PRIVATE CUDA_PLUGIN="$<TARGET_FILE:client_cuda_plugin>"
                            NOT_A_PLUGIN="$<TARGET_FILE:client_not_a_plugin>")
-add_library(client_not_a_plugin MODULE client/gpu/not_a_plugin.c)
+add_library(client_not_a_plugin MODULE client/driver/not_a_plugin.c)
 add_dependencies(client_cuda client_cuda_plugin client_not_a_plugin)

@@ -1,7 +1,14 @@
 /* Publishing reserved slots. The handle ends with the call: what could not be committed is aborted. */
 #include "client/call/commit.h"
 
+#include "client/call/lease.h"
+#include "client/call/reserve.h"
 #include "client/call/unanswered.h"
+#include "client/session/connect.h"
+#include "client/memory/attachment.h"
+#include "client/call/places.h"
+#include "client/session/session.h"
+#include "client/value/keys.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 #include "health.pb-c.h"

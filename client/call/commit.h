@@ -2,9 +2,10 @@
 #ifndef TERRACE_CLIENT_CALL_COMMIT_H
 #define TERRACE_CLIENT_CALL_COMMIT_H
 
-#include "client/call/lease.h"
 #include "client/call/op.h"
-#include "client/call/reserve.h"
+#include "terrace.pb-c.h"
+
+struct client_message;
 
 struct client_committing {
 	struct terrace_reservation *reservation; /* its statuses are updated */

@@ -2,8 +2,9 @@
 #ifndef TERRACE_CLIENT_CALL_FLUSH_H
 #define TERRACE_CLIENT_CALL_FLUSH_H
 
-#include "client/transport/grpc.h"
-#include "client/session.h"
+#include "client/include/terrace.h"
+
+struct client_message;
 
 struct client_flushing {
 	const struct client_view *view;

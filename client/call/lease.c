@@ -1,12 +1,19 @@
 /* Leases, synchronous and asynchronous, and their one-way end. */
 #include "client/call/lease.h"
 
+#include "client/session/connect.h"
+#include "client/driver/gpu.h"
+#include "client/gpu/progress.h"
+#include "client/memory/attachment.h"
+#include "client/session/session.h"
 #include "client/value/clock.h"
+#include "client/value/keys.h"
 #include "client/value/layout.h"
 #include "client/call/op.h"
 #include "client/call/unanswered.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
+#include "kernels/format.h"
 
 #include <stdlib.h>
 

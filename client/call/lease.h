@@ -3,9 +3,10 @@
 #define TERRACE_CLIENT_CALL_LEASE_H
 
 #include "client/gpu/stream_thread.h"
-#include "client/memory/progress.h"
-#include "client/memory/places.h"
-#include "client/transport/grpc.h"
+#include "client/memory/board.h"
+#include "client/call/places.h"
+
+struct client_message;
 
 struct terrace_lease {
 	struct client_view *view; /* with a reference */

@@ -2,6 +2,9 @@
 #include "client/call/lookup.h"
 
 #include "client/call/op.h"
+#include "client/session/connect.h"
+#include "client/session/session.h"
+#include "client/value/keys.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 #include "terrace.pb-c.h"

@@ -6,7 +6,10 @@
  * argument may go; a finish from inside the callback does not wait for itself, and the eventfd may be closed after that one too. */
 #include "client/call/op.h"
 
-#include "client/gpu/stream_thread.h"
+#include "client/session/connect.h"
+#include "client/session/session.h"
+#include "client/transport/grpc.h"
+#include "client/value/inside.h"
 
 #include <errno.h>
 #include <string.h>

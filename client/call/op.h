@@ -2,10 +2,12 @@
 #ifndef TERRACE_CLIENT_CALL_OP_H
 #define TERRACE_CLIENT_CALL_OP_H
 
-#include "client/session.h"
 #include "client/value/status.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+
+struct client_job;
 
 enum client_op_kind { CLIENT_OP_LOOKUP, CLIENT_OP_LEASE, CLIENT_OP_RESERVE, CLIENT_OP_COMMIT, CLIENT_OP_PUT, CLIENT_OP_GET,
 		      CLIENT_OP_WARM, CLIENT_OP_FLUSH };

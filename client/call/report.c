@@ -1,7 +1,9 @@
 /* The small calls: delete, touch, report. */
 #include "client/call/report.h"
 
-#include "client/session.h"
+#include "client/session/connect.h"
+#include "client/session/session.h"
+#include "client/value/keys.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 #include "terrace.pb-c.h"

@@ -2,7 +2,9 @@
 #ifndef TERRACE_CLIENT_CALL_REPORT_H
 #define TERRACE_CLIENT_CALL_REPORT_H
 
-#include "client/transport/grpc.h"
+#include "client/include/terrace.h"
+
+struct client_message;
 
 struct client_deleting {
 	uint32_t count;                /* keys asked for */

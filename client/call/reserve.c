@@ -1,9 +1,14 @@
 /* Reserving slots and giving them back. */
 #include "client/call/reserve.h"
 
+#include "client/session/connect.h"
+#include "client/driver/driver_thread.h"
+#include "client/memory/attachment.h"
 #include "client/memory/pages.h"
-#include "client/value/block_info.h"
+#include "client/session/session.h"
+#include "client/call/block_info.h"
 #include "client/value/clock.h"
+#include "client/value/keys.h"
 #include "client/value/layout.h"
 #include "client/call/op.h"
 #include "client/call/unanswered.h"
@@ -117,7 +122,7 @@ void *terrace_reservation_block(const struct terrace_reservation *reservation, u
 	return client_forked(reservation->generation) ? NULL : client_places_block(&reservation->places, i, l);
 }
 
-/* ---- writable pages: an errand (gpu/driver_thread.h); a driver's call that lasts delays it ---- */
+/* ---- writable pages: an errand (driver/driver_thread.h); a driver's call that lasts delays it ---- */
 
 /* The errand has no reference: the attachment's close, which finds `tends` set, leaves it one. */
 static bool tending_run(struct client_errand *errand)

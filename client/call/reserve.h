@@ -2,8 +2,9 @@
 #ifndef TERRACE_CLIENT_CALL_RESERVE_H
 #define TERRACE_CLIENT_CALL_RESERVE_H
 
-#include "client/memory/places.h"
-#include "client/transport/grpc.h"
+#include "client/call/places.h"
+
+struct client_message;
 
 struct terrace_reservation {
 	struct client_view *view; /* with a reference */

@@ -5,8 +5,11 @@
  * on the way, while the bytes are in the cache. */
 #include "client/call/stream.h"
 
-#include "client/value/block_info.h"
+#include "client/session/connect.h"
+#include "client/session/session.h"
+#include "client/call/block_info.h"
 #include "client/call/op.h"
+#include "client/value/keys.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 

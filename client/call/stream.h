@@ -2,9 +2,10 @@
 #ifndef TERRACE_CLIENT_CALL_STREAM_H
 #define TERRACE_CLIENT_CALL_STREAM_H
 
-#include "client/transport/grpc.h"
-#include "client/session.h"
+#include "client/include/terrace.h"
 #include "terrace.pb-c.h"
+
+struct client_message;
 
 enum { CLIENT_CHUNK_MAX = 1 << 20 }; /* data bytes of one chunk */
 

@@ -1,10 +1,14 @@
 /* See call/unanswered.h. */
 #include "client/call/unanswered.h"
 
+#include "client/session/connect.h"
+#include "client/memory/attachment.h"
+#include "client/session/session.h"
 #include "client/value/clock.h"
 #include "client/transport/grpc.h"
 #include "client/value/status.h"
-#include "client/transport/decode.h"
+
+#include "terrace.pb-c.h"
 
 enum { RECALL_TIMEOUT_US = 10 * 1000 * 1000 };
 

@@ -5,7 +5,9 @@
 #ifndef TERRACE_CLIENT_CALL_UNANSWERED_H
 #define TERRACE_CLIENT_CALL_UNANSWERED_H
 
-#include "client/session.h"
+#include "client/include/terrace.h"
+
+struct client_view;
 
 /* A number for a call, its own among all of the session's. Needs the view's attachment. */
 uint64_t client_recall_number(struct client_view *view);

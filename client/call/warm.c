@@ -1,6 +1,10 @@
 /* Warm, synchronous and asynchronous. */
 #include "client/call/warm.h"
 
+#include "client/session/connect.h"
+#include "client/memory/lent.h"
+#include "client/session/session.h"
+#include "client/value/keys.h"
 #include "client/value/layout.h"
 #include "client/call/op.h"
 #include "client/value/status.h"
@@ -60,12 +64,12 @@ static enum terrace_status warm_check(struct terrace_session *session, const str
 		status = client_keys_check(keys);
 	if (!status && options && !client_options_copy(o, sizeof(*o), options, sizeof(*o)))
 		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_WARM_OPTIONS_INIT");
-	if (!status && o->gpu >= 0 && !session->view->lent.gpu_count)
+	if (!status && o->gpu >= 0 && !session->view->lent->gpu_count)
 		status = client_fail(TERRACE_UNSUPPORTED, "the daemon lends no GPU's memory: "
 				     "it was started without --gpus, or has lost them (terracectl status)");
-	if (!status && (o->gpu < -1 || o->gpu >= (int32_t)session->view->lent.gpu_count))
+	if (!status && (o->gpu < -1 || o->gpu >= (int32_t)session->view->lent->gpu_count))
 		status = client_fail(TERRACE_INVALID, "the daemon lends %u GPUs, and none of number %d: "
-				     "terrace_session_gpu_of tells them", session->view->lent.gpu_count,
+				     "terrace_session_gpu_of tells them", session->view->lent->gpu_count,
 				     o->gpu);
 	return status;
 }

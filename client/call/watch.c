@@ -1,9 +1,9 @@
 /* A stream of what is stored, removed and moved, pulled by its reader. */
 #include "client/call/watch.h"
 
-#include "client/value/clock.h"
+#include "client/session/connect.h"
 #include "client/value/layout.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 #include "terrace.pb-c.h"

@@ -2,7 +2,9 @@
 #ifndef TERRACE_CLIENT_CALL_WATCH_H
 #define TERRACE_CLIENT_CALL_WATCH_H
 
-#include "client/transport/grpc.h"
+#include "client/include/terrace.h"
+
+struct client_message;
 
 /* Reads a WatchEvent; its layout must be below `layouts`. */
 enum terrace_status client_watch_read(uint32_t layouts, struct terrace_watch_event *event,

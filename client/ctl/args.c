@@ -12,7 +12,6 @@
 #include "client/ctl/errors.h"
 #include "client/ctl/help.h"
 #include "client/ctl/values.h"
-#include "client/include/terrace.h"
 
 /* Beyond any character and any index into a command's options. */
 enum { OPT_ADDRESS = 1000, OPT_TIMEOUT, OPT_JSON, OPT_HELP, OPT_VERSION };

@@ -2,7 +2,7 @@
 #ifndef TERRACE_CTL_ARGS_H
 #define TERRACE_CTL_ARGS_H
 
-#include "client/ctl/ctl.h"
+struct ctl_args;
 
 /* Parses argv. -1: *args is filled and its command is to be run; else an exit code: help or the version was
  * printed (CTL_OK), or the line made no sense and stderr says why (CTL_USAGE). args->words points into argv,

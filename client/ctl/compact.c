@@ -3,7 +3,6 @@
 
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"
-#include "client/value/clock.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/disks.h"
 #include "client/ctl/output.h"

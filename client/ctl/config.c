@@ -1,7 +1,6 @@
 /* terracectl config. */
 #include <string.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/output.h"

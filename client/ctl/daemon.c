@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "client/ctl/errors.h"
+#include "client/transport/decode.h"
 #include "client/value/clock.h"
-#include "client/ctl/args.h"
 #include "client/transport/address.h"
 
 struct reply {
@@ -53,7 +53,7 @@ int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 	int code;
 
 	d->rpc = NULL;
-	d->replied = false;
+	d->arena = NULL;
 	d->address = address_of(args);
 	code = ctl_daemon_check(args);
 	if (code)
@@ -62,11 +62,17 @@ int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(d->address, status);
 }
 
+static void reply_drop(struct ctl_daemon *d)
+{
+	if (d->arena)
+		client_arena_fini(d->arena);
+	free(d->arena);
+	d->arena = NULL;
+}
+
 void ctl_daemon_close(struct ctl_daemon *d)
 {
-	if (d->replied)
-		client_arena_fini(&d->arena);
-	d->replied = false;
+	reply_drop(d);
 	if (!d->rpc)
 		return;
 	client_rpc_close(d->rpc);
@@ -78,7 +84,7 @@ static enum terrace_status take(void *arg, const struct client_message *message)
 {
 	struct reply *r = arg;
 
-	r->message = client_wire_unpack(&r->daemon->arena, r->type, message);
+	r->message = client_wire_unpack(r->daemon->arena, r->type, message);
 	return r->message ? TERRACE_OK : TERRACE_INTERNAL;
 }
 
@@ -95,10 +101,11 @@ int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const Proto
 	};
 	enum terrace_status status;
 
-	if (d->replied)
-		client_arena_fini(&d->arena);
-	client_arena_init(&d->arena);
-	d->replied = true;
+	reply_drop(d);
+	d->arena = malloc(sizeof(*d->arena));
+	if (!d->arena)
+		return ctl_failed("no memory for the daemon's reply");
+	client_arena_init(d->arena);
 	status = client_rpc_call(d->rpc, &job);
 	if (status != TERRACE_OK)
 		return ctl_status_failed(d->address, status);

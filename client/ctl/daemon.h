@@ -3,16 +3,17 @@
 #ifndef TERRACE_CTL_DAEMON_H
 #define TERRACE_CTL_DAEMON_H
 
-#include "client/ctl/ctl.h"
-#include "client/transport/decode.h"
+#include "client/transport/grpc.h"
+
+struct client_arena;
+struct ctl_args;
 
 enum { CTL_TIMEOUT_US = 5 * 1000 * 1000 };
 
 struct ctl_daemon {
 	struct client_rpc *rpc;
 	const char *address;
-	struct client_arena arena; /* of the last reply */
-	bool replied;
+	struct client_arena *arena; /* of the last reply; NULL: there was none */
 };
 
 /* Makes the channel, if a daemon can be reached at the address: else it says why at once. An exit code; *d needs ctl_daemon_close even if it fails. */

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/keys.h"

@@ -1,6 +1,8 @@
 /* Lays the table of commands out as man pages, wrapped to the width of a terminal line. */
 #include "client/ctl/help.h"
 
+#include "client/ctl/ctl.h"
+
 #include <stdio.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef TERRACE_CTL_HELP_H
 #define TERRACE_CTL_HELP_H
 
-#include "client/ctl/ctl.h"
+struct ctl_command;
 
 void ctl_help_all(void);
 void ctl_help_command(const struct ctl_command *command);

@@ -2,8 +2,10 @@
 #ifndef TERRACE_CTL_KEYS_H
 #define TERRACE_CTL_KEYS_H
 
-#include "client/ctl/ctl.h"
-#include "client/include/terrace.h"
+#include <stdint.h>
+
+struct ctl_args;
+struct terrace_keys;
 
 /* Keys of words, all of one length. CTL_OK and *keys, whose bytes the caller frees, or CTL_USAGE. */
 int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys);

@@ -3,12 +3,12 @@
 #ifndef TERRACE_CTL_LAYOUTS_H
 #define TERRACE_CTL_LAYOUTS_H
 
-#include "client/include/terrace.h"
 #include "terrace.pb-c.h"
 
 enum { CTL_LAYOUTS_MAX = 64 };
 
 struct json_t;
+struct terrace_layout;
 
 struct json_t *layout_to_json(const Terrace__V1__Layout *layout);
 

@@ -13,6 +13,7 @@
 #include "client/ctl/output.h"
 #include "client/ctl/values.h"
 #include "client/value/layout.h"
+#include "kernels/format.h"
 
 enum { OPTION_LAYOUT, OPTION_LAYOUTS, OPTION_TOKENS, OPTION_BLOCK_TOKENS, OPTION_SALT };
 enum { BLOCK_TOKENS_DEFAULT = 16, BLOCK_TOKENS_MAX = 256 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/ctl/args.h"
+#include "client/ctl/ctl.h"
 #include "client/ctl/output.h"
 
 /* No file or socket gets the number of a standard stream that is not there, and what is printed with it: a write to this fails. */

@@ -3,8 +3,10 @@
 #ifndef TERRACE_CTL_SESSIONS_H
 #define TERRACE_CTL_SESSIONS_H
 
-#include "client/ctl/ctl.h"
-#include "client/include/terrace.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct terrace_session;
 
 enum { CTL_LAYOUTS_KNOWN_MAX = 4096 };
 

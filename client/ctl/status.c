@@ -1,6 +1,7 @@
 /* terracectl status. Health says whether it serves, Stats what it is. */
 #include <string.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/output.h"
 #include "health.pb-c.h"

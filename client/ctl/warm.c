@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl/args.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/keys.h"

@@ -1,13 +1,15 @@
 /* The thread; see gpu/stream_thread.h.
  *
  * A stream's call may only say that it came: it marks a token, shared with the task since a lost GPU's may come late or never, and
- * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, which the thread of gpu/driver_thread.h
- * asks, deadlines, and words of boards, none of which wakes anybody. */
+ * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, which
+ * the thread of driver/driver_thread.h asks, deadlines, and words of boards, none of which wakes anybody. */
 #include "client/gpu/stream_thread.h"
 
-#include "client/value/clock.h"
-#include "client/gpu/driver_thread.h"
+#include "client/driver/driver_thread.h"
+#include "client/driver/gpu.h"
 #include "client/memory/attachment.h"
+#include "client/value/clock.h"
+#include "client/value/inside.h"
 #include "client/value/status.h"
 
 #include <errno.h>
@@ -30,6 +32,7 @@ struct after_token {
 struct watched {
 	struct watched *next;
 	struct client_attachment *attachment; /* with a reference */
+	bool (*look)(struct client_attachment *attachment);
 };
 
 static struct {
@@ -41,13 +44,6 @@ static struct {
 	struct watched *boards;     /* the same */
 	struct after_token *made, *free;
 } after = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
-
-static _Thread_local bool inside;
-
-bool client_after_inside(void)
-{
-	return inside;
-}
 
 static void wake(void)
 {
@@ -139,7 +135,7 @@ static void boards_look(struct watched **boards)
 	while (*boards) {
 		struct watched *w = *boards;
 
-		if (client_board_watch(w->attachment)) {
+		if (w->look(w->attachment)) {
 			boards = &w->next;
 			continue;
 		}
@@ -177,7 +173,7 @@ static void *after_main(void *arg)
 	bool busy = false;
 
 	(void)arg;
-	inside = true;
+	client_after_enter();
 	for (;;) {
 		struct pollfd woken = {.fd = after.wake, .events = POLLIN};
 		uint64_t times;
@@ -252,7 +248,7 @@ enum terrace_status client_after_start(struct client_after *t, struct client_att
 	return TERRACE_OK;
 }
 
-enum terrace_status client_after_watch(struct client_attachment *a)
+enum terrace_status client_after_watch(struct client_attachment *a, bool (*look)(struct client_attachment *attachment))
 {
 	enum terrace_status status = start();
 	struct watched *w = status ? NULL : malloc(sizeof(*w));
@@ -263,6 +259,7 @@ enum terrace_status client_after_watch(struct client_attachment *a)
 		return client_fail(TERRACE_EXHAUSTED, "no memory to watch the board");
 	client_fds_hold(a);
 	w->attachment = a;
+	w->look = look;
 	pthread_mutex_lock(&after.lock);
 	w->next = after.boards;
 	after.boards = w;

@@ -1,12 +1,15 @@
 /* What is done when a GPU has got somewhere: a thread of the library that streams wake, and that looks after promises (memory/progress.h). It
  * is started with its first task and sleeps while there are none. Streams wait for what it does, and the driver may wait for streams: so it
- * calls no function of a GPU's table, and takes no lock that is held meanwhile (gpu/driver_thread.h). */
+ * calls no function of a GPU's table, and takes no lock that is held meanwhile (driver/driver_thread.h). */
 #ifndef TERRACE_CLIENT_GPU_STREAM_THREAD_H
 #define TERRACE_CLIENT_GPU_STREAM_THREAD_H
 
-#include "client/gpu/gpu.h"
+#include "client/include/terrace.h"
+
+#include <stdbool.h>
 
 struct client_attachment;
+struct client_gpu;
 struct after_token;
 
 /* Embedded in what waits for a stream. */
@@ -28,11 +31,9 @@ struct client_after {
 enum terrace_status client_after_start(struct client_after *after, struct client_attachment *attachment,
 				       struct client_gpu *gpu, void *stream);
 
-/* Has client_board_watch called now and then, until it says that nothing is left. TERRACE_EXHAUSTED. May be called with the board's lock
- * held. */
-enum terrace_status client_after_watch(struct client_attachment *attachment);
-
-/* True on the thread. */
-bool client_after_inside(void);
+/* Has `look` called on the thread now and then, until it says that nothing is left to be looked after.
+ * TERRACE_EXHAUSTED. May be called with the board's lock held. */
+enum terrace_status client_after_watch(struct client_attachment *attachment,
+				       bool (*look)(struct client_attachment *attachment));
 
 #endif

@@ -1,12 +1,13 @@
 /* A process's attachment to a session: the SEQPACKET socket of proto/fdsock.h and the memory extents mapped through it.
  *
  * Sessions, leases and reservations hold references. The session's reopen leaves the old attachment to the leases that still
- * use it; its close has all unmapped, whoever still holds a reference. What a GPU's driver unmaps goes by errands (gpu/driver_thread.h). */
+ * use it; its close has all unmapped, whoever still holds a reference. What a GPU's driver unmaps goes by errands
+ * (driver/driver_thread.h). */
 #ifndef TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 #define TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 
-#include "client/memory/progress.h"
-#include "client/gpu/driver_thread.h"
+#include "client/driver/driver_thread.h"
+#include "client/memory/board.h"
 #include "client/memory/mapping.h"
 
 #include <pthread.h>
@@ -22,6 +23,10 @@ enum client_use {
 };
 
 #define CLIENT_USE_BIT(use, g) (1ull << ((unsigned)(use) * DEVICES_MAX + (g)))
+
+struct client_attachment;
+struct client_packet;
+struct fdsock_offer;
 
 struct client_offer {
 	uint32_t extent, tier; /* GPU, by the session's number; DEVICES_MAX: host memory */
@@ -40,6 +45,8 @@ struct client_ahead {
 	uint32_t apart;               /* mappings that are `coming` or `registering` */
 	enum terrace_status failed;   /* the last that could not be mapped or registered, since somebody last asked */
 	struct client_errand hearing; /* without a reference, until it is closed */
+	/* Takes the offers of a packet, with the lock; set before they are asked for. */
+	void (*offered)(struct client_attachment *attachment, const struct fdsock_offer *offer);
 };
 
 struct client_attachment {
@@ -114,33 +121,7 @@ void client_fds_listen(struct client_attachment *attachment);
 /* Tells the daemon, one way, that a lease is over. False: the socket does not take it. Never waits long. */
 bool client_fds_release(struct client_attachment *attachment, uint64_t lease);
 
-/* Between memory/attachment.c, memory/premap.c and memory/detach.c, with the lock held: */
-
-/* NULL: none. */
-struct client_mapping *client_fds_find(const struct client_attachment *attachment, uint32_t extent, bool writable);
-/* Takes over the mapped memory. NULL: no room. */
-struct client_mapping *client_fds_add(struct client_attachment *attachment, const struct client_mapping *mapping);
-/* Reads what has come. Nobody talks. */
-void client_fds_hear(struct client_attachment *attachment);
-/* The same to the last packet, when the socket takes no more: of what it lends the daemon is told that it is not mapped. */
-void client_fds_hear_out(struct client_attachment *attachment);
-/* Ends the turn of a thread that has set `talking`, and does what was left to be done at its end. */
-void client_fds_talk_end(struct client_attachment *attachment, bool broken);
-/* Waits for the turn. As client_fds_map. */
-enum terrace_status client_fds_talk_begin(struct client_attachment *attachment, uint64_t deadline_us);
-/* A mapping is to go when it is not in use. */
-void client_fds_retire(struct client_attachment *attachment, struct client_mapping *mapping);
-/* Unmaps what is to go and not in use, unless somebody talks, who does it at the end of his turn. */
-void client_fds_sweep(struct client_attachment *attachment);
-/* True if there is some of that that the daemon has not heard of. */
-bool client_fds_unswept(const struct client_attachment *attachment);
-/* Takes the offers of a packet; forgets those of an extent. */
-void client_fds_offered(struct client_attachment *attachment, const struct fdsock_offer *offer);
-void client_fds_offer_end(struct client_attachment *attachment, uint32_t extent);
-/* Sends AHEAD. False: the socket does not take it. */
-bool client_fds_ask_offers(struct client_attachment *attachment, uint32_t tier);
-
-/* The same, without the lock, but with the turn: */
+/* For memory/premap.c, without the lock, but with the turn: */
 
 /* Sends MAP and reads until its answer is there. *broken: the socket is of no more use. */
 enum terrace_status client_fds_ask(struct client_attachment *attachment, uint32_t extent, bool writable, uint64_t deadline_us,
@@ -148,13 +129,13 @@ enum terrace_status client_fds_ask(struct client_attachment *attachment, uint32_
 /* Maps what the answer to that brings, as client_mapping_prepare; if it fails the daemon is told. */
 enum terrace_status client_fds_prepare(struct client_attachment *attachment, const struct client_packet *answer,
 				       struct client_mapping *mapping);
-/* One packet that answers no question, until then. */
-enum terrace_status client_fds_hear_one(struct client_attachment *attachment, uint64_t deadline_us);
+/* With the lock: sends AHEAD. False: the socket does not take it. */
+bool client_fds_ask_offers(struct client_attachment *attachment, uint32_t tier);
+/* The same: forgets the offers of an extent. */
+void client_fds_offer_end(struct client_attachment *attachment, uint32_t extent);
 
-/* True if a GPU's driver has a part in the mapping. */
-bool client_fds_of_driver(const struct client_mapping *mapping);
-/* Tells the daemon that an extent is unmapped. False: the socket does not take it, now. */
-bool client_fds_tell(struct client_attachment *attachment, const struct client_mapping *mapping);
+/* With the lock: */
+
 /* Has a closed attachment's memory unmapped, once, if nothing uses it any more. The caller's reference stays. Lets the lock go meanwhile. */
 void client_fds_end(struct client_attachment *attachment);
 

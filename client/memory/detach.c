@@ -4,9 +4,13 @@
  * long the daemon does not read: that is an errand, which tries again until the daemon has heard, or is gone. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/board.h"
+#include "client/memory/hear.h"
 #include "client/memory/pages.h"
-#include "client/gpu/stream_thread.h"
+#include "client/memory/table.h"
 #include "client/value/clock.h"
+#include "client/value/inside.h"
+#include "proto/fdsock.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,7 +1,10 @@
 /* Extents of memory: what a packet says of one, checked, and made true. */
 #include "client/memory/mapping.h"
 
+#include "client/driver/gpu.h"
+#include "client/transport/packet.h"
 #include "client/value/status.h"
+#include "proto/fdsock.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -8,20 +8,14 @@
 #ifndef TERRACE_CLIENT_MEMORY_MAPPING_H
 #define TERRACE_CLIENT_MEMORY_MAPPING_H
 
-#include "client/gpu/gpu.h"
-#include "client/value/keys.h"
-#include "client/transport/packet.h"
+#include "client/include/terrace.h"
+#include "client/memory/lent.h"
 
+#include <stdatomic.h>
+
+struct client_gpu;
+struct client_packet;
 struct client_pages;
-
-/* What the daemon said of its memory when the session was opened: what its packets are held against. */
-struct client_lent {
-	uint32_t gpu_count;
-	struct {
-		uint8_t uuid[DEVICE_UUID_BYTES];
-		uint64_t bytes;
-	} gpus[DEVICES_MAX];
-};
 
 struct client_mapping {
 	uint32_t extent;
@@ -32,7 +26,7 @@ struct client_mapping {
 	uint32_t uses;  /* leases and reservations of this process */
 	bool guarded;   /* host memory to be written: only pages of reserved slots are writable */
 	uint32_t page_bytes; /* of guarded memory */
-	uint32_t rests; /* the same: looks in a row that found no page writable (memory/places.c) */
+	uint32_t rests; /* the same: looks in a row that found no page writable (call/places.c) */
 	struct client_pages *pages; /* the same; NULL: none has been writable yet. The owner's to destroy */
 	uint8_t *base;  /* of a GPU's memory: the hold. NULL: being unmapped, or the daemon has not been told yet; unchanged while in use */
 	uint64_t bytes; /* of the extent */

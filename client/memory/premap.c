@@ -11,8 +11,13 @@
  * when there is something new. What the daemon has not answered in time is asked for again, once a second. */
 #include "client/memory/attachment.h"
 
+#include "client/memory/hear.h"
+#include "client/memory/table.h"
+#include "client/memory/turn.h"
+#include "client/transport/packet.h"
 #include "client/value/clock.h"
 #include "client/value/status.h"
+#include "proto/fdsock.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -46,7 +51,7 @@ static bool offers_grow(struct client_ahead *h)
 	return true;
 }
 
-void client_fds_offered(struct client_attachment *a, const struct fdsock_offer *o)
+static void offers_take(struct client_attachment *a, const struct fdsock_offer *o)
 {
 	struct client_ahead *h = &a->ahead;
 	const uint32_t tier = o->gpu == FDSOCK_NO_GPU ? DEVICES_MAX : o->gpu;
@@ -323,6 +328,7 @@ static bool hearing_begin(struct client_attachment *a)
 {
 	if (a->ahead.hears)
 		return true;
+	a->ahead.offered = offers_take;
 	a->ahead.hearing.run = hearing_run;
 	a->ahead.hears = !client_errand_start(&a->ahead.hearing);
 	return a->ahead.hears;

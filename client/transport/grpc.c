@@ -203,7 +203,8 @@ static void call_unlink(struct client_rpc_call *c)
 static enum terrace_status call_begin(struct client_rpc_call *c, struct client_rpc *rpc, const struct client_job *job,
 				      grpc_completion_queue *queue, struct client_rpc_call **list)
 {
-	enum terrace_status status = client_call_init(c, rpc, job, rpc->channel, rpc->handles[job->method], queue);
+	enum terrace_status status = client_call_init(c, rpc, rpc->address, job, rpc->channel,
+						       rpc->handles[job->method], queue);
 
 	if (!status)
 		call_link(c, list);

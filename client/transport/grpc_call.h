@@ -20,6 +20,7 @@ enum call_phase {
 
 struct client_rpc_call {
 	struct client_rpc *rpc;
+	const char *address; /* of the daemon, for messages; the connection's */
 	struct client_rpc_call *next, **link; /* rpc->calls or rpc->streams; link NULL: on none */
 	struct client_job job;
 	grpc_call *call;
@@ -63,8 +64,9 @@ const char *client_call_path(enum client_method method);
 gpr_timespec client_call_time(uint64_t deadline_us);
 
 /* Makes the gRPC call. TERRACE_INTERNAL. */
-enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc, const struct client_job *job,
-				     grpc_channel *channel, void *handle, grpc_completion_queue *queue);
+enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc, const char *address,
+				     const struct client_job *job, grpc_channel *channel, void *handle,
+				     grpc_completion_queue *queue);
 
 /* Asks for an early end, whose status will be TERRACE_CANCELLED. Any thread, while the call lives. */
 void client_call_cancel(struct client_rpc_call *c);

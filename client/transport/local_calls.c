@@ -5,6 +5,7 @@
  * under it, so that a cancel shuts down no other file of the same number. The lock is one for all sessions of a client. */
 #include "client/transport/local_calls.h"
 
+#include "client/transport/grpc.h"
 #include "client/value/clock.h"
 #include "client/transport/packet.h"
 #include "client/value/status.h"

@@ -8,10 +8,11 @@
 #ifndef TERRACE_CLIENT_TRANSPORT_LOCAL_CALLS_H
 #define TERRACE_CLIENT_TRANSPORT_LOCAL_CALLS_H
 
-#include "client/transport/grpc.h"
+#include "client/include/terrace.h"
 
 #include <pthread.h>
 
+struct client_job;
 struct client_near;
 
 /* A connection's: all that its disconnect has to end. */

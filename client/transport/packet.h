@@ -16,6 +16,12 @@ struct client_packet {
 	bool lost;          /* some did not come: this process can have no more */
 };
 
+/* What a packet of this version begins with. */
+static inline struct fdsock_head client_packet_head(enum fdsock_type type)
+{
+	return (struct fdsock_head){FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type};
+}
+
 /* A non-blocking, close-on-exec SEQPACKET socket connected to `path`. TERRACE_UNAVAILABLE, TERRACE_DENIED, TERRACE_INVALID. */
 enum terrace_status client_packet_connect(const char *path, uint64_t deadline_us, int *out);
 

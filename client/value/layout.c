@@ -9,6 +9,7 @@
 #include "client/value/layout.h"
 
 #include "client/value/status.h"
+#include "kernels/format.h"
 #include "terrace.pb-c.h"
 
 #include <string.h>

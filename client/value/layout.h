@@ -2,8 +2,11 @@
 #ifndef TERRACE_CLIENT_VALUE_LAYOUT_H
 #define TERRACE_CLIENT_VALUE_LAYOUT_H
 
-#include "client/include/terrace.h"
-#include "kernels/format.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+struct kv_layout;
+struct terrace_layout;
 
 /* Copies a caller's struct that begins with `size`: what both sides know, the rest of `out` zero. False if the caller's
  * size is smaller than `least`, the first version of the struct. */

@@ -2,7 +2,7 @@
 #include "tests/client/rig.h"
 #include "tests/client/unmap.h"
 
-#include "client/session.h"
+#include "client/session/session.h"
 
 #include <poll.h>
 #include <stdatomic.h>

@@ -3,6 +3,8 @@
 #define TERRACE_TESTS_CLIENT_UNMAP_H
 
 #include "client/memory/attachment.h"
+#include "client/memory/table.h"
+#include "client/memory/turn.h"
 
 static inline void unmap_unused(struct client_attachment *a, uint32_t extent)
 {

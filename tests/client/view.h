@@ -11,7 +11,13 @@
 #include "client/call/reserve.h"
 #include "client/call/stream.h"
 #include "client/call/watch.h"
+#include "client/session/connect.h"
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
+#include "client/session/session.h"
 #include "client/transport/decode.h"
+#include "kernels/format.h"
+#include "proto/fdsock.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,8 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/gpu/gpu.h"
-#include "client/session.h"
+#include "client/driver/gpu.h"
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
+#include "client/session/session.h"
 #include "tests/fault/mixed_tally.h"
 #include "tests/fault/mixed_work.h"
 

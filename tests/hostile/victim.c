@@ -15,7 +15,7 @@
 #include "client/include/terrace.h"
 #include "client/call/lease.h"
 #include "client/call/reserve.h"
-#include "client/session.h"
+#include "client/session/session.h"
 
 enum { LAYOUTS = 2, HELD = 16, RESERVED = 4, ROUND = 4, KEY_BYTES = 24, PAUSE_MS = 5, FLUSH_EVERY = 64 };
 #define CALL_US 60000000ull /* ends a call that hangs */

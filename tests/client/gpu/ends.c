@@ -1,9 +1,11 @@
 /* Copies that a lease was granted ahead of, which come, or never do: the daemon goes, the GPU is lost, the session is closed. And a daemon
  * that lies about its GPU's memory. */
+#include "client/memory/attachment.h"
+#include "client/session/session.h"
 #include "tests/client/gpu/rig.h"
 
 #include "client/value/clock.h"
-#include "client/gpu/driver_thread.h"
+#include "client/driver/driver_thread.h"
 #include "client/call/lease.h"
 #include "proto/fdsock.h"
 

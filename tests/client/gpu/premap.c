@@ -4,7 +4,7 @@
 #include "tests/client/unmap.h"
 
 #include "client/value/clock.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "proto/fdsock.h"
 
 #include <poll.h>

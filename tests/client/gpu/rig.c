@@ -1,8 +1,9 @@
 /* See client/gpu/rig.h. */
 #include "tests/client/gpu/rig.h"
 
+#include "client/memory/attachment.h"
 #include "client/value/clock.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "proto/fdsock.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
 /* Decoding: the arena, the cursor, the checksum, and every reply decoder fed with damaged messages. */
+#include "client/session/session.h"
 #include "tests/client/view.h"
 
 #include <check.h>

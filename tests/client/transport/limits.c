@@ -1,5 +1,7 @@
 /* Bounds that need no daemon: structs of other versions, a socket whose other end never stops talking, a mapping table that is closed under its
  * reader, and more asynchronous calls than are allowed. */
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
 #include "tests/client/view.h"
 
 #include "client/value/clock.h"

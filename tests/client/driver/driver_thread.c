@@ -5,7 +5,7 @@
 
 #include "client/value/clock.h"
 #include "client/call/lease.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "proto/fdsock.h"
 
 #include <fcntl.h>
@@ -437,17 +437,20 @@ END_TEST
 static atomic_int watch; /* 1: the next call of client_after_watch fails; 2: it is in it */
 static atomic_bool joined;
 
-enum terrace_status __real_client_after_watch(struct client_attachment *a);
-enum terrace_status __wrap_client_after_watch(struct client_attachment *a);
+enum terrace_status __real_client_after_watch(struct client_attachment *a,
+						 bool (*look)(struct client_attachment *attachment));
+enum terrace_status __wrap_client_after_watch(struct client_attachment *a,
+						 bool (*look)(struct client_attachment *attachment));
 
 /* In vain, but while another thread comes, if it may. */
-enum terrace_status __wrap_client_after_watch(struct client_attachment *a)
+enum terrace_status __wrap_client_after_watch(struct client_attachment *a,
+						 bool (*look)(struct client_attachment *attachment))
 {
 	uint64_t until = client_deadline_us(200000);
 	int fails = 1;
 
 	if (!atomic_compare_exchange_strong(&watch, &fails, 2))
-		return __real_client_after_watch(a);
+		return __real_client_after_watch(a, look);
 	while (!atomic_load(&joined) && client_now_us() < until)
 		poll(NULL, 0, 1);
 	return TERRACE_EXHAUSTED;

@@ -3,7 +3,7 @@
  * The plugin is looked for once, by the first call that wants it (or by terrace_cuda_load with a path), and stays loaded. Arguments
  * that lie on the host are checked here; device pointers are the caller's word. Where the library or the plugin computes with floats on
  * the host (scales, soft caps), it does so in the default mode (kernels/float_mode.h), whatever mode the caller's thread has set. */
-#include "client/gpu/plugin.h"
+#include "client/driver/plugin.h"
 
 #include "client/value/layout.h"
 #include "client/value/status.h"

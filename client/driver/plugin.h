@@ -1,10 +1,11 @@
 /* The CUDA plugin, for the rest of the library: its table of GPU memory, and what its kernels can attend. */
-#ifndef TERRACE_CLIENT_GPU_PLUGIN_H
-#define TERRACE_CLIENT_GPU_PLUGIN_H
+#ifndef TERRACE_CLIENT_DRIVER_PLUGIN_H
+#define TERRACE_CLIENT_DRIVER_PLUGIN_H
 
 #include "client/include/terrace.h"
-#include "kernels/format.h"
-#include "store/device.h"
+
+struct device_ops;
+struct kv_layout;
 
 /* The plugin's table, which is good for the life of the process; the plugin is loaded if it is not. TERRACE_UNSUPPORTED: there is no
  * plugin, or it has no such table of this version. */

@@ -1,9 +1,17 @@
 /* Where leased or reserved blocks lie in this process: addresses, and the mappings that hold them. */
-#ifndef TERRACE_CLIENT_MEMORY_PLACES_H
-#define TERRACE_CLIENT_MEMORY_PLACES_H
+#ifndef TERRACE_CLIENT_CALL_PLACES_H
+#define TERRACE_CLIENT_CALL_PLACES_H
 
-#include "client/session.h"
+#include "client/include/terrace.h"
 #include "terrace.pb-c.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct client_attachment;
+struct client_mapping;
+struct client_run;
+struct client_view;
 
 /* Embedded in leases and reservations. Zeroed memory is an empty one. */
 struct client_places {

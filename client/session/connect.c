@@ -1,11 +1,11 @@
 /* Connecting, and the rule that a child of fork() uses nothing.
  *
  * pthread_atfork's child handler counts a process generation up; a handle remembers the one it was made in. */
-#include "client/connect.h"
+#include "client/session/connect.h"
 
-#include "client/gpu/stream_thread.h"
+#include "client/value/inside.h"
 #include "client/value/clock.h"
-#include "client/gpu/driver_thread.h"
+#include "client/driver/driver_thread.h"
 #include "client/value/layout.h"
 #include "client/transport/address.h"
 #include "client/value/status.h"

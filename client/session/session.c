@@ -1,8 +1,15 @@
 /* Sessions: opened over layouts or joined by token; the daemon's answer is checked against what this build would compute. */
-#include "client/session.h"
+#include "client/session/session.h"
 
+#include "client/session/connect.h"
+#include "client/driver/gpu.h"
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
+#include "client/transport/local_calls.h"
 #include "client/value/clock.h"
-#include "client/gpu/plugin.h"
+#include "client/driver/plugin.h"
+#include "client/gpu/progress.h"
+#include "client/value/keys.h"
 #include "client/value/layout.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
@@ -102,6 +109,7 @@ void client_view_drop(struct client_view *view)
 	if (view->attachment)
 		client_fds_drop(view->attachment);
 	client_drop(view->client);
+	free(view->lent);
 	free(view);
 }
 
@@ -109,7 +117,10 @@ static struct client_view *view_create(struct terrace_client *client, uint32_t l
 {
 	struct client_view *view = calloc(1, sizeof(*view) + layout_count * sizeof(view->layouts[0]));
 
-	if (!view) {
+	if (view)
+		view->lent = calloc(1, sizeof(*view->lent));
+	if (!view || !view->lent) {
+		free(view);
 		client_fail(TERRACE_EXHAUSTED, "no memory for a session");
 		return NULL;
 	}
@@ -182,7 +193,7 @@ static enum terrace_status layouts_compare(const struct client_view *view, const
 /* What the daemon says it lends, taken down. */
 static enum terrace_status lent_read(struct client_view *view, const Terrace__V1__OpenSessionReply *reply)
 {
-	struct client_lent *lent = &view->lent;
+	struct client_lent *lent = view->lent;
 
 	if (reply->n_gpus > DEVICES_MAX)
 		return client_fail(TERRACE_INTERNAL, "the daemon names %zu GPUs", reply->n_gpus);
@@ -240,7 +251,7 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 		why = "the connection was made with no_borrow";
 	else if (!*fd_socket)
 		why = "the daemon has it switched off";
-	else if (client_fds_open(fd_socket, view->token.bytes, view->epoch, view->id, &view->lent, deadline_us,
+	else if (client_fds_open(fd_socket, view->token.bytes, view->epoch, view->id, view->lent, deadline_us,
 				 &view->attachment))
 		why = terrace_error();
 	if (why)

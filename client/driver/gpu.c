@@ -1,7 +1,7 @@
 /* GPUs of the process, found by uuid. An open GPU costs its memory: none is opened that is not used. */
-#include "client/gpu/gpu.h"
+#include "client/driver/gpu.h"
 
-#include "client/gpu/plugin.h"
+#include "client/driver/plugin.h"
 #include "client/value/status.h"
 
 #include <pthread.h>

@@ -1,6 +1,12 @@
 /* Leases of blocks on a GPU: addresses, streams that wait for them, and the end of a lease behind a stream. */
 #include "client/call/lease.h"
 
+#include "client/session/connect.h"
+#include "client/driver/gpu.h"
+#include "client/gpu/progress.h"
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
+#include "client/session/session.h"
 #include "client/value/status.h"
 
 #include <stddef.h>
@@ -57,9 +63,9 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 	if (client_board_kept(&lease->view->attachment->board, p))
 		return TERRACE_OK;
 	s = gpu->ops->stream_wait(gpu->device, stream,
-				  client_board_address(lease->view->attachment, p, (uint32_t)lease->places.gpu),
+				  client_board_address(&lease->view->attachment->board, p, (uint32_t)lease->places.gpu),
 				  p->base + layer + 1, &why);
-	sums = client_board_sums_address(lease->view->attachment, p, layer, (uint32_t)lease->places.gpu);
+	sums = client_board_sums_address(&lease->view->attachment->board, p, layer, (uint32_t)lease->places.gpu);
 	if (s == STATUS_OK && sums)
 		s = gpu->ops->stream_wait(gpu->device, stream, sums, p->base + layer + 1, &why);
 	return s == STATUS_OK ? TERRACE_OK : client_gpu_fail(s, "the stream takes no wait", why);

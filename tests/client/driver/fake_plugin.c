@@ -4,7 +4,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "tests/client/gpu/fake_plugin.h"
+#include "tests/client/driver/fake_plugin.h"
 
 static struct client_cuda_noted noted;
 

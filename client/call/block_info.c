@@ -1,6 +1,8 @@
 /* What a put says about its blocks. */
-#include "client/value/block_info.h"
+#include "client/call/block_info.h"
 
+#include "client/session/session.h"
+#include "client/value/keys.h"
 #include "client/value/layout.h"
 #include "client/value/status.h"
 

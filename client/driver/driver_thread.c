@@ -1,8 +1,8 @@
-/* See gpu/driver_thread.h. */
-#include "client/gpu/driver_thread.h"
+/* See driver/driver_thread.h. */
+#include "client/driver/driver_thread.h"
 
 #include "client/value/clock.h"
-#include "client/gpu/gpu.h"
+#include "client/driver/gpu.h"
 #include "client/value/status.h"
 
 #include <errno.h>

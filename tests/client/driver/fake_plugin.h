@@ -1,4 +1,4 @@
-/* What the plugin of tests/client/gpu/plugin.c notes. */
+/* What the plugin of tests/client/driver/plugin.c notes. */
 #ifndef TERRACE_TESTS_CLIENT_GPU_FAKE_PLUGIN_H
 #define TERRACE_TESTS_CLIENT_GPU_FAKE_PLUGIN_H
 

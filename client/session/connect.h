@@ -1,6 +1,6 @@
 /* A connection to a daemon. */
-#ifndef TERRACE_CLIENT_CONNECT_H
-#define TERRACE_CLIENT_CONNECT_H
+#ifndef TERRACE_CLIENT_SESSION_CONNECT_H
+#define TERRACE_CLIENT_SESSION_CONNECT_H
 
 #include "client/transport/local_calls.h"
 

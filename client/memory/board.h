@@ -3,15 +3,17 @@
  *
  * What such a lease waits for is a *promise*. When the daemon or the GPU dies before it is kept, the promise is broken: whoever asks is
  * told, and the word is moved on from here, so that no stream waits for ever. */
-#ifndef TERRACE_CLIENT_MEMORY_PROGRESS_H
-#define TERRACE_CLIENT_MEMORY_PROGRESS_H
+#ifndef TERRACE_CLIENT_MEMORY_BOARD_H
+#define TERRACE_CLIENT_MEMORY_BOARD_H
 
-#include "client/gpu/gpu.h"
+#include "client/include/terrace.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-struct client_attachment;
+struct client_gpu;
 struct client_mapping;
 
 /* Copies to come: of `layers` layers, 0 if there are none. Its owner's until client_board_forget. */
@@ -28,31 +30,21 @@ struct client_board {
 	pthread_mutex_t lock;            /* guards what follows */
 	struct client_mapping *mapping;  /* NULL: not asked for yet; in use for good */
 	struct client_promise *promises; /* those that were not kept when last looked at */
-	bool watched;                    /* by the thread of gpu/stream_thread.h */
+	bool watched;                    /* by a thread, which looks by and by */
 	bool closed;
 };
 
 void client_board_init(struct client_board *board);
 void client_board_fini(struct client_board *board);
 
-/* Maps the attachment's board and registers it with GPU g, if that is not done. As client_fds_map and client_fds_register. */
-enum terrace_status client_board_open(struct client_attachment *attachment, uint32_t g, uint64_t deadline_us);
-
-/* Takes up a promise of GPU g (the board is open there), whose word, base and layers are the daemon's: it is watched until it is kept or
- * broken. TERRACE_INTERNAL: no such word. TERRACE_EXHAUSTED: no thread to watch it. */
-enum terrace_status client_board_promise(struct client_attachment *attachment, uint32_t g, struct client_promise *promise);
-
 /* The promise's owner goes. */
 void client_board_forget(struct client_board *board, struct client_promise *promise);
 
-/* TERRACE_OK: kept. TERRACE_BUSY: not yet. TERRACE_STALE (the daemon has gone), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon, or the copies took
- * too long), TERRACE_CANCELLED (the session was closed): broken. */
-enum terrace_status client_board_state(struct client_attachment *attachment, struct client_promise *promise);
-
 /* The device address of the promise's word, on GPU g. */
-uint64_t client_board_address(struct client_attachment *attachment, const struct client_promise *promise, uint32_t g);
+uint64_t client_board_address(const struct client_board *board, const struct client_promise *promise, uint32_t g);
 /* The same of the word of checksums, if this layer is still waited for there; else 0. */
-uint64_t client_board_sums_address(struct client_attachment *attachment, const struct client_promise *promise, uint32_t layer, uint32_t g);
+uint64_t client_board_sums_address(const struct client_board *board, const struct client_promise *promise, uint32_t layer,
+				   uint32_t g);
 
 /* Breaks what is not kept. False: nothing was broken, and the board may be unmapped. True: streams may still be on their way past a word,
  * and the page stays for the life of the process. */
@@ -63,7 +55,14 @@ bool client_board_closed(struct client_board *board);
 /* True if all that was promised is there, and nobody needs to wait. */
 bool client_board_kept(struct client_board *board, const struct client_promise *promise);
 
-/* For the thread that watches: looks whether promises are kept or must be broken. False, and it watches no more, when none is left. */
-bool client_board_watch(struct client_attachment *attachment);
+/* For gpu/progress.c, with the board's lock: */
+
+/* The promise's copies are there. */
+bool client_board_reached(const struct client_board *board, const struct client_promise *promise);
+void client_promise_link(struct client_board *board, struct client_promise *promise);
+/* Looks which promises are kept, and breaks those that `broken_by` gives a status for, or that the daemon says have
+ * failed. False: none is left. */
+bool client_board_look(struct client_board *board,
+		       enum terrace_status (*broken_by)(const struct client_promise *promise, void *arg), void *arg);
 
 #endif

@@ -4,8 +4,8 @@
  * Unmapping may last until all of a GPU's streams are done, and other calls of the driver's until the unmapping is. So nobody else who may
  * not stand still does either: not the thread on which streams depend (gpu/stream_thread.h), nor one that holds a lock which that thread takes. It
  * is started with its first errand and sleeps while there is nothing to be done. */
-#ifndef TERRACE_CLIENT_GPU_DRIVER_THREAD_H
-#define TERRACE_CLIENT_GPU_DRIVER_THREAD_H
+#ifndef TERRACE_CLIENT_DRIVER_DRIVER_THREAD_H
+#define TERRACE_CLIENT_DRIVER_DRIVER_THREAD_H
 
 #include "client/include/terrace.h"
 

@@ -2,6 +2,14 @@
  * given back: a commit that is late or cancelled fails, and the slots are aborted when the stream gets there after all. */
 #include "client/call/commit.h"
 
+#include "client/call/reserve.h"
+#include "client/session/connect.h"
+#include "client/driver/gpu.h"
+#include "client/gpu/stream_thread.h"
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
+#include "client/session/session.h"
+#include "client/transport/grpc.h"
 #include "client/value/status.h"
 
 #include <stddef.h>

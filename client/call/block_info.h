@@ -1,9 +1,11 @@
 /* terrace_block_info, checked and in the wire's form. */
-#ifndef TERRACE_CLIENT_VALUE_BLOCK_INFO_H
-#define TERRACE_CLIENT_VALUE_BLOCK_INFO_H
+#ifndef TERRACE_CLIENT_CALL_BLOCK_INFO_H
+#define TERRACE_CLIENT_CALL_BLOCK_INFO_H
 
-#include "client/session.h"
+#include "client/include/terrace.h"
 #include "terrace.pb-c.h"
+
+struct client_view;
 
 /* The infos of a call. pointers is what a repeated field wants; NULL and 0 for none. */
 struct client_infos {

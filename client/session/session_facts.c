@@ -1,6 +1,8 @@
 /* What a session knows of itself. */
+#include "client/driver/gpu.h"
+#include "client/memory/lent.h"
 #include "client/value/layout.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "client/value/status.h"
 
 #include <string.h>
@@ -40,7 +42,7 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 
 uint32_t terrace_session_gpu_count(const struct terrace_session *session)
 {
-	return session->view->lent.gpu_count;
+	return session->view->lent->gpu_count;
 }
 
 enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info)
@@ -48,9 +50,9 @@ enum terrace_status terrace_session_gpu(const struct terrace_session *session, u
 	struct terrace_gpu_info out = {.size = sizeof(out)};
 	const struct client_lent *lent;
 
-	if (!session || !info || g >= session->view->lent.gpu_count)
+	if (!session || !info || g >= session->view->lent->gpu_count)
 		return client_fail(TERRACE_INVALID, "session_gpu: the daemon lends no GPU of that number");
-	lent = &session->view->lent;
+	lent = session->view->lent;
 	memcpy(out.uuid, lent->gpus[g].uuid, sizeof(out.uuid));
 	out.bytes = lent->gpus[g].bytes;
 	if (!client_options_give(info, &out, sizeof(out), sizeof(out)))
@@ -70,7 +72,7 @@ enum terrace_status terrace_session_gpu_of(const struct terrace_session *session
 		status = client_gpu_uuid(ordinal, uuid);
 	if (status)
 		return client_fail_in(status, "session_gpu_of");
-	lent = &session->view->lent;
+	lent = session->view->lent;
 	for (uint32_t i = 0; i < lent->gpu_count; i++) {
 		if (memcmp(lent->gpus[i].uuid, uuid, sizeof(uuid)) != 0)
 			continue;

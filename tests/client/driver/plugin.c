@@ -10,7 +10,7 @@
 #endif
 
 #include "client/include/terrace.h"
-#include "tests/client/gpu/fake_plugin.h"
+#include "tests/client/driver/fake_plugin.h"
 
 static struct client_cuda_noted *noted;
 

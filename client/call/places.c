@@ -8,12 +8,20 @@
  * (memory/pages.h). A mapping that had no writable page for ten seconds is unmapped: the kernel then tells the daemon
  * that this process cannot write there any more. The attachment's lock guards pages; a mapping in use is mapped while
  * the attachment is not closed. */
-#include "client/memory/places.h"
+#include "client/call/places.h"
 
+#include "client/memory/attachment.h"
+#include "client/memory/mapping.h"
 #include "client/memory/pages.h"
+#include "client/memory/turn.h"
+#include "client/session/session.h"
 #include "client/value/clock.h"
+#include "client/value/keys.h"
 #include "client/value/status.h"
+#include "kernels/format.h"
+#include "proto/fdsock.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 enum {

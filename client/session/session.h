@@ -1,11 +1,18 @@
 /* A session as one process sees it. */
-#ifndef TERRACE_CLIENT_SESSION_H
-#define TERRACE_CLIENT_SESSION_H
+#ifndef TERRACE_CLIENT_SESSION_SESSION_H
+#define TERRACE_CLIENT_SESSION_SESSION_H
 
-#include "client/connect.h"
-#include "client/memory/attachment.h"
-#include "client/value/keys.h"
+#include "client/include/terrace.h"
 #include "kernels/format.h"
+
+#include <stdatomic.h>
+
+struct client_attachment;
+struct client_gpu;
+struct client_job;
+struct client_lent;
+struct client_near;
+struct terrace_client;
 
 enum { CLIENT_WHY_MAX = 128 };
 
@@ -26,7 +33,7 @@ struct client_view {
 	struct client_near *near;             /* NULL: every call by gRPC */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
 	atomic_uint calls;            /* numbers given: client_recall_number */
-	struct client_lent lent;      /* the GPUs and layouts of the daemon's answer */
+	struct client_lent *lent;     /* the GPUs of the daemon's answer; the view's own */
 	uint32_t layout_count;
 	struct client_layout layouts[];
 };

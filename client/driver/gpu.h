@@ -1,6 +1,6 @@
 /* The GPUs that this process has opened to use the daemon's memory on them. */
-#ifndef TERRACE_CLIENT_GPU_GPU_H
-#define TERRACE_CLIENT_GPU_GPU_H
+#ifndef TERRACE_CLIENT_DRIVER_GPU_H
+#define TERRACE_CLIENT_DRIVER_GPU_H
 
 #include "client/include/terrace.h"
 #include "store/device.h"

@@ -1,0 +1,129 @@
+/* Promises that leases wait for; see gpu/progress.h. */
+#include "client/gpu/progress.h"
+
+#include "client/driver/gpu.h"
+#include "client/gpu/stream_thread.h"
+#include "client/memory/attachment.h"
+#include "client/value/clock.h"
+#include "client/value/status.h"
+#include "proto/fdsock.h"
+
+enum { PROMISE_WAIT_US = 30 * 1000000 }; /* what copies may take: all of a GPU's memory is filled from the host in a few seconds */
+
+enum terrace_status client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us)
+{
+	struct client_mapping *m;
+	enum terrace_status status;
+	bool first;
+
+	pthread_mutex_lock(&a->board.lock);
+	m = a->board.mapping;
+	pthread_mutex_unlock(&a->board.lock);
+	if (!m) {
+		status = client_fds_map(a, FDSOCK_EXTENT_BOARD, true, deadline_us, &m);
+		if (status)
+			return client_fail_in(status, "the board");
+		if (m->gpu != FDSOCK_NO_GPU || m->bytes < FDSOCK_BOARD_WORDS * sizeof(uint32_t)) {
+			client_fds_unmap(a, m);
+			return client_fail(TERRACE_INTERNAL, "the daemon's board is no page of host memory: "
+					   "daemon and library are of different versions");
+		}
+		pthread_mutex_lock(&a->board.lock);
+		first = !a->board.mapping;
+		a->board.mapping = m;
+		pthread_mutex_unlock(&a->board.lock);
+		if (!first)
+			client_fds_unmap(a, m); /* another thread was faster: one use is enough */
+	}
+	return client_fds_register(a, m, g, deadline_us);
+}
+
+/* ---- promises ---- */
+
+enum terrace_status client_board_promise(struct client_attachment *a, uint32_t g, struct client_promise *p)
+{
+	struct client_board *b = &a->board;
+	enum terrace_status status = client_lent_gpu(&a->memory, g, &p->gpu);
+
+	if (status)
+		return status;
+	if (p->word >= (p->summed ? FDSOCK_BOARD_SUMMED : FDSOCK_BOARD_FAILED))
+		return client_fail(TERRACE_INTERNAL, "the daemon's board has no word %u: "
+				   "daemon and library are of different versions", p->word);
+	p->until_us = client_deadline_us(PROMISE_WAIT_US);
+	pthread_mutex_lock(&b->lock);
+	if (b->closed) {
+		pthread_mutex_unlock(&b->lock);
+		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
+	}
+	if (client_board_reached(b, p)) {
+		pthread_mutex_unlock(&b->lock);
+		return TERRACE_OK;
+	}
+	/* With the lock: no other promise relies on a watch that does not come about. */
+	status = b->watched ? TERRACE_OK : client_after_watch(a, client_board_watch);
+	if (!status)
+		client_promise_link(b, p);
+	pthread_mutex_unlock(&b->lock);
+	return status;
+}
+
+struct look {
+	uint64_t now;
+	bool gone; /* the daemon */
+};
+
+static enum terrace_status broken_by(const struct client_promise *p, void *arg)
+{
+	const struct look *l = arg;
+
+	if (l->gone)
+		return TERRACE_STALE;
+	return l->now > p->until_us || client_gpu_was_lost(p->gpu) ? TERRACE_UNAVAILABLE : TERRACE_OK;
+}
+
+/* With the lock. False: no promise is left. */
+static bool promises_look(struct client_board *b, bool gone)
+{
+	struct look l = {client_now_us(), gone};
+
+	return client_board_look(b, broken_by, &l);
+}
+
+bool client_board_watch(struct client_attachment *a)
+{
+	bool gone = client_fds_gone(a), more;
+	struct client_board *b = &a->board;
+
+	pthread_mutex_lock(&b->lock);
+	more = promises_look(b, gone);
+	b->watched = more;
+	pthread_mutex_unlock(&b->lock);
+	return more;
+}
+
+enum terrace_status client_board_state(struct client_attachment *a, struct client_promise *p)
+{
+	enum terrace_status broken;
+	bool listed, gone;
+
+	if (!p->layers)
+		return TERRACE_OK;
+	gone = client_fds_gone(a);
+	pthread_mutex_lock(&a->board.lock);
+	promises_look(&a->board, gone);
+	broken = (enum terrace_status)atomic_load(&p->broken);
+	listed = p->link; /* what is off the list was kept, or the session is closed */
+	pthread_mutex_unlock(&a->board.lock);
+	switch (broken) {
+	case TERRACE_OK:
+		return listed ? client_fail(TERRACE_BUSY, "copies to the GPU are under way: wait for them, or ask again") : TERRACE_OK;
+	case TERRACE_STALE:
+		return client_fail(broken, "the daemon ended before the copies to the GPU were complete: open the session and lease again");
+	case TERRACE_CANCELLED:
+		return client_fail(broken, "the session was closed before the copies to the GPU were complete: release leases first");
+	default:
+		return client_fail(broken, "the GPU was lost, or its copies failed, were wrong or took too long: "
+				   "compute those blocks (the daemon's log says which it was)");
+	}
+}

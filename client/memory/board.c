@@ -1,0 +1,191 @@
+/* The words of a board, and the promises that wait for them; see board.h. The words are written by the daemon's GPU,
+ * read by this process's, and looked at here. */
+#include "client/memory/board.h"
+
+#include "client/memory/mapping.h"
+#include "proto/fdsock.h"
+
+#include <stddef.h>
+
+void client_board_init(struct client_board *board)
+{
+	pthread_mutex_init(&board->lock, NULL);
+}
+
+void client_board_fini(struct client_board *board)
+{
+	pthread_mutex_destroy(&board->lock);
+}
+
+/* ---- words --------------------------------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t *word_of(const struct client_board *board, const struct client_promise *p)
+{
+	return (_Atomic uint32_t *)board->mapping->base + p->word;
+}
+
+/* Copies that the daemon promised did not come, and words are reached without them: it has lost the GPU, or the driver had no memory for
+ * them. Once so, always so: the daemon makes this attachment no other promise for that GPU. */
+static bool failed(const struct client_board *board, const struct client_promise *p)
+{
+	return atomic_load_explicit(word_of(board, p) + FDSOCK_BOARD_FAILED, memory_order_acquire) != 0;
+}
+
+static bool word_reached(const _Atomic uint32_t *word, uint32_t value)
+{
+	return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
+}
+
+/* No stream waits for it. Acquires what was written before the word. */
+static bool reached(const struct client_board *board, const struct client_promise *p)
+{
+	const _Atomic uint32_t *word = word_of(board, p);
+
+	return word_reached(word, p->base + p->layers) && (!p->summed || word_reached(word + FDSOCK_BOARD_SUMMED, p->base + p->layers));
+}
+
+static bool kept(const struct client_board *board, const struct client_promise *p)
+{
+	return reached(board, p) && !failed(board, p);
+}
+
+static void promise_break(struct client_promise *p, enum terrace_status why)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&p->broken, &none, (int)why);
+}
+
+void client_promise_link(struct client_board *b, struct client_promise *p)
+{
+	b->watched = true;
+	p->next = b->promises;
+	p->link = &b->promises;
+	if (p->next)
+		p->next->link = &p->next;
+	b->promises = p;
+}
+
+static void promise_unlink(struct client_promise *p)
+{
+	*p->link = p->next;
+	if (p->next)
+		p->next->link = p->link;
+	p->link = NULL;
+}
+
+/* ---- promises ---- */
+
+bool client_board_reached(const struct client_board *board, const struct client_promise *p)
+{
+	return kept(board, p);
+}
+
+void client_board_forget(struct client_board *b, struct client_promise *p)
+{
+	pthread_mutex_lock(&b->lock);
+	if (p->link)
+		promise_unlink(p);
+	pthread_mutex_unlock(&b->lock);
+}
+
+uint64_t client_board_address(const struct client_board *board, const struct client_promise *p, uint32_t g)
+{
+	return board->mapping->registered[g] + p->word * sizeof(uint32_t);
+}
+
+uint64_t client_board_sums_address(const struct client_board *board, const struct client_promise *p, uint32_t layer,
+				   uint32_t g)
+{
+	if (!p->summed || word_reached(word_of(board, p) + FDSOCK_BOARD_SUMMED, p->base + layer + 1))
+		return 0;
+	return client_board_address(board, p, g) + FDSOCK_BOARD_SUMMED * sizeof(uint32_t);
+}
+
+/* Takes kept ones off the list. */
+static void promises_sift(struct client_board *b)
+{
+	for (struct client_promise *p = b->promises, *next; p; p = next) {
+		next = p->next;
+		if (!p->broken && kept(b, p))
+			promise_unlink(p);
+	}
+}
+
+/* Not back: where the one word has not come this far, the other may be further, for promises behind this one. */
+static void word_move(_Atomic uint32_t *word, uint32_t value)
+{
+	if (!word_reached(word, value))
+		atomic_store_explicit(word, value, memory_order_release);
+}
+
+/* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose copies come no
+ * later: all of these are broken before any word moves. Broken ones stay on the list: a copy that was thought lost could move its
+ * word back. */
+static void words_move(struct client_board *b)
+{
+	for (struct client_promise *p = b->promises; p; p = p->next)
+		for (struct client_promise *q = b->promises; p->broken && q; q = q->next)
+			if (q->word == p->word && (int32_t)(p->base + p->layers - q->base - q->layers) >= 0)
+				promise_break(q, (enum terrace_status)p->broken);
+	for (struct client_promise *p = b->promises; p; p = p->next)
+		if (p->broken) {
+			if (p->summed)
+				word_move(word_of(b, p) + FDSOCK_BOARD_SUMMED, p->base + p->layers);
+			word_move(word_of(b, p), p->base + p->layers);
+		}
+}
+
+bool client_board_close(struct client_board *b)
+{
+	bool broken;
+
+	pthread_mutex_lock(&b->lock);
+	b->closed = true;
+	if (b->promises)
+		promises_sift(b);
+	for (struct client_promise *p = b->promises; p; p = p->next)
+		promise_break(p, TERRACE_CANCELLED);
+	words_move(b);
+	broken = b->promises != NULL;
+	while (b->promises)
+		promise_unlink(b->promises);
+	pthread_mutex_unlock(&b->lock);
+	return broken;
+}
+
+bool client_board_closed(struct client_board *b)
+{
+	bool closed;
+
+	pthread_mutex_lock(&b->lock);
+	closed = b->closed;
+	pthread_mutex_unlock(&b->lock);
+	return closed;
+}
+
+bool client_board_kept(struct client_board *b, const struct client_promise *p)
+{
+	bool yes;
+
+	pthread_mutex_lock(&b->lock);
+	yes = !b->closed && !p->broken && (!p->link || kept(b, p));
+	pthread_mutex_unlock(&b->lock);
+	return yes;
+}
+
+bool client_board_look(struct client_board *b,
+		       enum terrace_status (*broken_by)(const struct client_promise *p, void *arg), void *arg)
+{
+	promises_sift(b);
+	for (struct client_promise *p = b->promises; p; p = p->next) {
+		enum terrace_status why = broken_by(p, arg);
+
+		if (!why && failed(b, p))
+			why = TERRACE_UNAVAILABLE;
+		if (why)
+			promise_break(p, why);
+	}
+	words_move(b);
+	return b->promises != NULL;
+}

@@ -1,0 +1,18 @@
+/* What the daemon lends of its GPUs' memory, by its own word. */
+#ifndef TERRACE_CLIENT_MEMORY_LENT_H
+#define TERRACE_CLIENT_MEMORY_LENT_H
+
+#include "store/device.h"
+
+#include <stdint.h>
+
+/* What the daemon said of its memory when the session was opened: what its packets are held against. */
+struct client_lent {
+	uint32_t gpu_count;
+	struct {
+		uint8_t uuid[DEVICE_UUID_BYTES];
+		uint64_t bytes;
+	} gpus[DEVICES_MAX];
+};
+
+#endif
