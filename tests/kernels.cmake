@@ -13,7 +13,7 @@ if(TEST attend)
 endif()
 terrace_test(repack SOURCES kernels/repack.c kernels/attend_rig.c LIBS terrace_static ONE_THREAD)
 terrace_test(attend_public SOURCES kernels/attend_public.c LIBS terrace_static)
-terrace_test(float_mode SOURCES kernels/float_mode.c LIBS terrace_static)
+terrace_test(float_mode SOURCES kernels/float_mode.c LIBS terrace_static ONE_THREAD)
 
 # The kernels with one format more in their table, which has a row and a codec (kernels/toy_codec.c): the tests of
 # what that changes.
