@@ -48,7 +48,9 @@ static grpc_channel *channel_create(const char *target)
 		/* The connection is this client's own, and a daemon that comes back is found soon. */
 		{GRPC_ARG_INTEGER, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, {.integer = 1}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, {.integer = 100}},
-		{GRPC_ARG_INTEGER, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, {.integer = 1000}},
+		/* How long a new connection may wait for the daemon's first word: a call has its own time, and a machine
+		 * may have no processor for the daemon for seconds. */
+		{GRPC_ARG_INTEGER, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, {.integer = 20000}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, {.integer = 1000}},
 		/* A block by stream comes in few, large pieces. */
 		{GRPC_ARG_INTEGER, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, {.integer = 4 << 20}},

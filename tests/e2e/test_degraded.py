@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -385,6 +386,18 @@ class Degraded(unittest.TestCase):
         with running(TERRACED, *SMALL, "--disks", "%s/x:%dMiB" % (self.folder, mib + 1024)) as daemon:
             wait_for(lambda: "event=disk_small" in daemon.log(), CALL_S, "the log warns")
             self.store(daemon, self.open(daemon), range(4))
+
+    def test_a_connection_that_is_not_answered_at_once(self):
+        """A call has its own time, and a machine that has no processor for the daemon for some seconds takes none of it away."""
+        with running(TERRACED, *SMALL) as daemon:
+            daemon.process.send_signal(signal.SIGSTOP)
+            asked = subprocess.Popen([TERRACECTL, "--address", daemon.address, "--timeout", str(CALL_S), "stat"],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            time.sleep(2.5)
+            daemon.process.send_signal(signal.SIGCONT)
+            out, said = asked.communicate(timeout=2 * CALL_S)
+            self.assertEqual(asked.returncode, 0, said)
+            self.assertIn("terrace_uptime_seconds", out)
 
 
 if __name__ == "__main__":
