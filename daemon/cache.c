@@ -31,9 +31,11 @@
 #include "daemon/memory/grow.h"
 #include "daemon/memory/trade.h"
 #include "daemon/session/end.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/offer.h"
 #include "daemon/session/reservation.h"
+#include "daemon/session/session.h"
 #include "daemon/session/watch.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/deadline.h"
@@ -43,7 +45,6 @@
 #include "store/device.h"
 #include "store/arena/arena.h"
 #include "store/index.h"
-#include "store/ring/ring.h"
 #include "store/status.h"
 
 #include <pthread.h>
@@ -134,11 +135,14 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!c->quota || !damage_notes_create(c))
 		return STATUS_EXHAUSTED;
 	quota_bounds(c);
-	s = handle_places_init(&c->session_places, o->sessions_max);
+	c->grants = calloc(1, sizeof(*c->grants));
+	if (!c->grants)
+		return STATUS_EXHAUSTED;
+	s = handle_places_init(&c->grants->session_places, o->sessions_max);
 	if (!s)
-		s = handles_init(&c->leases, o->leases_max);
+		s = handles_init(&c->grants->leases, o->leases_max);
 	if (!s)
-		s = handles_init(&c->reservations, RESERVATIONS_MAX);
+		s = handles_init(&c->grants->reservations, RESERVATIONS_MAX);
 	if (!s)
 		s = advice_create(c) ? STATUS_OK : STATUS_EXHAUSTED;
 	if (!s)
@@ -211,6 +215,13 @@ static bool is_left(struct cache *c, const char *what)
 	return false;
 }
 
+static void grants_fini(struct grants *g)
+{
+	handle_places_fini(&g->session_places);
+	handles_fini(&g->leases);
+	handles_fini(&g->reservations);
+}
+
 bool cache_destroy(struct cache *c)
 {
 	bool advised, ended;
@@ -242,9 +253,9 @@ bool cache_destroy(struct cache *c)
 	advice_destroy(c);
 	if (c->host)
 		arena_destroy(c->host);
-	handle_places_fini(&c->session_places);
-	handles_fini(&c->leases);
-	handles_fini(&c->reservations);
+	if (c->grants)
+		grants_fini(c->grants);
+	free(c->grants);
 	free(c->sessions);
 	damage_notes_destroy(c);
 	quota_destroy(c->quota);
@@ -277,8 +288,8 @@ static void handles_restock(struct cache *c)
 
 	while (wants && random_bytes(fresh, sizeof(fresh))) {
 		cache_lock(c);
-		handle_source_add(&c->random, fresh);
-		wants = handle_source_wants(&c->random);
+		handle_source_add(&c->grants->random, fresh);
+		wants = handle_source_wants(&c->grants->random);
 		cache_unlock(c);
 	}
 	explicit_bzero(fresh, sizeof(fresh));
@@ -295,15 +306,15 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 		atomic_store(&c->advice->advisor->now_us, now_us);
 	advice_read(c, READ_A_TICK);
 	sessions_tick(c, now_us);
-	aging_tick(&c->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
-	aging_tick(&c->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
+	aging_tick(&c->grants->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
+	aging_tick(&c->grants->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
 	if (c->vram)
 		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
 	chores = room_wants_ahead(c) || c->trades || tier_wants(c) || (c->vram && vram_wants(c));
-	handles = handle_source_wants(&c->random);
+	handles = handle_source_wants(&c->grants->random);
 	cache_unlock(c);
 	index_read_unlock();
 	if (handles)
@@ -324,6 +335,6 @@ void cache_chores(struct cache *c)
 void cache_load(struct cache *c, struct cache_load *out)
 {
 	cache_lock(c);
-	*out = (struct cache_load){ c->open_sessions, c->ghosts, c->leases.used, c->reservations.used };
+	*out = (struct cache_load){ c->open_sessions, c->ghosts, c->grants->leases.used, c->grants->reservations.used };
 	cache_unlock(c);
 }

@@ -1,6 +1,8 @@
 /* See layout_message.h. */
 #include "proto/layout_message.h"
 
+#include "kernels/format.h"
+
 #include <string.h>
 
 bool layout_message_read(const Terrace__V1__Layout *in, struct kv_layout *out)

@@ -2,8 +2,11 @@
 #ifndef TERRACE_PROTO_LAYOUT_MESSAGE_H
 #define TERRACE_PROTO_LAYOUT_MESSAGE_H
 
-#include "kernels/format.h"
 #include "terrace.pb-c.h"
+
+#include <stdbool.h>
+
+struct kv_layout;
 
 /* What the message says, whether it makes sense or not: that is for kv_layout_problem to tell. False, *out untouched: the fingerprint is
  * not of KV_FINGERPRINT_BYTES bytes. */

@@ -7,6 +7,7 @@
 #include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"
 #include "client/value/layout.h"
+#include "kernels/format.h"
 #include "proto/layout_message.h"
 
 /* False: not a layout that this library makes: of another version. */

@@ -1,5 +1,5 @@
-/* What is done when a GPU has got somewhere: a thread of the library that streams wake, and that looks after promises (memory/progress.h). It
- * is started with its first task and sleeps while there are none. Streams wait for what it does, and the driver may wait for streams: so it
+/* What is done when a GPU has got somewhere: a thread of the library that streams wake, and that looks after promises
+ * (gpu/progress.h). It is started with its first task and sleeps while there are none. Streams wait for what it does, and the driver may wait for streams: so it
  * calls no function of a GPU's table, and takes no lock that is held meanwhile (driver/driver_thread.h). */
 #ifndef TERRACE_CLIENT_GPU_STREAM_THREAD_H
 #define TERRACE_CLIENT_GPU_STREAM_THREAD_H

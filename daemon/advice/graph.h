@@ -11,22 +11,19 @@
 #include <stdint.h>
 
 #include "daemon/advice/mailbox.h"
-#include "daemon/advice/request.h"
-#include "daemon/block/block.h"
 #include "daemon/block/values.h"
-#include "daemon/session/lease.h"
-#include "daemon/session/reservation.h"
-#include "daemon/session/session.h"
 #include "daemon/threads/await.h"
-#include "eviction/graph_edges.h"
-#include "eviction/graph_mail.h"
-#include "eviction/sketch.h"
 #include "store/catalog/catalog.h"
 #include "store/index.h"
 #include "store/status.h"
 
+struct block;
 struct cache;
 struct cache_graph_edge;
+struct lease;
+struct request;
+struct reservation;
+struct session;
 
 enum {
 	LISTS_MAX = 256,               /* chains that have one */

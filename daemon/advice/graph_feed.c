@@ -17,9 +17,13 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
+#include "eviction/graph_edges.h"
+#include "eviction/graph_mail.h"
+#include "eviction/sketch.h"
 #include "kernels/codec.h"
 #include "store/slot.h"
 

@@ -15,6 +15,7 @@
 #include "daemon/advice/graph.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/slot_map.h"

@@ -23,6 +23,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/state.h"
 #include "daemon/memory/evict.h"

@@ -7,8 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/block/layout_pool.h"
-#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"
@@ -17,7 +15,9 @@
 
 struct cache;
 struct gpu;
+struct memory_slot;
 struct rack;
+struct span_map;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 
@@ -161,11 +161,6 @@ static inline void block_header_keep(struct block *b, uint32_t crc)
 static inline bool block_live(const struct block *b)
 {
 	return !(block_pins(b) & INDEX_DEAD);
-}
-
-static inline uint8_t *block_slot_at(const struct block *b)
-{
-	return b->span->base + b->index * b->span->stride;
 }
 
 /* What lookups may know of where it is. */

@@ -6,7 +6,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/values.h"
-#include "eviction/table.h"
 #include "store/index.h"
 #include "store/slot.h"
 

@@ -4,9 +4,8 @@
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
+#include "daemon/block/unwritten.h"
 #include "kernels/format.h"
 #include "store/status.h"
 

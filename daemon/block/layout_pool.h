@@ -5,13 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/unwritten.h"
-#include "daemon/block/values.h"
 #include "kernels/format.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
+struct index_link;
 struct memory_class;
 struct quota_holder;
 
@@ -23,6 +22,20 @@ struct tenant {
 	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
 	uint64_t beside_bytes;         /* of these, that are on GPUs, and whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
+};
+
+/* The blocks of a layout that no disk has (block/unwritten.h). */
+struct unwritten {
+	struct index_link *first, *last;
+	struct unwritten_walk *walks;
+};
+
+/* A place in the list, which may be kept between holds of the lock: it stays behind the block that was seen last,
+ * also when that leaves the list. Zeroed: not begun. */
+struct unwritten_walk {
+	struct unwritten *list;        /* NULL: not begun */
+	struct index_link *seen;       /* the last one; NULL: none yet */
+	struct unwritten_walk *next;   /* of the list */
 };
 
 /* A layout of a tenant. Lives as long as the cache. */

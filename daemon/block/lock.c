@@ -1,7 +1,6 @@
 /* The cache's lock, its time, its epoch, and whether it drains. */
 #include "daemon/block/lock.h"
 
-#include "daemon/vram/copy_queue.h"
 #include "store/index.h"
 
 #include <pthread.h>

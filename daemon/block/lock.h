@@ -17,9 +17,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "daemon/block/aging.h"
 #include "daemon/block/counters.h"
-#include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
@@ -28,18 +26,18 @@ struct advice;
 struct attachment;
 struct cache_watch;
 struct damage_notes;
+struct grants;
 struct index;
 struct lease;
 struct policy_ops;
 struct observers;
-struct part;
 struct quota;
 struct session;
 struct sums;
 struct tier;
 struct vram;
 
-enum { ATTACHMENT_BUCKETS = 1024, CLAIM_BUCKETS = 16384, LEASES_LATE = 16 };
+enum { ATTACHMENT_BUCKETS = 1024, LEASES_LATE = 16 };
 
 struct cache {
 	struct cache_options options;
@@ -70,7 +68,7 @@ struct cache {
 	uint32_t class_count;
 	struct memory_extent *memory_extents; /* registered */
 	struct session *sessions;
-	struct handle_places session_places;
+	struct grants *grants;         /* session/grants.h */
 	uint64_t last_session;         /* public number */
 	uint32_t session_hint;         /* where to look for a free one */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
@@ -79,11 +77,8 @@ struct cache {
 	uint32_t open_sessions, ghosts;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;
-	struct handles leases, reservations;
-	struct aging_queue lease_age, reservation_age;
 	struct lease *late[LEASES_LATE]; /* leases of which the policies have not been told yet */
 	_Atomic uint32_t late_count;   /* written under the lock */
-	struct part *claims[CLAIM_BUCKETS];
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
@@ -102,7 +97,6 @@ struct cache {
 	void (*on_extent)(void *arg);  /* there is one more */
 	uint64_t extents_made;         /* of all tiers */
 	void *on_extent_arg;
-	struct handle_source random;   /* for handles */
 };
 
 /* A thread that waits long between calls need not leave: it is quiescent outside of them. */

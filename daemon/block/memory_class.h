@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
-#include "store/arena/arena.h"
 #include "store/status.h"
 
 struct block;

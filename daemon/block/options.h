@@ -5,8 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "store/device.h"
-
 struct device_ops;
 struct ring_calls;
 

@@ -11,21 +11,8 @@
 #include <stdint.h>
 
 struct block;
-struct index_link;
 struct pool;
-
-struct unwritten {
-	struct index_link *first, *last;
-	struct unwritten_walk *walks;
-};
-
-/* A place in the list, which may be kept between holds of the lock: it stays behind the block that was seen last,
- * also when that leaves the list. Zeroed: not begun. */
-struct unwritten_walk {
-	struct unwritten *list;        /* NULL: not begun */
-	struct index_link *seen;       /* the last one; NULL: none yet */
-	struct unwritten_walk *next;   /* of the list */
-};
+struct unwritten_walk;
 
 /* The published block has no copy on a disk, or has one, or is no longer published. Does nothing if it was known. */
 void unwritten_set(struct block *b, bool is);

@@ -5,6 +5,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/sync.h"

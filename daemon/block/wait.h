@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/unwritten.h"
+#include "daemon/block/layout_pool.h"
 #include "daemon/block/values.h"
 #include "store/status.h"
 

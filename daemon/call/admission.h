@@ -3,10 +3,12 @@
 #ifndef TERRACE_DAEMON_CALL_ADMISSION_H
 #define TERRACE_DAEMON_CALL_ADMISSION_H
 
-#include "daemon/session/lease.h"
 #include "daemon/vram/placement.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
+
+struct cache_on;
+struct lease;
 
 /* One Lease, or Warm. */
 struct admission {

@@ -4,6 +4,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"

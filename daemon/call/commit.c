@@ -15,6 +15,7 @@
 #include "daemon/disk/spill.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
@@ -66,7 +67,7 @@ static enum status item_check(const struct reservation *r, const struct cache_co
 static enum status item_begin(struct commit *m, const struct cache_commit_item *item,
 			      struct reservation **out)
 {
-	struct reservation *r = handles_find(&m->cache->reservations, item->reservation);
+	struct reservation *r = handles_find(&m->cache->grants->reservations, item->reservation);
 	struct slot_info info;
 	enum status s;
 

@@ -19,7 +19,6 @@
 #include "daemon/disk/restore.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/slab_map.h"
-#include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"

@@ -6,6 +6,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"

@@ -28,6 +28,7 @@
 #include "daemon/call/admission.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
@@ -380,7 +381,7 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease)
 	struct lease *l;
 
 	cache_lock(c);
-	l = handles_find(&c->leases, lease);
+	l = handles_find(&c->grants->leases, lease);
 	if (!l || l->session->handle != session) {
 		status = STATUS_NOT_FOUND;
 	} else {

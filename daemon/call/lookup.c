@@ -16,6 +16,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/session/session.h"
 #include "eviction/policy.h"
 
 #include <string.h>

@@ -18,6 +18,7 @@
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/evict.h"
@@ -132,7 +133,7 @@ static const char *reserve_problem(const struct cache_keys *k, bool open, uint32
 static void reserve_undo(struct cache *c, const struct reserve *v)
 {
 	for (uint32_t i = 0; i < v->done; i++) {
-		struct reservation *r = handles_find(&c->reservations, v->reservations[i]);
+		struct reservation *r = handles_find(&c->grants->reservations, v->reservations[i]);
 
 		if (r && !r->committing)
 			reservation_end(c, r);
@@ -229,7 +230,7 @@ enum status cache_abort(struct cache *c, uint64_t session, uint64_t reservation)
 	struct reservation *r;
 
 	cache_lock(c);
-	r = handles_find(&c->reservations, reservation);
+	r = handles_find(&c->grants->reservations, reservation);
 	if (!r || r->stream || r->session->handle != session) {
 		status = STATUS_NOT_FOUND;
 	} else if (r->committing) {

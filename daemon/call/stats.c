@@ -5,11 +5,15 @@
 #include "daemon/advice/graph.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/stats.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/grants.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -62,8 +66,9 @@ static void gauges_read(struct cache *c, struct gauges *g)
 {
 	*g = (struct gauges){
 		.sessions = c->open_sessions, .ghosts = c->ghosts,
-		.leases = c->leases.used, .leases_overdue = c->lease_age.overdue,
-		.reservations = c->reservations.used, .reservations_overdue = c->reservation_age.overdue,
+		.leases = c->grants->leases.used, .leases_overdue = c->grants->lease_age.overdue,
+		.reservations = c->grants->reservations.used,
+		.reservations_overdue = c->grants->reservation_age.overdue,
 		.pinned_bytes = c->tenant.pinned_bytes - c->tenant.beside_bytes, .reserved_bytes = c->tenant.reserved_bytes,
 		.pools = c->pool_count, .watches = c->watch_count, .trades = c->trades,
 	};

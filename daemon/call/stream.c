@@ -11,6 +11,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
@@ -19,6 +20,7 @@
 #include "daemon/memory/grow.h"
 #include "daemon/session/budget.h"
 #include "daemon/session/end.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
@@ -134,7 +136,7 @@ static enum status write_end(struct cache *c, uint64_t session, const struct cac
 
 	cache_lock(c);
 	cache_time(c, now_us);
-	r = handles_find(&c->reservations, w->reservation);
+	r = handles_find(&c->grants->reservations, w->reservation);
 	if (!r || !r->stream || r->committing || r->session->handle != session) {
 		cache_unlock(c);
 		return STATUS_NOT_FOUND;

@@ -12,6 +12,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/values.h"
+#include "daemon/block/wait.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"

@@ -590,9 +590,11 @@ enum status tier_open(struct cache *c, const char **why)
 {
 	const struct catalog_options catalog = { .folder = c->options.catalog_folder, .child = c->options.catalog_child };
 	struct tier *t = c->tier;
-	enum status s = catalog_open(&catalog, &t->catalog, &t->catalog_state, why_text, sizeof(why_text));
+	enum catalog_state state = CATALOG_FOUND;
+	enum status s = catalog_open(&catalog, &t->catalog, &state, why_text, sizeof(why_text));
 
 	*why = why_text;
+	t->catalog_state = (uint8_t)state;
 	if (s)
 		return s;
 	snprintf(t->catalog_why, sizeof(t->catalog_why), "%.*s", (int)sizeof(t->catalog_why) - 1, why_text);

@@ -12,7 +12,6 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

@@ -675,6 +675,6 @@ void *restore_main(void *arg)
 	}
 	cache_unlock(c);
 	cache_thread_leave();
-	await_answer(&t->restorer_end);
+	await_answer(t->restorer_end);
 	return NULL;
 }

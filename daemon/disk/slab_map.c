@@ -4,7 +4,6 @@
 
 #include "daemon/advice/policy_store.h"
 #include "daemon/block/block.h"
-#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/disk/state.h"
@@ -14,7 +13,6 @@
 #include "store/class_rule.h"
 #include "store/crash_point.h"
 #include "store/slab/disk.h"
-#include "store/status.h"
 
 #include <stdlib.h>
 
@@ -204,6 +202,11 @@ void rack_renew(struct cache *c, struct block *b, uint64_t position)
 {
 	c->tier->policy->remove(b->rack->class->policy, &slot_of(b)->node);
 	policy_tell(c, b, position);
+}
+
+bool block_flushed(const struct block *b)
+{
+	return b->flushed || b->generation <= b->pool->flushed_generation;
 }
 
 void rack_promise(struct rack *r, uint32_t slot)

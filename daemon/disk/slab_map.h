@@ -7,9 +7,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/sync.h"
 #include "eviction/policy.h"
-#include "store/status.h"
 
 struct block;
 struct cache;
@@ -18,7 +16,7 @@ struct disk;
 struct move;
 struct policy;
 
-enum { RACK_BUCKETS = 1024 };
+enum { RACK_BUCKETS = 1024, UNSYNCED_BUCKETS = 1 << 15 };
 
 enum { CLASS_COLD = 64 };
 
@@ -122,10 +120,7 @@ void rack_doubt(struct block *b, bool is);
 /* It is new to the class's policy, as if it were attached now. */
 void rack_renew(struct cache *c, struct block *b, uint64_t position);
 /* A Flush has acknowledged the block, or is about to. */
-static inline bool block_flushed(const struct block *b)
-{
-	return b->flushed || b->generation <= b->pool->flushed_generation;
-}
+bool block_flushed(const struct block *b);
 /* The block in that slot was flushed. */
 void rack_promise(struct rack *r, uint32_t slot);
 /* Whether any block of the rack was flushed. Looks at its slots only where it is not known. */

@@ -10,13 +10,14 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/slab_map.h"
-#include "daemon/disk/transfer.h"
-#include "daemon/threads/await.h"
-#include "store/catalog/catalog.h"
 
+struct await;
 struct cache;
 struct catalog;
+struct move;
 struct policy_ops;
+
+enum { MOVE_BUCKETS = 1024 };
 
 /* A disk of the options that could not be used at the start. */
 struct disk_out {
@@ -35,7 +36,7 @@ struct tier {
 	uint32_t pardon_count;
 	bool pardon_folders;           /* the same of the folders of those that are out */
 	struct catalog *catalog;
-	enum catalog_state catalog_state;
+	uint8_t catalog_state;         /* enum catalog_state (store/catalog/catalog.h) */
 	char catalog_why[160];         /* if it was damaged */
 	struct cache_catalog_state found; /* of it: left_out (disks that are neither units nor out), blocks_absent, and what is lost */
 	const struct policy_ops *policy;
@@ -66,7 +67,7 @@ struct tier {
 	bool graves_lost;              /* for lack of memory a header may name a dead block: deletes are not sure any more */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
-	struct await restorer_end;
+	struct await *restorer_end;
 	bool restorer_started;
 	struct cache *left_next;       /* of the caches whose disks were left behind */
 	_Atomic bool restorer_stop;

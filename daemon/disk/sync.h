@@ -9,8 +9,6 @@
 
 struct cache;
 
-enum { UNSYNCED_BUCKETS = 1 << 15 };
-
 /* A link that is a request of its own. */
 struct wait_errand {
 	struct cache_wait_link link;   /* first */

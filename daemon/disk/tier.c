@@ -29,6 +29,7 @@
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
 #include "store/crash_point.h"
+#include "store/host/extent.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
@@ -76,7 +77,10 @@ enum status tier_create(struct cache *c, const char **why)
 	t = c->tier = calloc(1, sizeof(*t));
 	if (!t)
 		return STATUS_EXHAUSTED;
-	await_init(&t->restorer_end);
+	t->restorer_end = malloc(sizeof(*t->restorer_end));
+	if (!t->restorer_end)
+		return STATUS_EXHAUSTED;
+	await_init(t->restorer_end);
 	t->hungry_end = &t->hungry;
 	t->unburied_end = &t->unburied;
 	t->policy = policy_find(c->options.disk_policy);
@@ -151,7 +155,7 @@ static bool restorer_ends(struct tier *t, uint64_t until_us)
 	atomic_store(&t->restorer_stop, true);
 	if (!t->restorer_started)
 		return true;
-	if (await_came(&t->restorer_end, us_until(until_us)))
+	if (await_came(t->restorer_end, us_until(until_us)))
 		return !pthread_join(t->restorer, NULL);
 	pthread_detach(t->restorer);
 	return false;
@@ -244,7 +248,9 @@ void tier_destroy(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		racks_free(c, &c->tier->units[i]);
-	await_fini(&c->tier->restorer_end);
+	if (c->tier->restorer_end)
+		await_fini(c->tier->restorer_end);
+	free(c->tier->restorer_end);
 	free(c->tier);
 	c->tier = NULL;
 }

@@ -13,6 +13,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/load.h"

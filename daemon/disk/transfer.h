@@ -22,8 +22,6 @@ struct rack;
 struct slot_header;
 struct unit;
 
-enum { MOVE_BUCKETS = 1024 };
-
 enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
 
 struct move {

@@ -13,8 +13,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "daemon/block/quota.h"
-#include "daemon/local/local_calls.h"
 #include "daemon/local/packet.h"
 #include "daemon/rpc/call.h"
 #include "daemon/threads/pool.h"

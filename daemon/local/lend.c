@@ -5,7 +5,6 @@
  */
 #include "daemon/local/lend.h"
 
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/session/attachment.h"
 #include "daemon/threads/deadline.h"

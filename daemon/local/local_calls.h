@@ -12,8 +12,6 @@
 #include <sys/types.h>
 
 #include "daemon/block/values.h"
-#include "daemon/local/engine.h"
-#include "daemon/process/daemon.h"
 #include "store/status.h"
 
 struct daemon;

@@ -18,7 +18,6 @@
 #include "daemon/disk/tier.h"
 #include "daemon/local/lend.h"
 #include "daemon/local/local_calls.h"
-#include "daemon/memory/evict.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"

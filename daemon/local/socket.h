@@ -10,8 +10,9 @@
 #define TERRACE_DAEMON_LOCAL_SOCKET_H
 
 #include "daemon/block/values.h"
-#include "daemon/process/daemon.h"
 #include "store/status.h"
+
+#include <stddef.h>
 
 struct daemon;
 struct door;

@@ -13,6 +13,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/block/views.h"
 
 #include <stdlib.h>

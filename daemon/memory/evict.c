@@ -20,6 +20,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
@@ -28,7 +29,6 @@
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "store/arena/arena.h"
-#include "store/ring/ring.h"
 #include "store/status.h"
 
 #include <pthread.h>

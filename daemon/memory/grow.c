@@ -17,8 +17,8 @@
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
+#include "store/host/extent.h"
 #include "store/ring/ring.h"
-#include "store/status.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -12,7 +12,6 @@
 #include "daemon/memory/trade.h"
 
 #include "daemon/block/block.h"
-#include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/disk/transfer.h"

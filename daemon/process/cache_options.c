@@ -2,7 +2,6 @@
 #include "daemon/process/cache_options.h"
 
 #include "daemon/block/options.h"
-#include "daemon/block/values.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"
 

@@ -3,7 +3,6 @@
 #define TERRACE_DAEMON_PROCESS_CACHE_OPTIONS_H
 
 #include "daemon/block/options.h"
-#include "daemon/block/values.h"
 #include "daemon/process/config.h"
 
 /* `options` points into the rest, and into the configuration. */

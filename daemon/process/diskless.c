@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/process/config.h"
 #include "store/shortage.h"
 
 enum { PATH_BYTES = CONFIG_TEXT_MAX + 16 };

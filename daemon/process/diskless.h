@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "daemon/process/config.h"
 #include "store/status.h"
 
 struct diskless {

@@ -10,12 +10,14 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "daemon/process/config.h"
 #include "daemon/process/log.h"
 
 enum { TEXT_BYTES = 3 * PATH_MAX };

@@ -4,7 +4,10 @@
 #ifndef TERRACE_DAEMON_PROCESS_FOLDERS_H
 #define TERRACE_DAEMON_PROCESS_FOLDERS_H
 
-#include "daemon/process/config.h"
+#include "store/status.h"
+
+struct config;
+struct config_errors;
 
 enum place_fault {
 	PLACE_REFUSED, /* folders that overlap: the daemon does not start */

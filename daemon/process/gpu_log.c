@@ -1,7 +1,6 @@
 /* See process/gpu_log.h. */
 #include "daemon/process/gpu_log.h"
 
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/process/log.h"
 #include "daemon/vram/stats.h"

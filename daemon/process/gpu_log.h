@@ -3,8 +3,9 @@
 #ifndef TERRACE_DAEMON_PROCESS_GPU_LOG_H
 #define TERRACE_DAEMON_PROCESS_GPU_LOG_H
 
-#include "daemon/block/lock.h"
 #include "store/device.h"
+
+struct cache;
 
 struct gpu_log {
 	bool begun, lost[DEVICES_MAX];

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "daemon/process/cgroup.h"
+#include "daemon/process/config.h"
 #include "daemon/process/log.h"
 #include "store/slab/disk.h"
 

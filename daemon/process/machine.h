@@ -2,10 +2,13 @@
 #ifndef TERRACE_DAEMON_PROCESS_MACHINE_H
 #define TERRACE_DAEMON_PROCESS_MACHINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/process/cgroup.h"
-#include "daemon/process/config.h"
+#include "store/status.h"
+
+struct config;
 
 /* Opens /dev/null where there is no standard input, output or error, so that nothing opened later gets their numbers, and with them what is
  * printed and logged; a write there fails. To be called first. */

@@ -1,7 +1,6 @@
 /* See process/memory_log.h. */
 #include "daemon/process/memory_log.h"
 
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/memory/check.h"
 #include "daemon/process/log.h"

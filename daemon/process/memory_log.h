@@ -4,8 +4,7 @@
 #ifndef TERRACE_DAEMON_PROCESS_MEMORY_LOG_H
 #define TERRACE_DAEMON_PROCESS_MEMORY_LOG_H
 
-#include "daemon/block/lock.h"
-
+struct cache;
 
 /* Logs what has been found since the last look. One thread. */
 void memory_log_look(struct cache *c);

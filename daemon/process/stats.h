@@ -3,7 +3,6 @@
 #define TERRACE_DAEMON_PROCESS_STATS_H
 
 #include "daemon/block/values.h"
-#include "daemon/process/daemon.h"
 
 struct daemon;
 

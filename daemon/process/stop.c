@@ -7,7 +7,6 @@
 #include "daemon/process/stop.h"
 
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"

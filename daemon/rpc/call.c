@@ -2,6 +2,7 @@
 #include "daemon/rpc/call.h"
 
 #include "daemon/block/wait.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
 #include "store/status.h"
 

@@ -14,11 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
-#include "daemon/process/daemon.h"
-#include "daemon/process/rights.h"
 #include "store/status.h"
 
 enum {
@@ -29,6 +26,7 @@ enum {
 
 /* A bump allocator; what was taken after rpc_arena_keep is freed by rpc_arena_rewind, all by rpc_arena_reset. */
 struct rpc_chunk;
+struct who;
 struct rpc_arena {
 	struct rpc_chunk *chunks;
 	size_t used, total;            /* of `first`; of everything */

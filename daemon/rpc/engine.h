@@ -23,13 +23,10 @@
 #include <grpc/slice.h>
 #include <pthread.h>
 
-#include "daemon/block/quota.h"
 #include "daemon/process/log.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
-#include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
-#include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
 

@@ -7,9 +7,9 @@
 #define TERRACE_DAEMON_RPC_LISTEN_H
 
 #include "daemon/block/values.h"
-#include "daemon/process/config.h"
-#include "daemon/rpc/roles.h"
 #include "store/status.h"
+
+#include <stddef.h>
 
 struct config;
 struct rpc_listener;

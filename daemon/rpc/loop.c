@@ -7,6 +7,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
 #include "daemon/rpc/peers.h"
+#include "daemon/rpc/server.h"
 #include "store/status.h"
 
 #include <grpc/byte_buffer.h>

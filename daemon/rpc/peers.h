@@ -15,10 +15,10 @@
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
 #define TERRACE_DAEMON_RPC_PEERS_H
 
-#include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "store/status.h"
 
+struct quota;
 struct rpc_peers;
 
 enum { RPC_STALL_US = 10 * 1000 * 1000, RPC_REFUSED_US = 1000 * 1000, RPC_LOOK_US = 500 * 1000, RPC_REFUSAL_MAX = 200 };

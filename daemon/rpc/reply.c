@@ -2,6 +2,7 @@
 #include "daemon/rpc/reply.h"
 
 #include "daemon/block/values.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/call.h"
 #include "daemon/session/session.h"

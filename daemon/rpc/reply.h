@@ -2,11 +2,15 @@
 #ifndef TERRACE_DAEMON_RPC_REPLY_H
 #define TERRACE_DAEMON_RPC_REPLY_H
 
-#include "daemon/rpc/call.h"
 #include "store/status.h"
 #include "terrace.pb-c.h"
 
+#include <stdbool.h>
+
+struct cache_keys;
+struct cache_place;
 struct kv_layout;
+struct rpc_call;
 struct slot_info;
 
 /* The number of the gRPC status that a failed call ends with. */

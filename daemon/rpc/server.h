@@ -7,12 +7,13 @@
 #define TERRACE_DAEMON_RPC_SERVER_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "daemon/block/values.h"
-#include "daemon/rpc/call.h"
-#include "daemon/rpc/engine.h"
 #include "store/status.h"
 
+struct daemon;
+struct rpc_call;
 struct rpc_server;
 
 /* Binds, registers every method and starts the thread. The daemon's cache, config and workers must be

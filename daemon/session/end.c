@@ -6,6 +6,7 @@
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
@@ -95,7 +96,7 @@ static void session_free(struct cache *c, struct session *s)
 {
 	while (s->attachments)
 		attachment_free(c, s->attachments);
-	handle_places_drop(&c->session_places, s->handle);
+	handle_places_drop(&c->grants->session_places, s->handle);
 	quota_give(s->holder, QUOTA_SESSIONS, 1);
 	quota_leave(s->holder);
 	session_reset(s);

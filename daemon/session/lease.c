@@ -8,6 +8,7 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -28,7 +29,7 @@ struct lease *lease_alloc(uint32_t blocks)
 
 enum status lease_ask(struct cache *c, const struct session *s, const char **why)
 {
-	return quota_ask(s->holder, QUOTA_LEASES, 1, c->leases.max - c->leases.used, why);
+	return quota_ask(s->holder, QUOTA_LEASES, 1, c->grants->leases.max - c->grants->leases.used, why);
 }
 
 /* The holder has them, or (on false) has given them back. */
@@ -45,7 +46,7 @@ static void lease_charge(const struct lease *l, bool on)
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)
 {
-	l->handle = handles_give(&c->leases, &c->random, l);
+	l->handle = handles_give(&c->grants->leases, &c->grants->random, l);
 	if (!l->handle)
 		return STATUS_EXHAUSTED;
 	l->session = s;
@@ -64,7 +65,7 @@ enum status lease_record(struct cache *c, struct session *s, struct lease *l, ui
 	s->held_slots += l->count;
 	s->held_bytes += l->bytes;
 	lease_charge(l, true);
-	aging_add(&c->lease_age, &l->aging, now_us);
+	aging_add(&c->grants->lease_age, &l->aging, now_us);
 	cache_count(c, COUNTER_LEASES, 1);
 	cache_count(c, COUNTER_LEASED_BLOCKS, l->count);
 	return STATUS_OK;
@@ -111,8 +112,8 @@ void lease_end(struct cache *c, struct lease *l)
 	s->held_slots -= l->count;
 	s->held_bytes -= l->bytes;
 	lease_charge(l, false);
-	aging_remove(&c->lease_age, &l->aging);
-	handles_drop(&c->leases, l->handle);
+	aging_remove(&c->grants->lease_age, &l->aging);
+	handles_drop(&c->grants->leases, l->handle);
 	lease_unpin(l);
 	free(l);
 }

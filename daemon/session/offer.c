@@ -9,7 +9,6 @@
 #include "daemon/block/values.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
-#include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
 #include "store/device.h"

@@ -8,9 +8,11 @@
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -26,7 +28,7 @@
 
 static struct part **claim_bucket(struct cache *c, const struct index_ident *ident)
 {
-	return &c->claims[ident_hash(ident, c->claim_seed) % CLAIM_BUCKETS];
+	return &c->grants->claims[ident_hash(ident, c->claim_seed) % CLAIM_BUCKETS];
 }
 
 struct part *claim_find(struct cache *c, const struct index_ident *ident)
@@ -108,7 +110,7 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	s->held_bytes += r->bytes;
 	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
 	quota_add(s->holder, pinned_where(r), r->bytes);
-	aging_add(&c->reservation_age, &r->aging, now_us);
+	aging_add(&c->grants->reservation_age, &r->aging, now_us);
 }
 
 static enum status reservation_fill(struct cache *c, struct reservation *r, struct pool *const *pools,
@@ -200,11 +202,11 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	r->key_bytes = key_bytes;
 	if (key)
 		memcpy(r->key, key, key_bytes);
-	r->handle = handles_give(&c->reservations, &c->random, r);
+	r->handle = handles_give(&c->grants->reservations, &c->grants->random, r);
 	status = r->handle ? reservation_fill(c, r, pools, wanted) : STATUS_EXHAUSTED;
 	if (status) {
 		reservation_empty(c, r);
-		handles_drop(&c->reservations, r->handle);
+		handles_drop(&c->grants->reservations, r->handle);
 		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
 		free(r);
 		return status;
@@ -255,8 +257,8 @@ void reservation_end(struct cache *c, struct reservation *r)
 	reservation_writes(c, r, false);
 	reservation_shed(c, r, r->slots, r->bytes);
 	quota_give(s->holder, QUOTA_RESERVATIONS, 1);
-	aging_remove(&c->reservation_age, &r->aging);
-	handles_drop(&c->reservations, r->handle);
+	aging_remove(&c->grants->reservation_age, &r->aging);
+	handles_drop(&c->grants->reservations, r->handle);
 	reservation_empty(c, r);
 	free(r);
 }

@@ -15,6 +15,7 @@
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/session/grants.h"
 #include "kernels/format.h"
 #include "store/status.h"
 
@@ -26,7 +27,7 @@
 /* The one that may have this handle; NULL: none. */
 static struct session *session_at(struct cache *c, uint64_t handle)
 {
-	const uint32_t slot = handle_place_slot(&c->session_places, handle);
+	const uint32_t slot = handle_place_slot(&c->grants->session_places, handle);
 
 	return slot == HANDLE_NO_SLOT ? NULL : &c->sessions[slot];
 }
@@ -149,7 +150,8 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 	session_reset(s);
 	*why = "no random numbers from the kernel";
 	if (getrandom(s->token, sizeof(s->token), 0) == sizeof(s->token))
-		s->handle = handle_places_give(&c->session_places, &c->random, (uint32_t)(s - c->sessions));
+		s->handle = handle_places_give(&c->grants->session_places, &c->grants->random,
+					       (uint32_t)(s - c->sessions));
 	if (!s->handle) {
 		session_reset(s);
 		return STATUS_INTERNAL;

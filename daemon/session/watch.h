@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
-#include "daemon/block/views.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"

@@ -6,8 +6,11 @@
 #ifndef TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
 #define TERRACE_DAEMON_THREADS_CHECKSUM_POOL_H
 
-#include "daemon/block/lock.h"
-#include "daemon/threads/pool.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cache;
+struct work;
 
 /* options.sum_threads of them; 0, or no disk and no GPU: none. False: no memory, or no threads. */
 bool sums_create(struct cache *c);

@@ -12,16 +12,20 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/lost.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
+#include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stats.h"
 #include "daemon/vram/stop.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
 #include "store/slot.h"
@@ -54,6 +58,21 @@ enum {
 static uint64_t host_address(const struct span_map *s, uint32_t index, const struct gpu *g)
 {
 	return s->memory->device[g->number] + s->offset + index * s->stride + SLOT_HEADER_BYTES;
+}
+
+uint32_t gpu_flights(const struct gpu *g, enum device_way way)
+{
+	return atomic_load_explicit(&g->queue[way].flights, memory_order_acquire);
+}
+
+bool gpu_has_flights(const struct gpu *g)
+{
+	return gpu_flights(g, DEVICE_UP) || gpu_flights(g, DEVICE_DOWN) || gpu_flights(g, DEVICE_ACROSS);
+}
+
+static uint64_t vram_address(const struct vram_slot *s)
+{
+	return s->span->place->address + s->index * s->span->place->stride;
 }
 
 static struct device_pair pair_of(const struct vram_move *m)
@@ -567,7 +586,7 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
 	f->each = (struct vram_move **)&f->pairs[pairs];
 	f->left = (_Atomic uint32_t *)&f->each[pairs];
-	f->pairs[0] = (struct device_pair){ g->scratch_from, g->scratch_to.address };
+	f->pairs[0] = (struct device_pair){ g->scratch->from, g->scratch->to.address };
 	atomic_init(&f->parts, 1);
 	return f;
 }

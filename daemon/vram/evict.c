@@ -21,7 +21,6 @@
 #include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/fetch.h"
-#include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/trade.h"

@@ -7,11 +7,13 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/spill.h"
 #include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"

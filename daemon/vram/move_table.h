@@ -16,8 +16,6 @@ struct gpu;
 struct pool;
 struct vram_slot;
 
-enum { VRAM_MOVE_BUCKETS = 4096 };
-
 enum { VRAM_SPARES_MAX = 8192 };
 
 enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };

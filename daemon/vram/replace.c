@@ -9,6 +9,7 @@
 #include "daemon/memory/check.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/session.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"

@@ -5,7 +5,6 @@
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
-#include "daemon/block/values.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/checksum.h"

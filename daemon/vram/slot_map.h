@@ -5,10 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/layout_pool.h"
 #include "eviction/policy.h"
-#include "store/device.h"
-#include "store/host/extent.h"
 #include "store/slot.h"
 #include "store/status.h"
 

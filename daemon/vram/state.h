@@ -11,12 +11,8 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/vram/move_table.h"
-#include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
-#include "store/host/extent.h"
 
 struct block;
 struct board;
@@ -24,7 +20,14 @@ struct arena;
 struct cache;
 struct cache_wait_link;
 struct device;
+struct flight;
+struct gpu_scratch;
+struct list_times;
 struct vram_ahead;
+struct vram_move;
+struct vram_queue;
+
+enum { VRAM_MOVE_BUCKETS = 4096 };
 
 struct gpu {
 	struct cache *cache;
@@ -38,7 +41,7 @@ struct gpu {
 	struct vram_class *classes;
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
 	uint64_t lent_bytes;           /* of these, that are reserved or have pins of their own: a share of the GPU bounds them */
-	struct vram_queue queue[3];    /* by enum device_way */
+	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
 	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
@@ -67,9 +70,7 @@ struct gpu {
 	bool making;                   /* the keeper makes an extent: its bytes are taken, no slot is there yet */
 	bool grow_ahead;               /* the keeper is to see that free memory is there ahead of need */
 	uint64_t ahead_refused;        /* room_epoch at which none was to be had */
-	struct extent scratch;         /* a page of host memory, and where it can be copied to: for marks alone */
-	uint64_t scratch_from, scratch_range;
-	struct device_extent scratch_to;
+	struct gpu_scratch *scratch;   /* vram/scratch.h */
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
@@ -81,7 +82,7 @@ struct gpu {
 	_Atomic uint64_t comes_until_us; /* one was about to come: the mover is awake so long */
 	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
 	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
-	struct list_times times[LIST_KINDS];
+	struct list_times *times;      /* [LIST_KINDS] */
 };
 
 struct vram {
@@ -110,15 +111,9 @@ struct vram {
 	pthread_cond_t room;           /* a slot came free somewhere, or will not */
 };
 
-static inline uint32_t gpu_flights(const struct gpu *g, enum device_way way)
-{
-	return atomic_load_explicit(&g->queue[way].flights, memory_order_acquire);
-}
-
-static inline bool gpu_has_flights(const struct gpu *g)
-{
-	return gpu_flights(g, DEVICE_UP) || gpu_flights(g, DEVICE_DOWN) || gpu_flights(g, DEVICE_ACROSS);
-}
+/* Lists of copies that have not ended. */
+uint32_t gpu_flights(const struct gpu *g, enum device_way way);
+bool gpu_has_flights(const struct gpu *g);
 
 static inline uint64_t vram_clock_us(void)
 {
@@ -154,11 +149,6 @@ static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
 	s->pins -= pins;
 	if (pins && s->pins == 0)
 		k->gpu->lent_bytes -= k->stride;
-}
-
-static inline uint64_t vram_address(const struct vram_slot *s)
-{
-	return s->span->place->address + s->index * s->span->place->stride;
 }
 
 /* The bucket in which its moves are, with others'. */

@@ -8,6 +8,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"

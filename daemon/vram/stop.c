@@ -8,13 +8,14 @@
 #include "daemon/vram/stop.h"
 
 #include "daemon/advice/prefetch_gpu.h"
-#include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/wait.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/lost.h"
 #include "daemon/vram/progress.h"
+#include "daemon/vram/scratch.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
@@ -132,12 +133,12 @@ static void gpu_close(struct cache *c, struct gpu *g)
 	vram_classes_free(c, g);
 	arena_destroy(g->arena);
 	gave_back(c);
-	if (g->scratch_to.handle)
-		ops->extent_drop(g->device, &g->scratch_to);
-	if (g->scratch_range)
-		ops->range_free(g->device, g->scratch_range, g->info.granularity);
-	if (g->scratch_from)
-		ops->host_unregister(g->device, g->scratch.base);
+	if (g->scratch->to.handle)
+		ops->extent_drop(g->device, &g->scratch->to);
+	if (g->scratch->range)
+		ops->range_free(g->device, g->scratch->range, g->info.granularity);
+	if (g->scratch->from)
+		ops->host_unregister(g->device, g->scratch->page.base);
 	gave_back(c);
 	if (g->device)
 		ops->close(g->device);
@@ -198,11 +199,14 @@ static bool closer_ends(struct cache *c)
 
 static void gpu_free(struct gpu *g)
 {
-	extent_close(&g->scratch);
+	extent_close(&g->scratch->page);
 	pthread_cond_destroy(&g->mover_work);
 	pthread_mutex_destroy(&g->summing_lock);
 	pthread_mutex_destroy(&g->queue_lock);
 	pthread_cond_destroy(&g->keeper_work);
+	free(g->times);
+	free(g->queue);
+	free(g->scratch);
 	free(g);
 }
 

@@ -14,9 +14,7 @@
 #include "daemon/vram/trade.h"
 
 #include "daemon/block/block.h"
-#include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
-#include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"

@@ -31,6 +31,7 @@
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
+#include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"

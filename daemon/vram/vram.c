@@ -16,7 +16,10 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/lost.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/progress.h"
+#include "daemon/vram/queue.h"
+#include "daemon/vram/scratch.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stop.h"
@@ -50,19 +53,20 @@ static void gpu_refuse(struct gpu *g, const char *why)
 static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
 {
 	const uint64_t bytes = g->info.granularity;
-	enum status s = extent_open(&g->scratch, 0, EXTENT_PAGE_BYTES, false);
+	enum status s = extent_open(&g->scratch->page, 0, EXTENT_PAGE_BYTES, false);
 	int fd = -1;
 
 	*why = "no memory";
 	if (!s)
-		s = ops->host_register(g->device, g->scratch.base, g->scratch.bytes, false, &g->scratch_from, why);
+		s = ops->host_register(g->device, g->scratch->page.base, g->scratch->page.bytes, false,
+				       &g->scratch->from, why);
 	if (s) {
-		extent_close(&g->scratch);
+		extent_close(&g->scratch->page);
 		return s;
 	}
-	s = ops->range_reserve(g->device, bytes, &g->scratch_range, why);
+	s = ops->range_reserve(g->device, bytes, &g->scratch->range, why);
 	if (!s)
-		s = ops->extent_make(g->device, g->scratch_range, bytes, &g->scratch_to, &fd, why);
+		s = ops->extent_make(g->device, g->scratch->range, bytes, &g->scratch->to, &fd, why);
 	if (!s)
 		close(fd);
 	return s;
@@ -101,12 +105,27 @@ static void gpu_open(struct gpu *g, const struct cache_options *o)
 		gpu_refuse(g, why);
 }
 
+static void gpu_discard(struct gpu *g)
+{
+	free(g->times);
+	free(g->queue);
+	free(g->scratch);
+	free(g);
+}
+
 static struct gpu *gpu_create(struct cache *c, uint32_t number)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
 
 	if (!g)
 		return NULL;
+	g->scratch = calloc(1, sizeof(*g->scratch));
+	g->queue = calloc(3, sizeof(*g->queue));
+	g->times = calloc(LIST_KINDS, sizeof(*g->times));
+	if (!g->scratch || !g->queue || !g->times) {
+		gpu_discard(g);
+		return NULL;
+	}
 	g->cache = c;
 	g->number = number;
 	g->passed = UINT32_MAX; /* no call has been waited for */

@@ -21,6 +21,8 @@
 #define GRANULE_MIN (64ull << 10)
 #define GRANULE_MAX (2ull << 20)
 
+_Static_assert((int)ARENA_WHY_MAX == (int)HOST_WHY_MAX, "the words of a device are copied whole");
+
 static bool options_allowed(const struct arena_options *o)
 {
 	const uint64_t g = o->granule_bytes;

@@ -33,20 +33,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "store/class_rule.h"
-#include "store/device.h"
-#include "store/host/extent.h"
 #include "store/status.h"
 
 enum {
 	ARENA_CLASSES_MAX = 4096,        /* in all */
-	ARENA_TENANT_CLASSES = CLASS_RULE_MOST, /* of a tenant, as far as arena_class_for makes them by need alone */
 	ARENA_EXTENT_IDS = (1 << 24) - 1, /* an arena has so many */
 	ARENA_SPAN_GRANULES = 16,        /* the most a span has, unless one slot needs more */
 	ARENA_WINDOW_GRANULES = 8192,    /* that one search for a window looks at */
 	ARENA_GROWTH_WAIT_S = 10,
 	ARENA_USE_STEP_US = 100 * 1000,
-	ARENA_WHY_MAX = HOST_WHY_MAX,
+	ARENA_WHY_MAX = 160,             /* as HOST_WHY_MAX */
 	ARENA_HOST_UNIT = 4096,          /* strides of host memory are multiples of it */
 	ARENA_DEVICE_UNIT = 256,         /* the same of a device's */
 };
@@ -122,7 +118,7 @@ uint64_t arena_granule_bytes(const struct arena *a);
  * that raises it is extent_bytes). EXHAUSTED: ARENA_CLASSES_MAX, or no memory. */
 enum status arena_class_get(struct arena *a, uint32_t tenant, uint64_t stride, struct arena_class **out);
 /* The class for blocks of need_bytes, any number: the tenant's class of the least stride that is at most 1/16 larger
- * than the need, rounded up to the unit; else one of just that is made. A tenant that has ARENA_TENANT_CLASSES joins
+ * than the need, rounded up to the unit; else one of just that is made. A tenant that has CLASS_RULE_MOST joins
  * the next larger one; a need above all of them makes one 1/16 larger than itself, so that few more can come. Statuses
  * as arena_class_get. */
 enum status arena_class_for(struct arena *a, uint32_t tenant, uint64_t need_bytes, struct arena_class **out);

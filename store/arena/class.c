@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "store/arena/private.h"
+#include "store/class_rule.h"
 
 enum {
 	TAIL_PART = 32,                  /* the tail of a span is such a part of it at most */
@@ -16,7 +17,7 @@ enum {
 
 uint64_t arena_stride_for(const uint64_t *strides, uint32_t n, uint64_t need_bytes, uint32_t unit)
 {
-	const bool full = n >= ARENA_TENANT_CLASSES;
+	const bool full = n >= CLASS_RULE_MOST;
 	uint64_t exact, joined = 0;
 
 	if (need_bytes > UINT64_MAX / 2)

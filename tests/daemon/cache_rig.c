@@ -6,6 +6,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/quota.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/cache.h"
@@ -18,14 +19,17 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/move_table.h"
+#include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "kernels/behind.h"
 #include "kernels/format.h"
+#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/index.h"
 #include "store/slot.h"
@@ -598,8 +602,8 @@ static void recount_quota(struct cache *c)
 	ck_assert_uint_eq(charged, held + c->read_bytes);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_SESSIONS), c->open_sessions + c->ghosts);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LAYOUTS), c->pool_count);
-	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LEASES), c->leases.used);
-	ck_assert_uint_eq(quota_used(c->quota, QUOTA_RESERVATIONS), c->reservations.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LEASES), c->grants->leases.used);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_RESERVATIONS), c->grants->reservations.used);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_WATCHES), c->watch_count);
 }
 

@@ -5,6 +5,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/session/session.h"
 #include "store/arena/arena.h"

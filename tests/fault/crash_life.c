@@ -3,6 +3,7 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"

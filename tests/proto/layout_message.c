@@ -1,4 +1,5 @@
 /* Layouts to and from their message: every field has its own place, and a message that cannot be read changes nothing. */
+#include "kernels/format.h"
 #include "proto/layout_message.h"
 
 #include <check.h>

@@ -5,6 +5,7 @@
 #include "daemon/call/faults.h"
 #include "daemon/call/inspect.h"
 #include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/stats.h"
 #include "daemon/rpc/call.h"

@@ -1,5 +1,6 @@
 /* Flush: durable before the answer. */
 #include "daemon/block/views.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"

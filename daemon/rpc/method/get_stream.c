@@ -13,6 +13,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/stream.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

@@ -1,6 +1,7 @@
 /* grpc.health.v1: SERVING until a drain begins, NOT_SERVING from then on. Admin goes on serving while the
  * daemon drains. */
 #include "daemon/block/lock.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "health.pb-c.h"

@@ -4,6 +4,7 @@
 #include "daemon/block/views.h"
 #include "daemon/call/lease.h"
 #include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

@@ -5,7 +5,6 @@
  * and then the data is copied once. Everything here runs on workers but open and close.
  */
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/stream.h"
 #include "daemon/process/daemon.h"

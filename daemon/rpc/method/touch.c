@@ -1,6 +1,7 @@
 /* Touch and Report: what an engine used and knows. */
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

@@ -1,8 +1,8 @@
 /* TraceStart and TraceStop: a recording goes to a new file of the daemon's own folder; a client names it, but not where it is. */
 #include "daemon/advice/trace.h"
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"

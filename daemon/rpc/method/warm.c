@@ -2,6 +2,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/call/warm.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

@@ -3,6 +3,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"

@@ -1,6 +1,7 @@
 /* What is on a disk in time, and what memory and disks then give up: what is used least, whatever has come back from a disk since. */
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"

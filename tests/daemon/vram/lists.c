@@ -3,6 +3,7 @@
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/lease.h"
+#include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
 #include "store/status.h"

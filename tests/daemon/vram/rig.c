@@ -21,6 +21,7 @@
 #include "daemon/vram/vram.h"
 #include "kernels/format.h"
 #include "proto/fdsock.h"
+#include "store/arena/arena.h"
 #include "store/host/extent.h"
 #include "store/ring/ring.h"
 #include "store/status.h"

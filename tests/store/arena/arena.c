@@ -1,5 +1,6 @@
 /* The arena over host memory: what options come to, where slots lie, the reserve, pages that come in steps, extents
  * that go, windows and claims. Random histories are in model.c. */
+#include "store/host/extent.h"
 #include "tests/store/arena/rig.h"
 
 #include <errno.h>

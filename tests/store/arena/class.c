@@ -1,4 +1,5 @@
 /* The rules of classes and spans, as tables, and what they waste. */
+#include "store/class_rule.h"
 #include "tests/store/arena/rig.h"
 
 #include <stdio.h>
@@ -44,7 +45,7 @@ END_TEST
 /* Of many classes the next one joins the next larger; above them all a few more come, however many needs there are. */
 START_TEST(classes_are_not_without_number)
 {
-	enum { HAVE = ARENA_TENANT_CLASSES };
+	enum { HAVE = CLASS_RULE_MOST };
 	uint64_t have[2 * HAVE], largest = (uint64_t)HAVE * 64 * KIB;
 	uint32_t n;
 
@@ -192,14 +193,14 @@ START_TEST(layouts_find_their_class)
 	ck_assert_uint_eq(arena_class_stride(other), 96 * KIB);
 	/* As many classes as are made by need alone; what lies above is made larger than it need be, but never than an
 	 * extent. */
-	for (uint64_t i = 1; i <= ARENA_TENANT_CLASSES; i++)
+	for (uint64_t i = 1; i <= CLASS_RULE_MOST; i++)
 		ck_assert_int_eq(arena_class_for(a, 3, i * 8 * KIB, &other), STATUS_OK);
 	ck_assert_int_eq(arena_class_for(a, 3, 4 * KIB, &other), STATUS_OK);
 	for (uint64_t need = 2 * MIB; need <= 16 * MIB; need += 4 * KIB)
 		ck_assert_int_eq(arena_class_for(a, 3, need, &other), STATUS_OK);
 	ck_assert_uint_eq(arena_class_stride(other), 16 * MIB);
 	ck_assert_int_eq(arena_class_for(a, 3, 16 * MIB + 1, &other), STATUS_PRECONDITION);
-	ck_assert_uint_lt(usage_of(a).classes, 3 + ARENA_TENANT_CLASSES + 80);
+	ck_assert_uint_lt(usage_of(a).classes, 3 + CLASS_RULE_MOST + 80);
 	arena_destroy(a);
 }
 END_TEST

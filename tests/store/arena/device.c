@@ -1,5 +1,6 @@
 /* The arena over a device's memory (the simulated one): ranges and addresses, holds, the budget, and what the device
  * refuses. What does not depend on the memory is in arena.c and model.c. */
+#include "store/host/extent.h"
 #include "tests/store/arena/rig.h"
 #include "tests/sim/device.h"
 

@@ -1,6 +1,7 @@
 /* Random histories of an arena against a model: takes, gives, trades. Each taken slot's bytes say
  * which class, span, index and generation it is, at its beginning and at its end, so that a wrong stride, an old span
  * or a slot that two have is seen. */
+#include "store/host/extent.h"
 #include "tests/store/arena/rig.h"
 
 #include <pthread.h>

@@ -1,0 +1,22 @@
+/* What clients have been granted: sessions, leases and reservations by their handles, how old they are, and which keys
+ * reservations claim. With the cache's lock, but for lookups of a session's place. */
+#ifndef TERRACE_DAEMON_SESSION_GRANTS_H
+#define TERRACE_DAEMON_SESSION_GRANTS_H
+
+#include "daemon/block/aging.h"
+#include "daemon/block/handle.h"
+
+struct part;
+
+enum { CLAIM_BUCKETS = 16384 };
+
+/* Begins as zeroes. */
+struct grants {
+	struct handle_places session_places;
+	struct handles leases, reservations;
+	struct aging_queue lease_age, reservation_age;
+	struct part *claims[CLAIM_BUCKETS];
+	struct handle_source random;   /* for handles */
+};
+
+#endif
