@@ -13,7 +13,6 @@
 #include "daemon/advice/mailbox.h"
 #include "daemon/block/values.h"
 #include "daemon/threads/await.h"
-#include "store/catalog/catalog.h"
 #include "store/index.h"
 #include "store/status.h"
 
@@ -53,13 +52,15 @@ struct learning {
 	uint64_t where, what;
 };
 
+enum { GRAPH_KEY_MAX = 128 };      /* as CATALOG_KEY_MAX (store/catalog/catalog.h) */
+
 /* A walk over the catalog's table of edges, in parts. */
 struct edges_walk {
 	bool on;
 	uint32_t round;                /* the highest seen; that is swept */
 	uint32_t left;                 /* of this part */
 	bool stopped;                  /* before the end */
-	uint8_t key[CATALOG_KEY_MAX];  /* where it goes on */
+	uint8_t key[GRAPH_KEY_MAX];  /* where it goes on */
 	size_t key_bytes;              /* 0: at the beginning */
 };
 

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <time.h>
 
+_Static_assert((int)GRAPH_KEY_MAX == (int)CATALOG_KEY_MAX, "a place in the catalog is kept whole");
+
 enum {
 	VERSION = 1, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20,
 	WALK_A_PASS = 1 << 13,         /* records of the catalog that are looked at in one pass: some ms */

@@ -14,6 +14,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
+#include "daemon/disk/move.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

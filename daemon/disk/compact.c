@@ -16,6 +16,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/disk/move.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"

@@ -13,6 +13,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"

@@ -11,6 +11,7 @@
 #include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
 #include "daemon/disk/load.h"
+#include "daemon/disk/move.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"

@@ -17,6 +17,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/load.h"
+#include "daemon/disk/move.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
@@ -59,6 +60,11 @@ struct move *move_of(struct cache *c, const struct block *b)
 	while (m && m->block != b)
 		m = m->block_next;
 	return m;
+}
+
+struct cache_wait_link **move_links(struct cache *c, const struct block *b)
+{
+	return &move_of(c, b)->links;
 }
 
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after)

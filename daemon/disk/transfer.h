@@ -6,59 +6,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/memory_class.h"
-#include "daemon/threads/pool.h"
-#include "store/index.h"
 #include "store/ring/ring.h"
-#include "store/slab/disk.h"
 #include "store/status.h"
 
 struct block;
 struct cache;
 struct cache_wait;
 struct cache_wait_link;
+struct index_ident;
+struct move;
 struct pool;
 struct rack;
-struct slot_header;
 struct unit;
 
 enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
 
-struct move {
-	struct disk_request io;        /* first */
-	struct cache *cache;
-	enum move_kind kind;
-	enum ring_priority priority;
-	struct move *block_next;       /* of the bucket by block */
-	struct move *grave_next;       /* of the bucket by name, if `grave` */
-	struct move *hungry_next;      /* loads that wait for memory; burials that the disk did not take yet */
-	struct move *orphan_next;
-	struct cache_wait_link *links;
-	struct unit *unit;
-	struct rack *rack;
-	uint32_t rack_slot;
-	struct block *block;           /* pinned; NULL: a burial */
-	struct memory_slot slot;         /* of a load */
-	struct span_map *span;
-	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
-	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
-	bool grave;                    /* the header in the slot names `dead` until this is done */
-	struct index_ident dead;
-	uint64_t dead_generation;
-	struct pool *dead_pool;
-	struct slot_header *page;      /* of a burial */
-	struct move *also;             /* a burial's second name for the header, after a write that failed */
-	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
-	bool written;                  /* ... and in rack->copied */
-	struct work check;             /* of a load, and of a spill that has been written; what it found: */
-	enum status judged;
-	bool known;                    /* of a load: header_crc is that of the header which was written there, */
-	uint32_t header_crc;           /* ... and in the end that of the one which was read */
-	uint64_t position;             /* of the block's first token */
-	struct move *checked_next;
-};
-
 struct move *move_of(struct cache *c, const struct block *b);
+/* What waits for the end of the block's move, which there is. */
+struct cache_wait_link **move_links(struct cache *c, const struct block *b);
 /* The next move after `after` (NULL: the first) until whose end a header may name that block. */
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
 /* It is removed while it moves: its spill, if it is one, is an orphan. */

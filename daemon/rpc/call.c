@@ -150,6 +150,11 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 	rpc_arena_keep(&c->arena);
 }
 
+struct cache *rpc_cache(const struct rpc_call *c)
+{
+	return c->daemon->cache;
+}
+
 void rpc_call_fini(struct rpc_call *c)
 {
 	rpc_arena_reset(&c->arena);

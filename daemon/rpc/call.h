@@ -162,6 +162,8 @@ struct rpc_method {
 extern const struct rpc_method rpc_methods[];
 extern const uint32_t rpc_methods_count;
 
+/* The cache that the call is about. */
+struct cache *rpc_cache(const struct rpc_call *c);
 /* Prepares a call, for a server or a test; arena.chunks must be NULL or left from rpc_call_fini. */
 void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_method *m, uint64_t now_us,
 		   uint64_t deadline_us);

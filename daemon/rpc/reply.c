@@ -2,7 +2,6 @@
 #include "daemon/rpc/reply.h"
 
 #include "daemon/block/values.h"
-#include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/call.h"
 #include "daemon/session/session.h"
@@ -119,7 +118,7 @@ enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinary
 
 enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts)
 {
-	uint32_t n = cache_session_layouts(c->daemon->cache, session);
+	uint32_t n = cache_session_layouts(rpc_cache(c), session);
 
 	if (!n)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
@@ -132,9 +131,9 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t c
 
 enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
 {
-	if (gpu > cache_gpus(c->daemon->cache, NULL, 0))
+	if (gpu > cache_gpus(rpc_cache(c), NULL, 0))
 		return rpc_fail(c, STATUS_INVALID, "gpu: %u, the daemon lends the memory of %u", gpu,
-				cache_gpus(c->daemon->cache, NULL, 0));
+				cache_gpus(rpc_cache(c), NULL, 0));
 	*out = (int32_t)gpu - 1;
 	return STATUS_OK;
 }

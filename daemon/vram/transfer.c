@@ -602,7 +602,7 @@ static void down_from_another(struct cache *c, struct vram_move *m, enum status 
 		s = load_begin(c, b, RING_URGENT, NULL);
 	down = s ? NULL : down_of(c, b);
 	if (!s) {
-		end = down ? &down->done : &move_of(c, b)->links;
+		end = down ? &down->done : move_links(c, b);
 		while (*end)
 			end = &(*end)->move_next;
 		*end = waiting;

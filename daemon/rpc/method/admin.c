@@ -71,7 +71,7 @@ static void stats_row(void *arg, const char *name, const char *labels, double va
 static bool faults_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
 {
 	struct cache_fault *faults = rpc_take(c, FAULTS_MAX * sizeof *faults);
-	const uint32_t n = faults ? cache_faults(c->daemon->cache, faults, FAULTS_MAX) : 0;
+	const uint32_t n = faults ? cache_faults(rpc_cache(c), faults, FAULTS_MAX) : 0;
 
 	r->n_faults = n < FAULTS_MAX ? n : FAULTS_MAX;
 	r->faults = rpc_take(c, FAULTS_MAX * sizeof *r->faults);
@@ -153,7 +153,7 @@ enum status rpc_inspect(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return s;
 	if (!r || !views || !rows)
 		return rpc_too_big(c);
-	s = cache_inspect(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us,
+	s = cache_inspect(rpc_cache(c), q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us,
 			  views, INSPECT_MAX, &n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
@@ -172,7 +172,7 @@ enum status rpc_inspect(struct rpc_call *c, const ProtobufCMessage *request, Pro
 enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	struct cache_layout_view *views = rpc_take(c, LAYOUTS_MAX * sizeof *views);
-	const uint32_t n = views ? cache_layouts(c->daemon->cache, views, LAYOUTS_MAX) : 0;
+	const uint32_t n = views ? cache_layouts(rpc_cache(c), views, LAYOUTS_MAX) : 0;
 	Terrace__V1__LayoutsReply *r = rpc_take(c, sizeof *r);
 	Terrace__V1__LayoutRow *rows = rpc_take(c, n * sizeof *rows), **list = rpc_take(c, n * sizeof *list);
 	Terrace__V1__Layout *layouts = rpc_take(c, n * sizeof *layouts);
@@ -192,7 +192,7 @@ enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		list[i] = &rows[i];
 	}
 	terrace__v1__layouts_reply__init(r);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->n_rows = n;
 	r->rows = list;
 	*reply = &r->base;
@@ -214,10 +214,10 @@ enum status rpc_drain(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		c->step.drain.until_us = c->now_us + (q->undo ? 0 : wait);
 		if (c->step.drain.until_us > c->deadline_us - DRAIN_MARGIN_US)
 			c->step.drain.until_us = c->deadline_us - DRAIN_MARGIN_US;
-		cache_drain(c->daemon->cache, !q->undo);
+		cache_drain(rpc_cache(c), !q->undo);
 		log_info(q->undo ? "drain_undone" : "drain_begun", LOG_NUM("wait_ms", q->wait_ms));
 	}
-	cache_load(c->daemon->cache, &load);
+	cache_load(rpc_cache(c), &load);
 	bool drained = !q->undo && !load.leases && !load.reservations;
 
 	if (!q->undo && !drained && c->now_us < c->step.drain.until_us) {

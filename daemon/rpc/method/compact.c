@@ -16,7 +16,7 @@ enum { SLICE_US = 500000 };           /* on a worker at a time; a file takes as 
 static enum status target(struct rpc_call *c, const Terrace__V1__CompactRequest *q, uint64_t *bytes)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];
-	const uint32_t n = cache_disks(c->daemon->cache, disks, CACHE_DISKS_MAX);
+	const uint32_t n = cache_disks(rpc_cache(c), disks, CACHE_DISKS_MAX);
 
 	if (!n)
 		return rpc_fail(c, STATUS_UNAVAILABLE, "there is no disk tier");
@@ -41,7 +41,7 @@ enum status rpc_compact(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return rpc_too_big(c);
 	terrace__v1__compact_reply__init(r);
 	do {
-		s = cache_compact_step(c->daemon->cache, q->disk, bytes, &freed);
+		s = cache_compact_step(rpc_cache(c), q->disk, bytes, &freed);
 		if (s == STATUS_OK) {
 			r->slabs++;
 			r->freed_bytes += freed;

@@ -26,7 +26,7 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	char problem[RPC_WHY_MAX] = "";
 
 	if (s == STATUS_IO)
-		cache_durable_problem(c->daemon->cache, &c->wait, problem, sizeof problem);
+		cache_durable_problem(rpc_cache(c), &c->wait, problem, sizeof problem);
 	return problem[0] ? rpc_fail(c, s, "the blocks are out of sight, but a restart may bring them back: %s", problem) : rpc_fail_why(c, s, why);
 }
 
@@ -51,7 +51,7 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_too_big(c);
 	if (c->daemon->diskless)
 		atomic_store_explicit(&c->daemon->diskless->deleted, true, memory_order_relaxed);
-	s = cache_delete(c->daemon->cache, q->session, &keys, statuses, rpc_wait(c), &why);
+	s = cache_delete(rpc_cache(c), q->session, &keys, statuses, rpc_wait(c), &why);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
 	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))

@@ -3,7 +3,6 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/explain.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -97,7 +96,7 @@ static void rivals_hide(struct cache_explained *v)
 static enum status explain_session(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
 {
 	uint64_t ids[CACHE_LAYOUTS_MAX];
-	const uint32_t layouts = cache_session_layout_ids(c->daemon->cache, q->session, q->number, ids);
+	const uint32_t layouts = cache_session_layout_ids(rpc_cache(c), q->session, q->number, ids);
 	const bool hide = !rpc_is_admin(c);
 	const char *why = NULL;
 
@@ -109,7 +108,7 @@ static enum status explain_session(struct rpc_call *c, const Terrace__V1__Explai
 
 		if (q->layout_id && q->layout_id != ids[i])
 			continue;
-		enum status s = cache_explain(c->daemon->cache, q->tenant, ids[i], q->key.data, (uint32_t)q->key.len, c->now_us,
+		enum status s = cache_explain(rpc_cache(c), q->tenant, ids[i], q->key.data, (uint32_t)q->key.len, c->now_us,
 					      &views[*n], 1, &got, &why);
 
 		if (s != STATUS_OK)
@@ -132,7 +131,7 @@ static enum status explain_views(struct rpc_call *c, const Terrace__V1__ExplainR
 		return rpc_fail(c, STATUS_INVALID, "session and number: one of them");
 	if (q->session || q->number)
 		return explain_session(c, q, views, n);
-	s = cache_explain(c->daemon->cache, q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
+	s = cache_explain(rpc_cache(c), q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
 			  EXPLAIN_MAX, n, &why);
 	return s == STATUS_OK ? s : rpc_fail_why(c, s, why);
 }
@@ -179,7 +178,7 @@ enum status rpc_graph(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		return s;
 	if (!r || !edges || !out || !rows)
 		return rpc_too_big(c);
-	s = cache_graph(c->daemon->cache, q->key.data, (uint32_t)q->key.len, edges, EDGES_MAX, &n, &why);
+	s = cache_graph(rpc_cache(c), q->key.data, (uint32_t)q->key.len, edges, EDGES_MAX, &n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	for (uint32_t i = 0; i < n; i++) {

@@ -1,6 +1,5 @@
 /* Flush: durable before the answer. */
 #include "daemon/block/views.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
@@ -30,7 +29,7 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 static char *reason_without_disk(struct rpc_call *c, const char *why)
 {
 	struct cache_fault *fault = rpc_take(c, sizeof *fault);
-	const bool disk = fault && cache_faults(c->daemon->cache, fault, 1) && !strncmp(fault->text, "disk", 4);
+	const bool disk = fault && cache_faults(rpc_cache(c), fault, 1) && !strncmp(fault->text, "disk", 4);
 	char *text = fault ? rpc_take(c, sizeof *fault + strlen(why) + 3) : NULL;
 
 	if (!text)
@@ -61,7 +60,7 @@ static char *reason(struct rpc_call *c, enum status s, const char *why, const Te
 	for (size_t i = 0; text && i < r->n_status; i++) {
 		if (!is_failed((enum status)r->status[i]))
 			continue;
-		cache_durable_problem(c->daemon->cache, &c->wait, text, RPC_WHY_MAX);
+		cache_durable_problem(rpc_cache(c), &c->wait, text, RPC_WHY_MAX);
 		return rpc_text(text);
 	}
 	return (char *)protobuf_c_empty_string;
@@ -83,13 +82,13 @@ enum status rpc_flush(struct rpc_call *c, const ProtobufCMessage *request, Proto
 
 	if (!r || !statuses || !status)
 		return rpc_too_big(c);
-	s = cache_flush(c->daemon->cache, q->session, q->keys ? &keys : NULL, c->now_us, rpc_wait(c), statuses, &why);
+	s = cache_flush(rpc_cache(c), q->session, q->keys ? &keys : NULL, c->now_us, rpc_wait(c), statuses, &why);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
 	if (!is_outcome(s))
 		return not_done(c, s, why);
 	terrace__v1__flush_reply__init(r);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->n_status = count;
 	r->status = status;
 	for (uint32_t i = 0; i < count; i++)

@@ -150,7 +150,7 @@ static enum status get_block_copy(struct rpc_call *c, struct get_block *b)
 {
 	enum status s;
 
-	b->cache = c->daemon->cache;
+	b->cache = rpc_cache(c);
 	b->rpc = c->daemon->rpc;
 	b->bytes = malloc(b->read.block_bytes);
 	s = b->bytes ? cache_read_copy(b->cache, &b->read, b->bytes, &b->crc32c) : STATUS_EXHAUSTED;
@@ -213,7 +213,7 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		return RPC_NEXT_FAIL;
 	}
 	do {
-		s = cache_read_begin(c->daemon->cache, g->session, g->layout, key, g->keys.key_bytes, c->now_us, &b->read, rpc_wait(c), &why);
+		s = cache_read_begin(rpc_cache(c), g->session, g->layout, key, g->keys.key_bytes, c->now_us, &b->read, rpc_wait(c), &why);
 		if (s == STATUS_OK)
 			s = get_block_copy(c, b);
 	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);

@@ -1,7 +1,6 @@
 /* grpc.health.v1: SERVING until a drain begins, NOT_SERVING from then on. Admin goes on serving while the
  * daemon drains. */
 #include "daemon/block/lock.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "health.pb-c.h"
@@ -19,7 +18,7 @@ static serving service_state(const struct rpc_call *c, const char *service)
 		return SERVING(SERVING);
 	if (*service && strcmp(service, "terrace.v1.Cache"))
 		return SERVING(SERVICE_UNKNOWN);
-	return cache_draining(c->daemon->cache) ? SERVING(NOT_SERVING) : SERVING(SERVING);
+	return cache_draining(rpc_cache(c)) ? SERVING(NOT_SERVING) : SERVING(SERVING);
 }
 
 enum status rpc_health_check(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)

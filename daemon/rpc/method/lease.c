@@ -39,7 +39,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (!r || !places)
 		return rpc_too_big(c);
 	terrace__v1__lease_reply__init(r);
-	s = cache_lease_on(c->daemon->cache, q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL, &on, c->now_us,
+	s = cache_lease_on(rpc_cache(c), q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL, &on, c->now_us,
 			   places, keys.count * layouts, &leased, rpc_wait(c), &why);
 	if (s == STATUS_BUSY)
 		return rpc_wait_busy(c);
@@ -52,13 +52,13 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		r->board_summed = leased.board_summed;
 		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
 		if (!r->places) {
-			cache_release(c->daemon->cache, q->session, leased.lease);
+			cache_release(rpc_cache(c), q->session, leased.lease);
 			return rpc_too_big(c);
 		}
 	} else if (s != STATUS_MISS && s != STATUS_EXHAUSTED) {
 		return rpc_fail_why(c, s, why);
 	}
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->status = (Terrace__V1__Status)s;
 	r->ttl_ms = c->daemon->config->lease_ttl_ms;
 	*reply = &r->base;
@@ -71,7 +71,7 @@ void rpc_lease_undo(struct rpc_call *c, const ProtobufCMessage *request, const P
 	const Terrace__V1__LeaseReply *r = (const Terrace__V1__LeaseReply *)reply;
 
 	if (r->lease)
-		cache_release(c->daemon->cache, q->session, r->lease);
+		cache_release(rpc_cache(c), q->session, r->lease);
 }
 
 enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
@@ -90,10 +90,10 @@ enum status rpc_release(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	if (!r || !status)
 		return rpc_too_big(c);
 	for (size_t i = 0; i < q->n_leases; i++)
-		status[i] = (Terrace__V1__Status)cache_release(c->daemon->cache, q->session, q->leases[i]);
+		status[i] = (Terrace__V1__Status)cache_release(rpc_cache(c), q->session, q->leases[i]);
 	for (size_t i = 0; i < q->n_calls; i++)
 		if (q->calls[i])
-			cache_recall(c->daemon->cache, q->session, q->calls[i]);
+			cache_recall(rpc_cache(c), q->session, q->calls[i]);
 	terrace__v1__release_reply__init(r);
 	r->n_status = q->n_leases;
 	r->status = status;

@@ -3,7 +3,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -31,11 +30,11 @@ enum status rpc_lookup(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	}
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_lookup(c->daemon->cache, q->session, &keys, &prefix, states, keys.count * layouts, &why);
+	s = cache_lookup(rpc_cache(c), q->session, &keys, &prefix, states, keys.count * layouts, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__lookup_reply__init(r);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->prefix = prefix;
 	r->states = (ProtobufCBinaryData){ keys.count * layouts, states };
 	*reply = &r->base;

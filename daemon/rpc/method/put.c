@@ -76,11 +76,11 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	r->places = rpc_places(c, NULL, n);
 	if (!r->status || !r->places)
 		return rpc_too_big(c);
-	s = cache_reserve_on(c->daemon->cache, q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
+	s = cache_reserve_on(rpc_cache(c), q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
 			     reservations, places, n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->n_status = keys.count;
 	r->n_reservation = keys.count;
 	r->reservation = reservations;
@@ -99,7 +99,7 @@ void rpc_reserve_undo(struct rpc_call *c, const ProtobufCMessage *request, const
 
 	for (size_t i = 0; i < r->n_reservation; i++)
 		if (r->reservation[i])
-			cache_abort(c->daemon->cache, q->session, r->reservation[i]);
+			cache_abort(rpc_cache(c), q->session, r->reservation[i]);
 }
 
 static enum status commit_item(struct rpc_call *c, size_t i, const Terrace__V1__CommitItem *in,
@@ -167,12 +167,12 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	r->places = n ? rpc_places(c, NULL, n) : NULL;
 	if (!r->status || (n && !r->places))
 		return rpc_too_big(c);
-	s = cache_commit_on(c->daemon->cache, q->session, items, count, q->lease,
+	s = cache_commit_on(rpc_cache(c), q->session, items, count, q->lease,
 			    &(struct cache_on){ .attachment = q->attachment, .gpu = CACHE_HOST, .call = q->call }, c->now_us,
 			    daemon_unix_ms(), statuses, places, n, &leased, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->n_status = count;
 	r->lease = leased.lease;
 	for (uint32_t i = 0; i < count; i++)
@@ -192,7 +192,7 @@ void rpc_commit_undo(struct rpc_call *c, const ProtobufCMessage *request, const 
 	const Terrace__V1__CommitReply *r = (const Terrace__V1__CommitReply *)reply;
 
 	if (r->lease)
-		cache_release(c->daemon->cache, q->session, r->lease);
+		cache_release(rpc_cache(c), q->session, r->lease);
 }
 
 enum status rpc_abort(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
@@ -210,7 +210,7 @@ enum status rpc_abort(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (!r || !status)
 		return rpc_too_big(c);
 	for (size_t i = 0; i < q->n_reservations; i++)
-		status[i] = (Terrace__V1__Status)cache_abort(c->daemon->cache, q->session, q->reservations[i]);
+		status[i] = (Terrace__V1__Status)cache_abort(rpc_cache(c), q->session, q->reservations[i]);
 	terrace__v1__abort_reply__init(r);
 	r->n_status = q->n_reservations;
 	r->status = status;

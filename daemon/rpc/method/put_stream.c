@@ -168,7 +168,7 @@ static enum status put_open(struct rpc_call *c)
 
 static void block_finish(struct rpc_call *c, struct put *p)
 {
-	struct cache *cache = c->daemon->cache;
+	struct cache *cache = rpc_cache(c);
 	const enum status s = p->has_crc ? cache_write_end_summed(cache, p->session, &p->write, p->crc, c->now_us, daemon_unix_ms())
 					 : cache_write_end(cache, p->session, &p->write, true, c->now_us, daemon_unix_ms());
 
@@ -205,7 +205,7 @@ static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace_
 	s = header_check(c, h, &info);
 	if (s != STATUS_OK)
 		return s;
-	s = cache_write_begin(c->daemon->cache, h->session, h->layout, h->key.data, (uint32_t)h->key.len,
+	s = cache_write_begin(rpc_cache(c), h->session, h->layout, h->key.data, (uint32_t)h->key.len,
 			      h->info ? &info : NULL, c->now_us, &p->write, &why);
 	p->skipping = s == STATUS_EXISTS || s == STATUS_BUSY || s == STATUS_EXHAUSTED;
 	if (s != STATUS_OK && !p->skipping)
@@ -262,7 +262,7 @@ static enum status put_end(struct rpc_call *c, ProtobufCMessage **reply)
 	if (!r)
 		return rpc_too_big(c);
 	terrace__v1__put_reply__init(r);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->n_status = p->blocks;
 	r->status = p->status; /* lives until close, after the reply is packed */
 	*reply = &r->base;
@@ -274,7 +274,7 @@ static void put_close(struct rpc_call *c)
 	struct put *p = c->stream;
 
 	if (p->writing)
-		cache_write_end(c->daemon->cache, p->session, &p->write, false, daemon_now_us(), daemon_unix_ms());
+		cache_write_end(rpc_cache(c), p->session, &p->write, false, daemon_now_us(), daemon_unix_ms());
 	free(p);
 }
 

@@ -20,14 +20,14 @@
 /* What engines may ask for the memory of. */
 static bool reply_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
 {
-	const uint32_t count = cache_gpus(c->daemon->cache, NULL, 0);
+	const uint32_t count = cache_gpus(rpc_cache(c), NULL, 0);
 	struct cache_gpu_view *views = rpc_take(c, count * sizeof *views);
 	Terrace__V1__Gpu *rows = rpc_take(c, count * sizeof *rows);
 	Terrace__V1__Gpu **list = rpc_take(c, count * sizeof *list);
 
 	if (!views || !rows || !list)
 		return false;
-	r->n_gpus = count ? cache_gpus(c->daemon->cache, views, count) : 0;
+	r->n_gpus = count ? cache_gpus(rpc_cache(c), views, count) : 0;
 	r->gpus = list;
 	for (uint32_t i = 0; i < r->n_gpus; i++) {
 		terrace__v1__gpu__init(&rows[i]);
@@ -61,7 +61,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 		layout_message_write(&v->layout[i], &layouts[i]);
 		layout_list[i] = &layouts[i];
 	}
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->session = v->id;
 	r->number = v->number;
 	r->token = (ProtobufCBinaryData){ CACHE_TOKEN_BYTES, (uint8_t *)v->token };
@@ -101,16 +101,16 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 	}
 	if (c->peer)
 		c->peer(c, &peer);
-	s = cache_session_open_for(c->daemon->cache, &peer, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v, &why);
+	s = cache_session_open_for(rpc_cache(c), &peer, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	if (q->gpu_write_back)
-		cache_session_write_back(c->daemon->cache, v->id);
+		cache_session_write_back(rpc_cache(c), v->id);
 	log_info("session_opened", LOG_NUM("session", v->number), LOG_NUM("layouts", v->layouts),
 		 LOG_TEXT("engine", q->engine));
 	s = session_reply(c, v, false, reply);
 	if (s != STATUS_OK)
-		cache_session_close(c->daemon->cache, v->id, c->now_us, &why);
+		cache_session_close(rpc_cache(c), v->id, c->now_us, &why);
 	return s;
 }
 
@@ -120,7 +120,7 @@ void rpc_open_session_undo(struct rpc_call *c, const ProtobufCMessage *request, 
 	const char *why;
 
 	(void)request;
-	if (cache_session_close(c->daemon->cache, r->session, daemon_now_us(), &why) == STATUS_OK)
+	if (cache_session_close(rpc_cache(c), r->session, daemon_now_us(), &why) == STATUS_OK)
 		log_info("session_closed", LOG_NUM("session", r->number), LOG_TEXT("reason", "its opener is gone"));
 }
 
@@ -134,7 +134,7 @@ enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_too_big(c);
 	if (q->token.len != CACHE_TOKEN_BYTES)
 		return rpc_fail(c, STATUS_INVALID, "token: %zu bytes, must be %d", q->token.len, CACHE_TOKEN_BYTES);
-	enum status s = cache_session_by_token(c->daemon->cache, q->token.data, c->now_us, v, &why);
+	enum status s = cache_session_by_token(rpc_cache(c), q->token.data, c->now_us, v, &why);
 
 	return s == STATUS_OK ? session_reply(c, v, true, reply) : rpc_fail_why(c, s, why);
 }
@@ -147,8 +147,8 @@ enum status rpc_close_session(struct rpc_call *c, const ProtobufCMessage *reques
 
 	if (!r)
 		return rpc_too_big(c);
-	const uint64_t number = cache_session_number(c->daemon->cache, q->session);
-	enum status s = cache_session_close(c->daemon->cache, q->session, c->now_us, &why);
+	const uint64_t number = cache_session_number(rpc_cache(c), q->session);
+	enum status s = cache_session_close(rpc_cache(c), q->session, c->now_us, &why);
 
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);

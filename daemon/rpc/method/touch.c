@@ -1,7 +1,6 @@
 /* Touch and Report: what an engine used and knows. */
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -20,7 +19,7 @@ enum status rpc_touch(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		return s;
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_touch(c->daemon->cache, q->session, &keys, c->now_us, &found, &why);
+	s = cache_touch(rpc_cache(c), q->session, &keys, c->now_us, &found, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__touch_reply__init(r);
@@ -43,7 +42,7 @@ enum status rpc_report(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_fail(c, STATUS_INVALID, "event: unknown event %d", (int)q->event);
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_report(c->daemon->cache, q->session, &keys, (enum cache_event)q->event, q->priority, q->ttl_ms,
+	s = cache_report(rpc_cache(c), q->session, &keys, (enum cache_event)q->event, q->priority, q->ttl_ms,
 			 c->now_us, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);

@@ -63,7 +63,7 @@ enum status rpc_trace_start(struct rpc_call *c, const ProtobufCMessage *request,
 	s = file_make(c, q->name, path, room, &fd);
 	if (s != STATUS_OK)
 		return s;
-	s = cache_trace_start(c->daemon->cache, fd, q->max_bytes, &why);
+	s = cache_trace_start(rpc_cache(c), fd, q->max_bytes, &why);
 	if (s != STATUS_OK) {
 		close(fd);
 		unlink(path);
@@ -97,7 +97,7 @@ enum status rpc_trace_stop(struct rpc_call *c, const ProtobufCMessage *request, 
 	(void)request;
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_trace_stop(c->daemon->cache, &result, &why);
+	s = cache_trace_stop(rpc_cache(c), &result, &why);
 	if (s != STATUS_OK)
 		return not_whole(c, s, &result, why);
 	log_info("trace_stopped", LOG_NUM("requests", result.requests), LOG_NUM("dropped", result.dropped), LOG_NUM("bytes", result.bytes));

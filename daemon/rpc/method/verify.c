@@ -74,7 +74,7 @@ static enum status verify_answer(struct rpc_call *c, uint64_t bytes_per_second, 
 	r->elapsed_ms = (now - c->began_us) / 1000;
 	r->next = c->step.verify.cursor;
 	r->wait_ms = r->next && due > now ? (due - now + 999) / 1000 : 0;
-	r->total_blocks = cache_verify_blocks(c->daemon->cache);
+	r->total_blocks = cache_verify_blocks(rpc_cache(c));
 	if (sum->corrupt)
 		log_warn("verify_found_damage", LOG_NUM("blocks", sum->corrupt));
 	if (sum->unread)
@@ -93,7 +93,7 @@ enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	if (!c->step.verify.begun && !c->step.verify.sum.blocks) {
 		*cursor = q->from;
 		if (q->rebuild && !q->from && !c->step.verify.renewed) {
-			const enum status s = cache_catalog_renew(c->daemon->cache);
+			const enum status s = cache_catalog_renew(rpc_cache(c));
 
 			if (s == STATUS_BUSY)
 				return rpc_fail(c, STATUS_UNAVAILABLE, "the catalog is being made anew already, or what earlier "
@@ -117,7 +117,7 @@ enum status rpc_verify(struct rpc_call *c, const ProtobufCMessage *request, Prot
 			return STATUS_BUSY;
 		}
 		c->step.verify.begun = true;
-		s = verify_step(c->daemon->cache, cursor, bytes, &c->step.verify.sum);
+		s = verify_step(rpc_cache(c), cursor, bytes, &c->step.verify.sum);
 		if (s != STATUS_OK)
 			return rpc_fail_why(c, s, NULL);
 	}

@@ -2,7 +2,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/call/warm.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -24,13 +23,13 @@ enum status rpc_warm(struct rpc_call *c, const ProtobufCMessage *request, Protob
 		return s;
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_warm_on(c->daemon->cache, q->session, &keys, gpu, c->now_us, rpc_wait(c), &blocks, &why);
+	s = cache_warm_on(rpc_cache(c), q->session, &keys, gpu, c->now_us, rpc_wait(c), &blocks, &why);
 	if (s == STATUS_BUSY && q->wait)
 		return rpc_wait_busy(c);
 	if (s != STATUS_OK && s != STATUS_BUSY)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__warm_reply__init(r);
-	r->epoch = cache_epoch(c->daemon->cache);
+	r->epoch = cache_epoch(rpc_cache(c));
 	r->blocks = blocks;
 	*reply = &r->base;
 	return STATUS_OK;

@@ -3,7 +3,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
-#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -31,7 +30,7 @@ static enum status watch_open(struct rpc_call *c, const ProtobufCMessage *reques
 
 	if (!w)
 		return rpc_too_big(c);
-	enum status s = cache_watch_open(c->daemon->cache, q->session, q->from_now, wake, c, &w->from, &why);
+	enum status s = cache_watch_open(rpc_cache(c), q->session, q->from_now, wake, c, &w->from, &why);
 
 	if (s != STATUS_OK) {
 		free(w);
@@ -68,7 +67,7 @@ static enum rpc_next watch_next(struct rpc_call *c, bool worker, struct rpc_out 
 	}
 	Terrace__V1__WatchEvent m = TERRACE__V1__WATCH_EVENT__INIT;
 
-	m.epoch = cache_epoch(c->daemon->cache);
+	m.epoch = cache_epoch(rpc_cache(c));
 	m.sequence = e.sequence;
 	m.kind = (Terrace__V1__WatchKind)e.kind;
 	m.key = (ProtobufCBinaryData){ e.key_bytes, e.key };

@@ -10,6 +10,7 @@
 #include "daemon/call/lease.h"
 #include "daemon/call/stream.h"
 #include "daemon/disk/load.h"
+#include "daemon/disk/move.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "store/index.h"
