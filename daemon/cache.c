@@ -45,6 +45,7 @@
 #include "store/device.h"
 #include "store/arena/arena.h"
 #include "store/index.h"
+#include "store/short_lock.h"
 #include "store/status.h"
 
 #include <pthread.h>
@@ -197,7 +198,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	c->now_us = now_us;
 	c->room_epoch = 1;
 	c->room_epoch_us = now_us;
-	pthread_mutex_init(&c->lock, NULL);
+	short_lock_init(&c->lock);
 	pthread_mutex_init(&c->extents, NULL);
 	deadline_cond_init(&c->growth);
 	s = create_parts(c, why);

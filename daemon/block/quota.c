@@ -6,6 +6,7 @@
 #include "daemon/block/quota.h"
 
 #include "daemon/block/values.h"
+#include "store/short_lock.h"
 #include "store/status.h"
 
 #include <inttypes.h>
@@ -80,7 +81,7 @@ struct quota *quota_create(void)
 
 	if (!q)
 		return NULL;
-	pthread_mutex_init(&q->lock, NULL);
+	short_lock_init(&q->lock);
 	q->unknown.quota = q;
 	for (int t = 0; t < QUOTA_THINGS; t++)
 		q->max[t] = UINT64_MAX;

@@ -4,6 +4,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/threads/deadline.h"
+#include "store/short_lock.h"
 #include "store/status.h"
 
 #include <pthread.h>
@@ -87,7 +88,7 @@ enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers 
 		return STATUS_EXHAUSTED;
 	}
 	w->queue_max = queue_max;
-	pthread_mutex_init(&w->lock, NULL);
+	short_lock_init(&w->lock);
 	pthread_cond_init(&w->more, NULL);
 	deadline_cond_init(&w->ended);
 	w->live = threads;

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "store/arena/private.h"
+#include "store/short_lock.h"
 
 #define GRANULE_MIN (64ull << 10)
 #define GRANULE_MAX (2ull << 20)
@@ -81,7 +82,7 @@ static void mutex_init(struct arena *a)
 {
 	pthread_condattr_t attr;
 
-	pthread_mutex_init(&a->mutex, NULL);
+	short_lock_init(&a->mutex);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&a->grown, &attr);
