@@ -25,12 +25,14 @@ struct workers {
 	pthread_t thread[THREADS_MAX];
 };
 
-/* The oldest work, or NULL once stopping and empty. */
-static struct work *take(struct workers *w)
+/* The oldest work, or NULL once stopping and empty. before: the thread has just done one. */
+static struct work *take(struct workers *w, bool before)
 {
 	struct work *work = NULL;
 
 	pthread_mutex_lock(&w->lock);
+	w->running -= before;
+	w->done += before;
 	while (!w->queued && !w->stopping)
 		pthread_cond_wait(&w->more, &w->lock);
 	if (w->queued) {
@@ -51,13 +53,8 @@ static void *worker_main(void *arg)
 	struct work *work;
 
 	cache_thread_enter();
-	while ((work = take(w))) {
+	for (bool before = false; (work = take(w, before)); before = true)
 		work->run(work);
-		pthread_mutex_lock(&w->lock);
-		w->running--;
-		w->done++;
-		pthread_mutex_unlock(&w->lock);
-	}
 	cache_thread_leave();
 	pthread_mutex_lock(&w->lock);
 	w->live--;
@@ -149,9 +146,11 @@ enum status workers_submit(struct workers *w, struct work *work)
 	} else {
 		w->ring[(w->first + w->queued) % w->queue_max] = work;
 		w->queued++;
-		pthread_cond_signal(&w->more);
 	}
 	pthread_mutex_unlock(&w->lock);
+	/* Not with the lock: the thread that wakes up takes it first of all. */
+	if (s == STATUS_OK)
+		pthread_cond_signal(&w->more);
 	return s;
 }
 
