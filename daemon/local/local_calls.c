@@ -37,6 +37,8 @@ void near_ring(struct near *n)
 		log_error("near_post", LOG_NUM("errno", errno));
 }
 
+/* The thread says that it sleeps before it looks at the list for the last time, so one of the two sees the other: all
+ * loads and stores of `sleeps` and this exchange have one order. */
 void near_post(struct near_connection *k)
 {
 	struct near *n = k->near;
@@ -47,8 +49,8 @@ void near_post(struct near_connection *k)
 	first = atomic_load_explicit(&n->posted, memory_order_relaxed);
 	do
 		k->next_posted = first;
-	while (!atomic_compare_exchange_weak_explicit(&n->posted, &first, k, memory_order_acq_rel, memory_order_relaxed));
-	if (!first)
+	while (!atomic_compare_exchange_weak(&n->posted, &first, k));
+	if (!first && atomic_load(&n->sleeps))
 		near_ring(n);
 }
 

@@ -350,6 +350,25 @@ static void begin(struct near_connection *k, const struct near_asked *asked, uin
 	}
 }
 
+/* A worker has returned. */
+static void collect(struct near *n, struct near_connection *k)
+{
+	if (k->asleep && !k->hung_up) {
+		wait_until(k, k->c.resume_us);
+		if (atomic_load_explicit(&k->woken, memory_order_acquire))
+			near_post(k);
+	} else if (k->asleep) {
+		k->state = NEAR_WAITING;
+		close_connection(k);
+	} else {
+		to_idle(k);
+	}
+	if (k->unwatched && !k->gone)
+		k->unwatched = !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k);
+	if (k->unwatched && !k->gone) /* it would never be heard again */
+		hang_up(k, false);
+}
+
 /* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
 static void on_readable(struct near_connection *k, uint64_t now_us)
 {
@@ -357,6 +376,10 @@ static void on_readable(struct near_connection *k, uint64_t now_us)
 	struct near_asked asked;
 	ssize_t got;
 
+	if (k->state == NEAR_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
+		collect(n, k);
+	if (k->gone)
+		return;
 	if (k->state == NEAR_WORKING && atomic_load_explicit(&k->answering, memory_order_acquire)) {
 		unwatch_socket(k); /* the caller has its reply, and goes on: when the worker is back */
 		return;
@@ -379,25 +402,6 @@ static void on_readable(struct near_connection *k, uint64_t now_us)
 		log_debug("near_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
 		hang_up(k, false);
 	}
-}
-
-/* A worker has returned. */
-static void collect(struct near *n, struct near_connection *k)
-{
-	if (k->asleep && !k->hung_up) {
-		wait_until(k, k->c.resume_us);
-		if (atomic_load_explicit(&k->woken, memory_order_acquire))
-			near_post(k);
-	} else if (k->asleep) {
-		k->state = NEAR_WAITING;
-		close_connection(k);
-	} else {
-		to_idle(k);
-	}
-	if (k->unwatched && !k->gone)
-		k->unwatched = !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k);
-	if (k->unwatched && !k->gone) /* it would never be heard again */
-		hang_up(k, false);
 }
 
 static void on_posted(struct near *n, struct near_connection *k, uint64_t now_us)
@@ -493,6 +497,23 @@ static uint64_t looks_us(struct near *n, const struct adaptive_poll *usual)
 	return wakes && us < CALLER_WAKES_US ? CALLER_WAKES_US : us;
 }
 
+static bool is_posted(struct near *n)
+{
+	return atomic_load_explicit(&n->posted, memory_order_relaxed);
+}
+
+static int await_events(struct near *n, struct epoll_event *events, int ms)
+{
+	int count;
+
+	if (!ms)
+		return epoll_wait(n->epoll, events, EVENTS, 0);
+	atomic_store(&n->sleeps, true);
+	count = epoll_wait(n->epoll, events, EVENTS, atomic_load(&n->posted) ? 0 : ms);
+	atomic_store_explicit(&n->sleeps, false, memory_order_relaxed);
+	return count;
+}
+
 static void on_event(const struct near_key *key, uint64_t now_us)
 {
 	if (key->what == NEAR_SOCKET && !key->k->gone)
@@ -514,10 +535,11 @@ void *near_main(void *arg)
 
 	cache_thread_enter();
 	while (!atomic_load(&n->stopping) || n->all.next != &n->all || atomic_load(&n->posted)) {
-		int count = epoll_wait(n->epoll, events, EVENTS, wait_ms(n, poll_until_us));
+		const int count = await_events(n, events, wait_ms(n, poll_until_us));
 		const uint64_t now = daemon_now_us();
+		const bool news = count > 0 || is_posted(n);
 
-		if (count > 0) {
+		if (news) {
 			poll_until_us = now + poll_us;
 			cache_called(n->daemon->cache);
 			if (adapts)
@@ -525,15 +547,17 @@ void *near_main(void *arg)
 		} else if (adapts && now < poll_until_us) {
 			sched_yield();
 		}
+		if (is_posted(n)) /* first: the next call of a connection may be among the events */
+			run_posted(n, now);
 		for (int i = 0; i < count; i++)
 			on_event(events[i].data.ptr, now);
-		if (atomic_load_explicit(&n->posted, memory_order_relaxed))
+		if (is_posted(n))
 			run_posted(n, now);
 		if (now >= n->due_us || atomic_load_explicit(&n->stopping, memory_order_relaxed))
 			look(n, now);
 		cache_leases_tell(n->daemon->cache); /* their replies are on their way */
 		sweep(n);
-		if (adapts && count > 0) {
+		if (adapts && news) {
 			waits_since_us = daemon_now_us();
 			poll_until_us = waits_since_us + looks_us(n, &usual);
 		}
