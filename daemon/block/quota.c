@@ -15,31 +15,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 1024, RESERVE_PART = 16, WORDS_MAX = 200 };
+enum { BUCKETS = 1024, RESERVE_PART = 16, WORDS_MAX = 200, LINE = 64 };
 
+/* What grants write stands first, so that a grant of leases takes few cache lines from another thread. */
 struct quota_user {
+	_Alignas(LINE) uint64_t held[QUOTA_THINGS];
 	struct quota_user *next;
 	uint64_t name[2];
-	uint64_t held[QUOTA_THINGS];
 	uint32_t processes;
 };
 
 struct quota_holder {
+	_Alignas(LINE) uint64_t held[QUOTA_THINGS];
 	struct quota *quota;
 	struct quota_holder *next;
 	struct quota_user *user;       /* NULL: not known, and without a bound of its own */
 	uint64_t process;              /* 0: not known */
-	uint64_t held[QUOTA_THINGS];
 	uint64_t joined;
 };
 
 struct quota {
-	pthread_mutex_t lock;
+	_Alignas(LINE) pthread_mutex_t lock;
+	uint64_t used[QUOTA_THINGS];
 	struct quota_user *users[BUCKETS];
 	struct quota_holder *holders[BUCKETS];
-	struct quota_holder unknown;
-	uint64_t max[QUOTA_THINGS], used[QUOTA_THINGS];
+	uint64_t max[QUOTA_THINGS];
 	uint64_t refused[QUOTA_THINGS][QUOTA_REFUSALS];
+	struct quota_holder unknown;
 };
 
 /* What people call it, what they can do, and the option that raises the bound ("": none does). */
@@ -75,9 +77,17 @@ static const struct thing *thing_of(enum quota_thing t)
 
 /* ---- birth and death ---- */
 
+/* Zeroed. NULL: no memory. */
+static void *lines_take(size_t bytes)
+{
+	void *p = aligned_alloc(LINE, bytes);
+
+	return p ? memset(p, 0, bytes) : NULL;
+}
+
 struct quota *quota_create(void)
 {
-	struct quota *q = calloc(1, sizeof(*q));
+	struct quota *q = lines_take(sizeof(*q));
 
 	if (!q)
 		return NULL;
@@ -132,7 +142,7 @@ static struct quota_user *user_get(struct quota *q, const uint64_t name[2])
 		u = u->next;
 	if (u)
 		return u;
-	u = calloc(1, sizeof(*u));
+	u = lines_take(sizeof(*u));
 	if (!u)
 		return NULL;
 	memcpy(u->name, name, sizeof(u->name));
@@ -164,7 +174,7 @@ static struct quota_holder *holder_get(struct quota *q, const struct cache_peer 
 	if (h)
 		return h;
 	u = user_get(q, peer->user);
-	h = u ? calloc(1, sizeof(*h)) : NULL;
+	h = u ? lines_take(sizeof(*h)) : NULL;
 	if (!h) {
 		if (u)
 			user_drop(q, u);
@@ -323,19 +333,51 @@ static void charge(struct quota_holder *h, enum quota_thing t, uint64_t n)
 		h->user->held[t] += n;
 }
 
-enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why)
+/* With the lock. */
+static uint64_t free_by_bound(const struct quota *q, enum quota_thing t)
 {
-	struct quota *q = h->quota;
+	return q->max[t] > q->used[t] ? q->max[t] - q->used[t] : 0;
+}
+
+/* With the lock. */
+static enum status answer_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why)
+{
+	enum status s = STATUS_OK;
+
+	for (uint32_t i = 0; i < count && !s; i++) {
+		const uint64_t free = w[i].free == QUOTA_BY_BOUND ? free_by_bound(h->quota, w[i].thing) : w[i].free;
+
+		if (w[i].n)
+			s = answer(h, w[i].thing, refusal_of(h, w[i].thing, w[i].n, free), free, why);
+	}
+	return s;
+}
+
+enum status quota_take_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why)
+{
 	enum status s;
 
-	pthread_mutex_lock(&q->lock);
-	const uint64_t free = q->max[thing] > q->used[thing] ? q->max[thing] - q->used[thing] : 0;
-
-	s = answer(h, thing, refusal_of(h, thing, n, free), free, why);
-	if (!s)
-		charge(h, thing, n);
-	pthread_mutex_unlock(&q->lock);
+	pthread_mutex_lock(&h->quota->lock);
+	s = answer_all(h, w, count, why);
+	for (uint32_t i = 0; i < count && !s; i++)
+		charge(h, w[i].thing, w[i].n);
+	pthread_mutex_unlock(&h->quota->lock);
 	return s;
+}
+
+enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why)
+{
+	enum status s;
+
+	pthread_mutex_lock(&h->quota->lock);
+	s = answer_all(h, w, count, why);
+	pthread_mutex_unlock(&h->quota->lock);
+	return s;
+}
+
+enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why)
+{
+	return quota_take_all(h, &(struct quota_wish){ thing, n, QUOTA_BY_BOUND }, 1, why);
 }
 
 bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
@@ -344,7 +386,7 @@ bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 	bool taken;
 
 	pthread_mutex_lock(&q->lock);
-	taken = refusal_of(h, thing, n, q->max[thing] > q->used[thing] ? q->max[thing] - q->used[thing] : 0) == QUOTA_REFUSALS;
+	taken = refusal_of(h, thing, n, free_by_bound(q, thing)) == QUOTA_REFUSALS;
 	if (taken)
 		charge(h, thing, n);
 	pthread_mutex_unlock(&q->lock);
@@ -353,29 +395,33 @@ bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 
 enum status quota_ask(struct quota_holder *h, enum quota_thing thing, uint64_t n, uint64_t free, const char **why)
 {
-	struct quota *q = h->quota;
-	enum status s;
+	return n ? quota_ask_all(h, &(struct quota_wish){ thing, n, free }, 1, why) : STATUS_OK;
+}
 
-	if (!n)
-		return STATUS_OK;
-	pthread_mutex_lock(&q->lock);
-	s = answer(h, thing, refusal_of(h, thing, n, free), free, why);
-	pthread_mutex_unlock(&q->lock);
-	return s;
+void quota_add_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count)
+{
+	pthread_mutex_lock(&h->quota->lock);
+	for (uint32_t i = 0; i < count; i++)
+		charge(h, w[i].thing, w[i].n);
+	pthread_mutex_unlock(&h->quota->lock);
 }
 
 void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 {
+	quota_add_all(h, &(struct quota_wish){ .thing = thing, .n = n }, 1);
+}
+
+void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count)
+{
 	pthread_mutex_lock(&h->quota->lock);
-	charge(h, thing, n);
+	for (uint32_t i = 0; i < count; i++)
+		charge(h, w[i].thing, -w[i].n);
 	pthread_mutex_unlock(&h->quota->lock);
 }
 
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 {
-	pthread_mutex_lock(&h->quota->lock);
-	charge(h, thing, -n);
-	pthread_mutex_unlock(&h->quota->lock);
+	quota_give_all(h, &(struct quota_wish){ .thing = thing, .n = n }, 1);
 }
 
 uint64_t quota_used(struct quota *q, enum quota_thing thing)

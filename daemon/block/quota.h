@@ -33,12 +33,13 @@
 #include "store/status.h"
 
 enum quota_thing {
-	QUOTA_SESSIONS,                /* ended ones too, as long as their memory may be mapped */
-	QUOTA_LAYOUTS,                 /* that sessions brought; they stay until the daemon ends */
+	/* Side by side: a lease or a put charges these, and nothing else. */
 	QUOTA_LEASES,
 	QUOTA_RESERVATIONS,
-	QUOTA_WATCHES,
 	QUOTA_PINNED,                  /* bytes of host memory that leases, reservations and reads by stream hold */
+	QUOTA_SESSIONS,                /* ended ones too, as long as their memory may be mapped */
+	QUOTA_LAYOUTS,                 /* that sessions brought; they stay until the daemon ends */
+	QUOTA_WATCHES,
 	QUOTA_ATTACHMENTS,             /* connections to fd_socket */
 	QUOTA_NEAR,                    /* connections for near calls */
 	QUOTA_RPC,                     /* connections of gRPC */
@@ -81,6 +82,19 @@ bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 enum status quota_ask(struct quota_holder *h, enum quota_thing thing, uint64_t n, uint64_t free, const char **why);
 void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n);
+
+/* n of a thing, which is 0 where nothing is wished. free: as quota_ask has it, or QUOTA_BY_BOUND: as quota_take. */
+struct quota_wish {
+	enum quota_thing thing;
+	uint64_t n, free;
+};
+#define QUOTA_BY_BOUND UINT64_MAX
+/* The same of several things, each named once: all are granted, or the first that is not says why. */
+enum status quota_take_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
+enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
+/* Without being asked; `free` is not looked at. */
+void quota_add_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
+void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
 
 /* How many are taken of a thing: of all, and by the holder's process. */
 uint64_t quota_used(struct quota *q, enum quota_thing thing);

@@ -131,17 +131,17 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 static enum status commit_lease_ask(struct commit *m, const struct session *s)
 {
 	struct lease *l = m->lease;
+	struct quota_wish w[PINS_WISHES];
 	uint64_t bytes = 0, gpu_bytes = 0;
+	uint32_t count;
 	const char *why;
-	enum status status = lease_ask(m->cache, s, &why);
 
 	for (uint32_t i = 0; i < l->count; i++)
 		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.need_bytes;
-	if (!status && bytes)
-		status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(m->cache) + bytes, &why);
-	if (!status && gpu_bytes)
-		status = quota_ask(s->holder, QUOTA_GPU_PINNED + l->gpu->number, gpu_bytes, pins_free_gpu(m->cache, l->gpu) + gpu_bytes, &why);
-	return status;
+	count = pins_wish(m->cache, bytes, l->gpu, gpu_bytes, w);
+	for (uint32_t i = 0; i < count; i++)
+		w[i].free += w[i].n;
+	return lease_ask(m->cache, s, w, count, &why);
 }
 
 /* With the lock. */

@@ -192,6 +192,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 			      const char **why)
 {
 	struct cache *c = a->cache;
+	struct quota_wish pins[PINS_WISHES];
 	uint64_t bytes, gpu_bytes;
 	uint32_t n = admit_prefix(a, keys, wait, l);
 	enum status status;
@@ -202,9 +203,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 		return STATUS_MISS;
 	}
 	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
-	status = lease_ask(c, s, why);
-	if (!status)
-		status = pins_ask(c, s, bytes, a->want.gpu, gpu_bytes, why);
+	status = lease_ask(c, s, pins, pins_wish(c, bytes, a->want.gpu, gpu_bytes, pins), why);
 	if (status) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
 		return status;

@@ -3,7 +3,6 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/quota.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
@@ -24,11 +23,18 @@ uint64_t pins_free(const struct cache *c)
 	return max > used ? max - used : 0;
 }
 
+uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, struct quota_wish *w)
+{
+	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c) };
+	if (!g)
+		return 1;
+	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g) };
+	return 2;
+}
+
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why)
 {
-	enum status status = quota_ask(s->holder, QUOTA_PINNED, bytes, pins_free(c), why);
+	struct quota_wish w[PINS_WISHES];
 
-	if (!status && g)
-		status = quota_ask(s->holder, QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), why);
-	return status;
+	return quota_ask_all(s->holder, w, pins_wish(c, bytes, g, gpu_bytes, w), why);
 }

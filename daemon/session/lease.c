@@ -8,6 +8,7 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
@@ -27,21 +28,29 @@ struct lease *lease_alloc(uint32_t blocks)
 	return l;
 }
 
-enum status lease_ask(struct cache *c, const struct session *s, const char **why)
+enum status lease_ask(struct cache *c, const struct session *s, const struct quota_wish *pins, uint32_t count,
+		      const char **why)
 {
-	return quota_ask(s->holder, QUOTA_LEASES, 1, c->grants->leases.max - c->grants->leases.used, why);
+	struct quota_wish all[1 + PINS_WISHES] = { { QUOTA_LEASES, 1, c->grants->leases.max - c->grants->leases.used } };
+
+	memcpy(all + 1, pins, count * sizeof(*pins));
+	return quota_ask_all(s->holder, all, 1 + count, why);
 }
 
 /* The holder has them, or (on false) has given them back. */
 static void lease_charge(const struct lease *l, bool on)
 {
-	struct quota_holder *h = l->session->holder;
-	void (*const charge)(struct quota_holder *, enum quota_thing, uint64_t) = on ? quota_add : quota_give;
+	const struct quota_wish w[] = {
+		{ .thing = QUOTA_LEASES, .n = 1 },
+		{ .thing = QUOTA_PINNED, .n = l->bytes - l->gpu_bytes },
+		{ .thing = QUOTA_GPU_PINNED + (l->gpu ? l->gpu->number : 0), .n = l->gpu ? l->gpu_bytes : 0 },
+	};
+	const uint32_t count = l->gpu ? 3 : 2;
 
-	charge(h, QUOTA_LEASES, 1);
-	charge(h, QUOTA_PINNED, l->bytes - l->gpu_bytes);
-	if (l->gpu)
-		charge(h, QUOTA_GPU_PINNED + l->gpu->number, l->gpu_bytes);
+	if (on)
+		quota_add_all(l->session->holder, w, count);
+	else
+		quota_give_all(l->session->holder, w, count);
 }
 
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us)

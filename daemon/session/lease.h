@@ -11,6 +11,7 @@
 struct block;
 struct cache;
 struct gpu;
+struct quota_wish;
 struct session;
 struct vram_slot;
 
@@ -39,8 +40,9 @@ void lease_unpin(struct lease *l);
 /* Takes the lease over, with its pinned blocks. EXHAUSTED: too many leases; it stays the caller's. */
 enum status lease_record(struct cache *c, struct session *s, struct lease *l, uint64_t now_us);
 void lease_end(struct cache *c, struct lease *l);
-/* Whether the session's holder may have one lease more: OK, or EXHAUSTED. */
-enum status lease_ask(struct cache *c, const struct session *s, const char **why);
+/* Whether the session's holder may have one lease more, and its pins (at most PINS_WISHES): OK, or EXHAUSTED. */
+enum status lease_ask(struct cache *c, const struct session *s, const struct quota_wish *pins, uint32_t count,
+		      const char **why);
 /* The session's next of either kind that is the call's; NULL. */
 struct lease *lease_of_call(const struct session *s, uint64_t call);
 /* Tells the policies that the lease's blocks are used; blocks that have been removed meanwhile are passed over. */

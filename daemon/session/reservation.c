@@ -93,11 +93,6 @@ static enum status key_state(struct cache *c, struct pool *const *pools, uint32_
 	return s;
 }
 
-static enum quota_thing pinned_where(const struct reservation *r)
-{
-	return r->gpu ? QUOTA_GPU_PINNED + r->gpu->number : QUOTA_PINNED;
-}
-
 static void reservation_link(struct cache *c, struct session *s, struct reservation *r, uint64_t now_us)
 {
 	r->session = s;
@@ -109,7 +104,6 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	s->held_slots += r->slots;
 	s->held_bytes += r->bytes;
 	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
-	quota_add(s->holder, pinned_where(r), r->bytes);
 	aging_add(&c->grants->reservation_age, &r->aging, now_us);
 }
 
@@ -158,16 +152,28 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 	}
 }
 
-/* Whether the session's holder may have one more, of so many bytes: OK takes its place among the reservations. */
-static enum status reservation_ask(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes, bool open, const char **why)
+/* Charges the session's holder with one more, of so many bytes, if it may have it. */
+static enum status reservation_take(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes, bool open, const char **why)
 {
-	enum status status;
+	struct quota_wish w[PINS_WISHES + 1];
+	uint32_t count;
 
 	*why = "too many open blocks of this session: commit or abort some, or raise open_blocks_max";
 	if (open && s->open_blocks == c->options.open_blocks_max)
 		return STATUS_EXHAUSTED;
-	status = pins_ask(c, s, gpu ? 0 : bytes, gpu, bytes, why);
-	return status ? status : quota_take(s->holder, QUOTA_RESERVATIONS, 1, why);
+	count = pins_wish(c, gpu ? 0 : bytes, gpu, bytes, w);
+	w[count++] = (struct quota_wish){ QUOTA_RESERVATIONS, 1, QUOTA_BY_BOUND };
+	return quota_take_all(s->holder, w, count, why);
+}
+
+static void reservation_give(const struct session *s, const struct gpu *gpu, uint64_t bytes)
+{
+	const struct quota_wish w[] = {
+		{ .thing = gpu ? QUOTA_GPU_PINNED + gpu->number : QUOTA_PINNED, .n = bytes },
+		{ .thing = QUOTA_RESERVATIONS, .n = 1 },
+	};
+
+	quota_give_all(s->holder, w, 2);
 }
 
 enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
@@ -185,17 +191,18 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	index_read_unlock();
 	if (status)
 		return status;
-	status = reservation_ask(c, s, gpu, bytes, !key, why);
+	status = reservation_take(c, s, gpu, bytes, !key, why);
 	if (status)
 		return status;
 	*why = "no slot can be had now";
 	r = calloc(1, sizeof(*r) + layouts * sizeof(r->part[0]));
 	if (!r) {
-		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+		reservation_give(s, gpu, bytes);
 		return STATUS_EXHAUSTED;
 	}
 	r->info = *info;
 	r->gpu = gpu;
+	r->charged = bytes;
 	r->open = !key;
 	r->stream = stream;
 	r->parts = layouts;
@@ -207,7 +214,7 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	if (status) {
 		reservation_empty(c, r);
 		handles_drop(&c->grants->reservations, r->handle);
-		quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+		reservation_give(s, gpu, bytes);
 		free(r);
 		return status;
 	}
@@ -240,7 +247,6 @@ static void reservation_shed(struct cache *c, struct reservation *r, uint32_t sl
 	r->session->held_slots -= slots;
 	r->session->held_bytes -= bytes;
 	c->tenant.reserved_bytes -= r->gpu ? 0 : bytes;
-	quota_give(r->session->holder, pinned_where(r), bytes);
 }
 
 void reservation_end(struct cache *c, struct reservation *r)
@@ -256,7 +262,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 	s->open_blocks -= r->open;
 	reservation_writes(c, r, false);
 	reservation_shed(c, r, r->slots, r->bytes);
-	quota_give(s->holder, QUOTA_RESERVATIONS, 1);
+	reservation_give(s, r->gpu, r->charged);
 	aging_remove(&c->grants->reservation_age, &r->aging);
 	handles_drop(&c->grants->reservations, r->handle);
 	reservation_empty(c, r);

@@ -30,6 +30,7 @@ struct reservation {
 	struct reservation *prev, *next; /* of the session */
 	struct session *session;
 	uint64_t handle, bytes;
+	uint64_t charged;              /* bytes that the session's holder is charged with until the reservation ends */
 	uint64_t call;                 /* as of a lease */
 	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
 	struct slot_info info;
