@@ -8,7 +8,6 @@
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 /* ---- classes ---- */
@@ -168,7 +167,7 @@ static struct span_map *span_make(struct cache *c, struct memory_class *k, struc
 
 void span_held(struct span_map *s, int n)
 {
-	atomic_fetch_add_explicit(&s->place->held, (uint32_t)n, memory_order_relaxed);
+	arena_span_hold(s->place, n);
 }
 
 void span_used(struct span_map *s, uint64_t now_us)

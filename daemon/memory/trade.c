@@ -26,6 +26,8 @@ enum {
 	STEP_BLOCKS = 256,             /* in one hold of the lock */
 	CHORE_STEPS = 64,              /* of one trade, in one round of chores */
 	OLDER_PART = 4,                /* a window is to be older by one part in so many */
+	LOOKS_VAIN_MAX = 16,           /* spans' worth of evictions between two looks, when the ones before were in vain, */
+	LOOKS_A_TURN = 8,              /* but so many looks at least while a class turns over all its slots once */
 	WAIT_US = 100 * 1000,          /* so long a caller waits for spills */
 	POLL_US = 1000,
 	STUCK_US = 5 * 1000 * 1000,    /* then a trade that no caller waits for drops what it cannot spill, or is given up */
@@ -67,17 +69,28 @@ bool trade_begin(struct cache *c, struct memory_class *k, const struct block *ow
 	return true;
 }
 
+static uint32_t evictions_till_look(const struct memory_class *k, const struct arena_class_usage *u, bool vain)
+{
+	const uint64_t turn = u->slots / LOOKS_A_TURN, most = (uint64_t)LOOKS_VAIN_MAX * u->span_slots;
+	const uint64_t longer = 2 * (uint64_t)k->compare_at, bound = turn < most ? turn : most;
+
+	if (!vain || bound < u->span_slots || longer < u->span_slots)
+		return u->span_slots;
+	return (uint32_t)(longer < bound ? longer : bound);
+}
+
 void trade_look(struct cache *c, struct memory_class *k, const struct block *own)
 {
 	struct arena_class_usage u;
+	bool vain;
 
 	/* What admission refused, or was loaded ahead for nothing, says nothing of the class's age. */
 	if (own->refused || own->ahead || ++k->evicted < k->compare_at)
 		return;
 	arena_class_usage(k->arena, &u);
 	k->evicted = 0;
-	k->compare_at = u.span_slots;
-	trade_begin(c, k, own);
+	vain = !trade_begin(c, k, own);
+	k->compare_at = evictions_till_look(k, &u, vain);
 }
 
 /* ---- emptying ---- */

@@ -276,7 +276,7 @@ static void hold(struct vram_slot *s, bool on)
 {
 	const struct vram_class *k = s->span->class;
 
-	atomic_fetch_add_explicit(&s->span->place->held, on ? 1 : -1u, memory_order_relaxed);
+	arena_span_hold(s->span->place, on ? 1 : -1);
 	k->gpu->held_bytes += on ? k->stride : -k->stride;
 }
 

@@ -213,6 +213,7 @@ static enum status span_cut(struct arena_class *k, enum arena_from from)
 	arena_granules_use(e, granule, granules, s);
 	e->spans++;
 	k->spans++;
+	k->tenant->spans++;
 	k->arena->span_count++;
 	k->slots += s->public.slots;
 	arena_span_list(s);
@@ -311,6 +312,7 @@ static void *span_end(struct span *s)
 	if (!s->closed)
 		k->slots -= s->public.slots;
 	k->spans--;
+	k->tenant->spans--;
 	k->arena->span_count--;
 	s->extent->spans--;
 	arena_granules_free(s->extent, s->public.granule, s->public.granules);

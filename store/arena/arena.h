@@ -182,6 +182,14 @@ static inline void arena_span_use(struct arena_span *s, uint64_t now_us)
 		atomic_store_explicit(&s->newest, step, memory_order_relaxed);
 }
 
+/* n more of its slots are pinned or reserved, or less. One thread at a time: the count is only read elsewhere. */
+static inline void arena_span_hold(struct arena_span *s, int n)
+{
+	const uint32_t held = atomic_load_explicit(&s->held, memory_order_relaxed);
+
+	atomic_store_explicit(&s->held, held + (uint32_t)n, memory_order_relaxed);
+}
+
 /* The span that has that granule, or NULL: it is free, or there is no such extent. The pointer is good as long as the
  * caller knows that a slot of the span is taken. Walk the spans of a window or an extent by granule: the next is at
  * s->granule + s->granules. */

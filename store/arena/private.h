@@ -60,6 +60,7 @@ struct arena_tenant {
 	struct arena_tenant *next;
 	struct arena_class *classes;
 	uint32_t number, class_count;
+	uint32_t spans;                  /* of all its classes */
 	bool growing;                    /* a thread takes pages for it */
 	uint64_t granules, free, unready; /* of its extents; `free` have their pages and no claim */
 	struct host_range range;         /* with a device; reserved with the first extent */

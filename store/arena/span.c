@@ -289,8 +289,10 @@ enum status arena_window_find(struct arena_class *k, bool reserve, struct arena_
 	struct arena_window best = { 0 };
 
 	pthread_mutex_lock(&k->arena->mutex);
-	coldest_known(k, reserve, &best);
-	coldest_search(k, reserve, &best);
+	if (k->tenant->spans > k->spans) { /* else no other class has anything */
+		coldest_known(k, reserve, &best);
+		coldest_search(k, reserve, &best);
+	}
 	k->coldest = best;
 	pthread_mutex_unlock(&k->arena->mutex);
 	if (best.granules == 0)
