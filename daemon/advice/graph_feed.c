@@ -33,6 +33,7 @@
 enum {
 	TOGETHER = 4,                  /* leases of a session that a new one is tied to */
 	SKETCH_TOKENS = 64,
+	SUM_DIMS = 8,                 /* every head dim is a multiple */
 	SKETCH_WORDS = 2 + SKETCH_BITS / 8,
 	SKETCHES_A_PASS = 8192,
 	NEAR_MAX = 8,
@@ -104,23 +105,34 @@ void ties_lease(struct cache *c, const struct session *s, const struct lease *l)
 
 /* ---- alike ---- */
 
+/* The sum of n rows of d floats. Some dims at a time, whose sums stay in registers; d is a multiple of that many. */
+static void rows_sum(const float *rows, uint32_t n, uint32_t d, float *restrict sum)
+{
+	for (uint32_t i = 0; i < d; i += SUM_DIMS) {
+		float part[SUM_DIMS] = { 0 };
+
+		for (uint32_t t = 0; t < n; t++)
+			for (uint32_t j = 0; j < SUM_DIMS; j++)
+				part[j] += rows[t * d + i + j];
+		memcpy(sum + i, part, sizeof(part));
+	}
+}
+
 /* The mean of its keys' first 64 rotated dims, to the full range of 8 bits; false: it has none. */
 static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
 {
-	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX] = { 0 }, most = 0;
+	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX], most = 0;
 	const uint32_t d = p->layout.head_dim_k, n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;
 
 	if (!n || d < SKETCH_BITS || d > KV_HEAD_DIM_MAX)
 		return false;
 	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, false, keys, KV_DTYPE_F32, d);
-	for (uint32_t t = 0; t < n; t++)
-		for (uint32_t i = 0; i < d; i++)
-			sum[i] += keys[t * d + i];
+	rows_sum(keys, n, d, sum);
 	kv_rotate(sum, d); /* is linear: once, not for each token */
 	for (uint32_t i = 0; i < SKETCH_BITS; i++) {
 		if (!isfinite(sum[i]))
 			return false;
-		most = fmaxf(most, fabsf(sum[i]));
+		most = fabsf(sum[i]) > most ? fabsf(sum[i]) : most;
 	}
 	if (!(most > 0))
 		return false;
