@@ -9,7 +9,10 @@
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/machine.h"
 #include "daemon/threads/deadline.h"
+#include "daemon/threads/pool.h"
+#include "proto/adaptive_poll.h"
 #include "store/status.h"
 
 #include <errno.h>
@@ -24,7 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOCKET_REST = 64 }; /* of a socket's room, what no packet gets */
+enum {
+	SOCKET_REST = 64,        /* of a socket's room, what no packet gets */
+	POLLERS_PROCESSORS = 16, /* with fewer, one worker looks for work */
+};
 
 /* ---- posts ---- */
 
@@ -79,6 +85,16 @@ static enum status prepare(struct near *n)
 	return pthread_create(&n->thread, NULL, near_main, n) ? STATUS_INTERNAL : STATUS_OK;
 }
 
+/* Workers that look for the calls that the thread hands over: it then need not wake one. */
+static uint32_t pollers_of(const struct config *c)
+{
+	const uint32_t processors = machine_processors("");
+
+	if (!c->adaptive_poll || c->busy_poll_ms || processors < ADAPTIVE_POLL_PROCESSORS)
+		return 0;
+	return processors < POLLERS_PROCESSORS ? 1 : 2;
+}
+
 enum status near_create(const struct daemon *daemon, struct near **out, char *why, size_t size)
 {
 	struct near *n = calloc(1, sizeof *n);
@@ -94,6 +110,7 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	deadline_cond_init(&n->done_changed);
 	quota_bound(cache_quota(daemon->cache), QUOTA_NEAR, daemon->config->connections_max);
 	quota_bound(cache_quota(daemon->cache), QUOTA_WORK, daemon->config->queue_max);
+	workers_poll(daemon->workers, pollers_of(daemon->config));
 	s = prepare(n);
 	n->thread_started = s == STATUS_OK;
 	if (s == STATUS_OK) {

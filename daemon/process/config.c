@@ -134,7 +134,7 @@ static const struct option options[] = {
 	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
 	  "after each event the serving threads, and each GPU's that begins copies, look for the next one for so long without sleeping, a processor each" },
 	{ "adaptive_poll", T_CHOICE, AT(adaptive_poll), "on", 0, 0, switch_words,
-	  "without busy_poll: the thread of near calls looks for the next one for as long as those have been taking, 200us at most, if the daemon may use 4 processors or more" },
+	  "without busy_poll: the thread of near calls, and a worker or two, look for what comes next for as long as that has been taking, 200us at most, if the daemon may use 4 processors or more" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

@@ -1,4 +1,11 @@
-/* The worker threads and their ring of pointers, under one mutex. See threads/pool.h. */
+/* The worker threads and their ring of pointers, under one mutex. See threads/pool.h.
+ *
+ * A worker that finds nothing may look for a while before it sleeps (workers_poll): to wake it costs the submitter a call
+ * to the kernel and the work the time that this takes. `pollers` are those that look; `spare` are those of them that no
+ * submitter counts on yet. A submitter that finds a spare one counts on it, and wakes no other. Each that stops looking
+ * takes what is queued, so whoever was counted on has either found the work, or another worker has taken it. How long
+ * they look goes by how long it took the last times until something came.
+ */
 #include "daemon/threads/pool.h"
 
 #include "daemon/block/lock.h"
@@ -8,22 +15,101 @@
 #include "store/status.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { THREADS_MAX = 64 };
+enum { THREADS_MAX = 64, LOOK_US_MAX = 100, LOOKS_A_CLOCK = 16 };
 
 struct workers {
 	pthread_mutex_t lock;
 	pthread_cond_t more, ended;
 	struct work **ring; /* queue_max of them; the oldest at `first` */
-	uint32_t queue_max, first, queued, running;
-	bool stopping;
+	uint32_t queue_max, first, running;
+	_Atomic uint32_t queued; /* written with the lock */
+	_Atomic bool stopping;   /* the same */
+	uint32_t pollers_max, pollers, spare;
+	uint64_t look_us;        /* how long they look */
+	uint64_t idle_us;        /* when a worker last found nothing */
 	uint64_t done, refused;
 	uint32_t threads, live; /* live: those that have not ended */
 	pthread_t thread[THREADS_MAX];
 };
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Work comes. With the lock. */
+static void look_learn(struct workers *w)
+{
+	const uint64_t waited_us = clock_us() - w->idle_us, less = w->look_us - (w->look_us + 3) / 4;
+
+	if (waited_us > LOOK_US_MAX / 2)
+		w->look_us = less;
+	else if (2 * waited_us >= less)
+		w->look_us = 2 * waited_us + 1;
+	else
+		w->look_us = less;
+}
+
+static bool has_news(struct workers *w)
+{
+	return atomic_load_explicit(&w->queued, memory_order_relaxed) ||
+	       atomic_load_explicit(&w->stopping, memory_order_relaxed);
+}
+
+static void pause_once(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
+static void look_until(struct workers *w, uint64_t until_us)
+{
+	while (!has_news(w) && clock_us() < until_us) {
+		for (int i = 0; i < LOOKS_A_CLOCK && !has_news(w); i++)
+			pause_once();
+		sched_yield();
+	}
+}
+
+/* With the lock, which is let go meanwhile. False: it did not look, or in vain. */
+static bool look_first(struct workers *w)
+{
+	if (w->pollers == w->pollers_max || !w->look_us)
+		return false;
+	const uint64_t until_us = w->idle_us + w->look_us;
+
+	w->pollers++;
+	w->spare++;
+	pthread_mutex_unlock(&w->lock);
+	look_until(w, until_us);
+	pthread_mutex_lock(&w->lock);
+	w->pollers--;
+	if (w->spare > w->pollers)
+		w->spare = w->pollers;
+	return has_news(w);
+}
+
+/* With the lock, which is let go meanwhile. */
+static void await_news(struct workers *w)
+{
+	if (w->pollers_max)
+		w->idle_us = clock_us();
+	if (!look_first(w))
+		while (!has_news(w))
+			pthread_cond_wait(&w->more, &w->lock);
+}
 
 /* The oldest work, or NULL once stopping and empty. before: the thread has just done one. */
 static struct work *take(struct workers *w, bool before)
@@ -33,8 +119,8 @@ static struct work *take(struct workers *w, bool before)
 	pthread_mutex_lock(&w->lock);
 	w->running -= before;
 	w->done += before;
-	while (!w->queued && !w->stopping)
-		pthread_cond_wait(&w->more, &w->lock);
+	while (!has_news(w))
+		await_news(w);
 	if (w->queued) {
 		work = w->ring[w->first];
 		w->first = (w->first + 1) % w->queue_max;
@@ -133,9 +219,17 @@ void workers_destroy(struct workers *w)
 	free(w);
 }
 
+void workers_poll(struct workers *w, uint32_t most)
+{
+	pthread_mutex_lock(&w->lock);
+	w->pollers_max = most;
+	pthread_mutex_unlock(&w->lock);
+}
+
 enum status workers_submit(struct workers *w, struct work *work)
 {
 	enum status s = STATUS_OK;
+	bool found = false;
 
 	pthread_mutex_lock(&w->lock);
 	if (w->stopping) {
@@ -146,10 +240,14 @@ enum status workers_submit(struct workers *w, struct work *work)
 	} else {
 		w->ring[(w->first + w->queued) % w->queue_max] = work;
 		w->queued++;
+		found = w->spare > 0;
+		w->spare -= found;
+		if (w->pollers_max)
+			look_learn(w);
 	}
 	pthread_mutex_unlock(&w->lock);
 	/* Not with the lock: the thread that wakes up takes it first of all. */
-	if (s == STATUS_OK)
+	if (s == STATUS_OK && !found)
 		pthread_cond_signal(&w->more);
 	return s;
 }

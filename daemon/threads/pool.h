@@ -22,6 +22,9 @@ struct work {
 
 /* threads 1 to 64. INTERNAL: a thread could not be made. */
 enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out);
+/* So many workers at a time may look for the next work for up to a tenth of a millisecond before they sleep; none unless
+ * this was called. For where there are processors to spare. */
+void workers_poll(struct workers *w, uint32_t most);
 /* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then there is workers_look left, and
  * workers_stop again. By one thread. NULL is fine. */
 bool workers_stop(struct workers *w, uint64_t wait_us);

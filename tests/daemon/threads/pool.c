@@ -104,11 +104,13 @@ static void *submit_many(void *arg)
 	return NULL;
 }
 
+/* _i workers look before they sleep. */
 START_TEST(many_submitters)
 {
 	pthread_t t[SUBMITTERS];
 
 	ck_assert_int_eq(workers_create(3, 16, &pool), STATUS_OK);
+	workers_poll(pool, (uint32_t)_i);
 	for (int i = 0; i < SUBMITTERS; i++)
 		pthread_create(&t[i], NULL, submit_many, many[i]);
 	for (int i = 0; i < SUBMITTERS; i++)
@@ -118,6 +120,31 @@ START_TEST(many_submitters)
 	for (int i = 0; i < SUBMITTERS; i++)
 		for (int k = 0; k < MANY; k++)
 			ck_assert_int_eq(atomic_load(&many[i][k].runs), 1);
+}
+END_TEST
+
+/* Works come one by one, while workers look, while they are about to stop looking, and while they sleep. None is left to a worker that does not
+ * come for it. */
+START_TEST(none_waits_for_a_worker_that_sleeps)
+{
+	static struct job jobs[MANY];
+	struct workers *w;
+
+	ck_assert_int_eq(workers_create(3, 16, &w), STATUS_OK);
+	workers_poll(w, (uint32_t)_i);
+	for (int i = 0; i < MANY; i++) {
+		jobs[i].work.run = run;
+		ck_assert_int_eq(workers_submit(w, &jobs[i].work), STATUS_OK);
+		for (int waited = 0; !atomic_load(&jobs[i].runs); waited++) {
+			ck_assert_int_lt(waited, 100 * 1000);
+			usleep(waited < 10 ? 0 : 100);
+		}
+		if (i % 3)
+			usleep((useconds_t)(i % 16 * 10));
+	}
+	workers_destroy(w);
+	for (int i = 0; i < MANY; i++)
+		ck_assert_int_eq(atomic_load(&jobs[i].runs), 1);
 }
 END_TEST
 
@@ -182,7 +209,8 @@ int main(void)
 	tcase_add_test(t, full_queue_refuses);
 	tcase_add_test(t, a_stop_has_a_bound);
 	tcase_add_test(t, places_are_shared);
-	tcase_add_test(t, many_submitters);
+	tcase_add_loop_test(t, many_submitters, 0, 3);
+	tcase_add_loop_test(t, none_waits_for_a_worker_that_sleeps, 0, 4);
 	tcase_add_test(t, bad_options);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
