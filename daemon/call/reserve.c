@@ -24,13 +24,17 @@
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "store/arena/arena.h"
 #include "store/slot.h"
 #include "store/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPU_WAIT_US = 2 * 1000 * 1000 }; /* for room on a GPU, without any progress */
+enum {
+	GPU_WAIT_US = 2 * 1000 * 1000, /* for room on a GPU, without any progress */
+	COMES_AGAIN_US = 500,          /* pages are being taken: one step takes about twice as long */
+};
 
 /* ---- claims ---- */
 
@@ -78,6 +82,7 @@ struct reserve {
 	const struct slot_info *info;
 	bool open;
 	struct gpu *gpu;
+	uint64_t *again_us;            /* NULL: it waits for pages that come */
 	bool exhausted;                /* memory that has run out stays out for the rest of the call */
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
@@ -140,6 +145,16 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 	}
 }
 
+/* A large one would lose what it has got so far, and never see as much free at once. */
+static bool may_come_again(const struct reserve *v)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t l = 0; l < v->layouts; l++)
+		bytes += v->keys->count * v->pools[l]->geometry.need_bytes;
+	return bytes <= ARENA_STEP_BYTES;
+}
+
 /* Until all keys are dealt with. */
 static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow, const char **why)
 {
@@ -149,20 +164,23 @@ static enum status reserve_all(struct cache *c, struct reserve *v, bool may_grow
 
 	while (v->done < v->keys->count && !status) {
 		struct memory_class *grow;
-		bool busy;
+		bool busy, comes;
 
 		cache_lock(c);
 		status = reserve_chunk(c, v, why);
 		grow = room_wants(c);
 		busy = c->gpu_busy;
 		c->gpu_busy = false;
-		if ((grow || busy) && !may_grow)
+		comes = grow && !status && v->again_us && room_comes(c, grow) && may_come_again(v);
+		if (comes)
+			*v->again_us = COMES_AGAIN_US;
+		if (comes || ((grow || busy) && !may_grow))
 			status = STATUS_BUSY;
 		if (status)
 			reserve_undo(c, v);
 		cache_unlock(c);
 		vain = done == v->done ? vain : 0;
-		if (grow && may_grow)
+		if (grow && may_grow && !comes)
 			room_grow(c, grow, vain++ >= ROOM_VAIN_MAX * v->layouts); /* of a key each may need some */
 		since_us = busy && (!since_us || done != v->done) ? vram_clock_us() : busy ? since_us : 0;
 		done = v->done;
@@ -190,6 +208,7 @@ enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cac
 	struct reserve v = { .session = session,
 			     .attachment = on->attachment,
 			     .call = on->call,
+			     .again_us = on->again_us,
 			     .gpu = on->gpu < 0 ? NULL : vram_gpu(c, (uint32_t)on->gpu),
 			     .now_us = now_us,
 			     .keys = k,

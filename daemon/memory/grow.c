@@ -29,24 +29,41 @@ enum {
 	AHEAD_STEPS = 4096,            /* in one round of chores; more than one only where extents are small */
 };
 
-/* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next
- * thread then does without. Without the lock. */
-static bool growth_begin(struct cache *c)
+enum turn { TURN_NONE, TURN_BEGUN, TURN_FOUND };
+
+static bool is_same(const struct timespec *a, const struct timespec *b)
 {
-	struct timespec until;
-	bool begun;
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* With the lock, which is let go meanwhile: until one step of another thread has ended. False: it lasts. */
+static bool step_await(struct cache *c)
+{
+	const struct timespec until = c->growth_until;
+
+	return !pthread_cond_timedwait(&c->growth, &c->lock, &until) || !c->growing || !is_same(&until, &c->growth_until);
+}
+
+/* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next
+ * thread then does without. FOUND: what another thread has taken is enough for the class (NULL: for none). Without the
+ * lock. */
+static enum turn growth_begin(struct cache *c, const struct memory_class *k)
+{
+	enum turn turn = TURN_BEGUN;
 
 	cache_lock(c);
-	until = c->growth_until;
-	while (c->growing && !pthread_cond_timedwait(&c->growth, &c->lock, &until))
-		continue;
-	begun = !c->growing;
-	if (begun) {
+	while (c->growing && turn == TURN_BEGUN) {
+		if (!step_await(c))
+			turn = TURN_NONE;
+		else if (k && memory_class_has_room(k))
+			turn = TURN_FOUND;
+	}
+	if (turn == TURN_BEGUN) {
 		c->growing = true;
 		c->growth_until = deadline_in(GROWTH_US);
 	}
 	cache_unlock(c);
-	return begun;
+	return turn;
 }
 
 static void growth_end(struct cache *c)
@@ -110,14 +127,25 @@ static bool growth_known(struct cache *c, const struct arena_growth *g)
 
 static bool grow(struct cache *c, struct memory_class *k)
 {
+	const enum turn turn = growth_begin(c, k);
 	struct arena_growth g;
 	bool grown;
 
-	if (!growth_begin(c))
-		return false;
+	if (turn != TURN_BEGUN)
+		return turn == TURN_FOUND;
 	grown = !arena_prepare(k->arena, &g) && growth_known(c, &g);
 	growth_end(c);
 	return grown;
+}
+
+static bool is_trading(const struct cache *c, const struct memory_class *k)
+{
+	return k->trade.since_us && k->grow_refused == c->room_epoch;
+}
+
+bool room_comes(const struct cache *c, const struct memory_class *k)
+{
+	return c->growing && !is_trading(c, k);
 }
 
 void room_grow(struct cache *c, struct memory_class *k, bool vain)
@@ -125,7 +153,7 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 	bool trades, grown = true;
 
 	cache_lock(c);
-	trades = k->trade.since_us && k->grow_refused == c->room_epoch;
+	trades = is_trading(c, k);
 	cache_unlock(c);
 	if (trades)
 		trade_finish(c, k);
@@ -151,7 +179,7 @@ void room_ahead(struct cache *c)
 	bool grown = true;
 
 	for (uint32_t i = 0; i < AHEAD_STEPS && grown && g.more; i++) {
-		if (!growth_begin(c))
+		if (growth_begin(c, NULL) != TURN_BEGUN)
 			return;
 		grown = !arena_ahead(c->host, c->tenant.number, &g) && growth_known(c, &g);
 		growth_end(c);

@@ -18,6 +18,8 @@ static inline struct memory_class *room_wants(struct cache *c)
 	return k;
 }
 
+/* With the lock: room_grow would wait for pages that another thread is taking. */
+bool room_comes(const struct cache *c, const struct memory_class *k);
 /* With the lock: whether pages should be taken ahead of need, by room_ahead. */
 bool room_wants_ahead(const struct cache *c);
 /* Without the lock: takes what is missing to one step's worth of free ones, and registers new extents with the disks

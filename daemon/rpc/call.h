@@ -60,6 +60,7 @@ struct rpc_call {
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */
 		enum status *statuses; /* of a delete, in the arena */
+		uint32_t comes;        /* of a reserve: so often memory was on its way */
 		struct {
 			uint64_t cursor;       /* as the client's */
 			struct cache_verified sum;

@@ -15,8 +15,9 @@
  * The last granules, 1/64 of all and one at least, are the reserve: arena_take cuts them only for takers that ask for
  * it, which are classes with neither a free nor an evictable slot.
  *
- * Pages of host memory are taken from the kernel in steps of 32 MiB ahead of the cutting (arena_ahead): no span is cut
- * from pages that are not there. A GPU's memory is there at once.
+ * Pages of host memory are taken from the kernel ahead of the cutting (arena_ahead): no span is cut from pages that are
+ * not there. They come in steps of 2 MiB until 32 MiB are free: the kernel takes a millisecond over a step, and who
+ * needs a slot meanwhile waits for one step at most. A GPU's memory is there at once.
  *
  * On a device a tenant has one range of addresses, in which its extents lie side by side. Each extent has a *hold*
  * beside it: a page of host memory (store/host/extent.h), which is lent and asked about in its place. arena_extent
@@ -46,7 +47,8 @@ enum {
 	ARENA_HOST_UNIT = 4096,          /* strides of host memory are multiples of it */
 	ARENA_DEVICE_UNIT = 256,         /* the same of a device's */
 };
-#define ARENA_STEP_BYTES (32ull << 20)
+#define ARENA_AHEAD_BYTES (32ull << 20)
+#define ARENA_STEP_BYTES (2ull << 20)
 #define ARENA_EXTENT_BYTES_MIN (16ull << 20)
 
 struct arena;
@@ -235,7 +237,7 @@ struct arena_growth {
  * refused it for another reason (arena_usage has the errno). UNAVAILABLE, UNSUPPORTED, INTERNAL: so did the device
  * (arena_usage has its words). */
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
-/* One step ahead of need, for the thread that does the daemon's chores: if less than ARENA_STEP_BYTES of the tenant's
+/* One step ahead of need, for the thread that does the daemon's chores: if less than ARENA_AHEAD_BYTES of the tenant's
  * pages are free and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have all
  * theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of budget;
  * BUSY: another thread is at it. */

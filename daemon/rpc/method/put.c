@@ -16,6 +16,9 @@
 
 #include <string.h>
 
+/* So often a Reserve leaves its thread while pages are taken that it waits for; then it waits on a worker. */
+enum { COMES_MAX = 256 };
+
 /* The infos of a Reserve: one a key, or none (*out is NULL then, but for open blocks, which they count). */
 static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveRequest *q, uint32_t count,
 				 struct slot_info **out)
@@ -42,7 +45,10 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
-	struct cache_on on = { .attachment = q->attachment, .call = q->call };
+	uint64_t again_us = 0;
+	struct cache_on on = { .attachment = q->attachment,
+			       .call = q->call,
+			       .again_us = c->step.comes < COMES_MAX ? &again_us : NULL };
 	struct cache_keys keys = { 0 };
 	struct slot_info *info = NULL;
 	uint32_t layouts = 0, n;
@@ -78,6 +84,12 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return rpc_too_big(c);
 	s = cache_reserve_on(rpc_cache(c), q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
 			     reservations, places, n, &why);
+	if (s == STATUS_BUSY && again_us) {
+		c->step.comes++;
+		c->resume_us = c->now_us + again_us;
+		rpc_arena_rewind(&c->arena);
+		return s;
+	}
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	r->epoch = cache_epoch(rpc_cache(c));

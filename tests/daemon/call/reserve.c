@@ -1,17 +1,23 @@
 /* Puts by borrow and by stream: claims, who wins, open blocks, and what a commit refuses. */
+#include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/stream.h"
+#include "daemon/memory/grow.h"
 #include "daemon/session/end.h"
+#include "daemon/threads/deadline.h"
 #include "store/slot.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static enum status reserve_one(struct rig *r, uint64_t n, uint64_t *id, struct cache_place *places)
 {
@@ -326,13 +332,131 @@ START_TEST(without_leave_to_grow_nothing_is_reserved)
 }
 END_TEST
 
+static void growing_set(struct cache *c, bool on, uint64_t for_us)
+{
+	cache_lock(c);
+	c->growing = on;
+	c->growth_until = deadline_in(for_us);
+	pthread_cond_broadcast(&c->growth);
+	cache_unlock(c);
+}
+
+/* While another thread takes pages a small call that may come again does so, and one that is larger than a step waits: what it has got so far
+ * would be lost, and there may never be as much free at once. */
+START_TEST(a_call_comes_again_when_pages_have_come)
+{
+	enum { SMALL = 4, LARGE = 400 };
+	const struct cache_options o = rig_options(8192);
+	struct cache_keys k = rig_keys(10000, LARGE);
+	uint64_t again_us = 0, id[LARGE], begun_us;
+	struct cache_place places[LARGE];
+	enum status st[LARGE];
+	struct cache_on on = { .gpu = CACHE_HOST, .again_us = &again_us };
+	struct timespec t;
+	uint32_t first;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	on.attachment = r.attachment;
+	first = 1024 * (uint32_t)rig_stat(&r, "terrace_extents", "tier=host") - 2;
+	ck_assert_uint_eq(rig_put(&r, 0, first), first);
+	k.count = SMALL;
+	growing_set(r.c, true, 60 * 1000000ull);
+	for (int may_grow = 0; may_grow < 2; may_grow++) {
+		again_us = 0;
+		ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, may_grow, r.now, st, id, places,
+						  SMALL, &r.why), STATUS_BUSY);
+		ck_assert_uint_gt(again_us, 0);
+		ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 0);
+	}
+	again_us = 0;
+	k.count = LARGE;
+	growing_set(r.c, true, 100 * 1000);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	begun_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, true, r.now, st, id, places, LARGE, &r.why), STATUS_OK);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	ck_assert_uint_ge((uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000 - begun_us, 90 * 1000);
+	ck_assert_uint_eq(again_us, 0);
+	growing_set(r.c, false, 0);
+	free((void *)k.bytes);
+	rig_close(&r);
+}
+END_TEST
+
+/* A call that waits for another thread's pages goes on with those, though that thread has begun to take more by then. */
+struct waiting {
+	struct rig *rig;
+	atomic_bool over;
+};
+
+static void *reserve_waits(void *arg)
+{
+	struct waiting *w = arg;
+	struct cache_place place;
+	uint64_t id;
+
+	ck_assert_int_eq(reserve_one(w->rig, 100000, &id, &place), STATUS_OK);
+	atomic_store(&w->over, true);
+	return NULL;
+}
+
+/* Called before the lock is let go. */
+static void next_step_begins(struct cache *c)
+{
+	c->growth_until = c->growing ? c->growth_until : deadline_in(20 * 1000000);
+	c->growing = true;
+}
+
+static void *grow_ahead(void *arg)
+{
+	room_ahead(arg);
+	return NULL;
+}
+
+START_TEST(a_step_of_another_thread_is_enough)
+{
+	const struct cache_options o = rig_options(8192);
+	const struct timespec pause = { .tv_nsec = 20 * 1000000 };
+	uint32_t first, extents;
+	struct waiting w;
+	pthread_t t, grows;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	extents = (uint32_t)rig_stat(&r, "terrace_extents", "tier=host");
+	first = 1024 * extents;
+	ck_assert_uint_eq(rig_put(&r, 0, first), first);
+	growing_set(r.c, true, 60 * 1000000ull);
+	w = (struct waiting){ .rig = &r };
+	pthread_create(&t, NULL, reserve_waits, &w);
+	nanosleep(&pause, NULL);
+	ck_assert(!atomic_load(&w.over));
+	cache_lock(r.c);
+	r.c->growing = false; /* without a word to the one that waits */
+	cache_unlock(r.c);
+	r.c->before_unlock = next_step_begins;
+	pthread_create(&grows, NULL, grow_ahead, r.c); /* one step; of the next it only seems that it has begun, and lasts */
+	for (int i = 0; !atomic_load(&w.over); i++, nanosleep(&pause, NULL))
+		ck_assert_int_lt(i, 500);
+	cache_lock(r.c);
+	r.c->before_unlock = NULL;
+	cache_unlock(r.c);
+	growing_set(r.c, false, 0);
+	pthread_join(t, NULL);
+	pthread_join(grows, NULL);
+	rig_close(&r);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		two_puts_of_one_key_end_as_one_block, a_key_stored_in_some_layouts_gets_slots_in_the_others,
 		open_blocks_grow_and_are_stored, commits_are_checked, streams_write_and_read,
 		a_commit_at_the_bound_gets_its_lease, overdue_reservations_keep_their_slots,
-		without_leave_to_grow_nothing_is_reserved,
+		without_leave_to_grow_nothing_is_reserved, a_call_comes_again_when_pages_have_come,
+		a_step_of_another_thread_is_enough,
 	};
 
 	return rig_main("cache_put", tests, sizeof(tests) / sizeof(tests[0]));

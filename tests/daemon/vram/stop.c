@@ -88,7 +88,7 @@ static void unregister_hangs(struct device *d, void *memory)
 	terrace_device_ops()->host_unregister(d, memory);
 }
 
-enum { MORE_THAN_AHEAD = 2 * (int)(ARENA_STEP_BYTES / VR_BLOCK_BYTES) }; /* slots of a GPU whose extents are not all made at once */
+enum { MORE_THAN_AHEAD = 2 * (int)(ARENA_AHEAD_BYTES / VR_BLOCK_BYTES) }; /* slots of a GPU whose extents are not all made at once */
 
 enum { LOST_HANGS, COPIES_HANG, LOST_AND_COPIES_HANG, MAKE_HANGS, CLOSE_HANGS, DROP_HANGS, UNREGISTER_HANGS, HANGS };
 

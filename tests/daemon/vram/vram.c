@@ -130,7 +130,7 @@ static uint32_t extents_of(const struct vram_rig *v)
 /* A GPU that is being filled has its next 32 MiB before it is asked for them, and no more. */
 START_TEST(extents_are_made_ahead)
 {
-	const uint32_t ahead = (uint32_t)(ARENA_STEP_BYTES / SIM_GRANULARITY);
+	const uint32_t ahead = (uint32_t)(ARENA_AHEAD_BYTES / SIM_GRANULARITY);
 	struct vram_rig v;
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * ahead * VR_EXTENT_SLOTS, .host_slots = 32 });

@@ -401,6 +401,18 @@ static uint64_t resident(const struct extent *e)
 	return n * EXTENT_PAGE_BYTES;
 }
 
+/* Steps, until enough is there. */
+static void ahead_all(struct arena *a)
+{
+	struct arena_growth g;
+	int steps = 0;
+
+	do
+		ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+	while (g.more && ++steps < 100);
+	ck_assert(!g.more);
+}
+
 /* Of a large budget nothing is taken but what is to be cut next. */
 START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 {
@@ -411,10 +423,13 @@ START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 
 	ck_assert_int_eq(arena_take(k, false, &s, NULL), STATUS_MISS);
 	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
-	ck_assert(g.made && g.extent && !g.ready && !g.more);
+	ck_assert(g.made && g.extent && !g.ready && g.more);
+	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 2 * MIB);
+	ahead_all(a);
+	ck_assert_uint_eq(usage_of(a).extents, 1);
 	ck_assert_uint_eq(usage_of(a).extent_bytes, 1 * GIB);
 	ck_assert_uint_eq(usage_of(a).granules_ready, 16);
-	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 32 * MIB);
+	ck_assert_uint_eq(resident(arena_extent(a, 1)), 32 * MIB);
 	ck_assert_uint_eq(class_usage_of(k).free, 32);
 	ck_assert_uint_eq(class_usage_of(k).room, 8 * 1024 - 64 * 2);
 	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK); /* enough is there */
@@ -424,8 +439,10 @@ START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 	ck_assert_int_eq(arena_take(k, false, &slots[32], NULL), STATUS_MISS);
 	ck_assert_uint_eq(resident(arena_extent(a, slots[0].extent)), 32 * MIB);
 	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
-	ck_assert(!g.made && g.extent == slots[0].extent && !g.ready);
-	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 64 * MIB);
+	ck_assert(!g.made && g.extent == slots[0].extent && !g.ready && g.more);
+	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 34 * MIB);
+	ahead_all(a);
+	ck_assert_uint_eq(resident(arena_extent(a, slots[0].extent)), 64 * MIB);
 	ck_assert_int_eq(arena_take(k, false, &slots[32], NULL), STATUS_OK);
 	/* A slot larger than a step takes what it needs. */
 	s = taken(large);
