@@ -123,12 +123,14 @@ static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t token
 {
 	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX], most = 0;
 	const uint32_t d = p->layout.head_dim_k, n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;
+	const bool rotated = kv_format_info(p->layout.k_format)->rotated; /* its codes are */
 
 	if (!n || d < SKETCH_BITS || d > KV_HEAD_DIM_MAX)
 		return false;
-	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, false, keys, KV_DTYPE_F32, d);
+	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, rotated, keys, KV_DTYPE_F32, d);
 	rows_sum(keys, n, d, sum);
-	kv_rotate(sum, d); /* is linear: once, not for each token */
+	if (!rotated)
+		kv_rotate(sum, d); /* is linear: once, not for each token */
 	for (uint32_t i = 0; i < SKETCH_BITS; i++) {
 		if (!isfinite(sum[i]))
 			return false;
