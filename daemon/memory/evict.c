@@ -11,7 +11,8 @@
  *     if there is none: the coldest span of other classes, which is emptied and cut anew (memory/trade.c)
  *
  * Once a span's worth of its own evictions, a class also looks whether another class has a span that is colder than
- * its own next victim: that span is emptied and cut anew while the class goes on with what it has.
+ * its own next victim: that span is emptied and cut anew while the class goes on with what it has. It looks less often
+ * while there is none.
  */
 #include "daemon/memory/evict.h"
 
