@@ -127,7 +127,8 @@ static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t token
 
 	if (!n || d < SKETCH_BITS || d > KV_HEAD_DIM_MAX)
 		return false;
-	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, rotated, keys, KV_DTYPE_F32, d);
+	kv_decode(&p->layout, &p->geometry, block, p->layout.layers / 2, 0, KV_SIDE_K, 0, n, rotated, keys,
+		  KV_DTYPE_F32, d);
 	rows_sum(keys, n, d, sum);
 	if (!rotated)
 		kv_rotate(sum, d); /* is linear: once, not for each token */

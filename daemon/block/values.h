@@ -73,8 +73,8 @@ struct cache_on {
 	int32_t gpu;          /* index in the options' order; CACHE_HOST: in memory */
 	bool or_host;         /* with gpu, of a lease: blocks that memory has, or a disk alone, may stay in memory */
 	uint64_t call;        /* the caller's number for it, for cache_recall; 0: none */
-	uint64_t *again_us;   /* of a reserve that need not wait for memory that another thread is taking: it may be BUSY then,
-			       * and come again after so long. Left alone otherwise. NULL: it waits */
+	uint64_t *again_us;   /* of a reserve that need not wait for memory that another thread is taking: it may be
+			       * BUSY then, and come again after so long. Left alone otherwise. NULL: it waits */
 	bool late;            /* a lease's: what it tells the policies may wait for cache_leases_tell, which this caller calls soon */
 };
 

@@ -3,7 +3,7 @@
  *
  * One thread, one epoll. A connection is IDLE (the next CALL is awaited), WAITING (its handler said BUSY: it goes on at a time, or at its
  * wake), or WORKING: a worker owns the call, and sends its reply. Who wants the thread to look at a connection posts it: onto a list
- * without locks, since wakes come under the cache's lock. A thread that does not sleep finds it there without being rung for.
+ * without locks, since wakes come under the cache's lock. A thread that does not sleep finds it there by itself.
  *
  * A reply that grants something is kept until the next packet says that it was read. If instead the caller is gone, the kernel says
  * whether it was (a socket that is closed with unread packets resets its peer), and what it granted is undone. */
@@ -65,7 +65,7 @@ struct near {
 	const struct rpc_method *methods[FDSOCK_METHODS_END];
 	struct near_connection all;           /* ring; its links alone are used */
 	_Atomic(struct near_connection *) posted;
-	atomic_bool sleeps;              /* the thread, or it is about to: who posts rings; else it looks at the list by itself */
+	atomic_bool sleeps;              /* the thread, or it is about to: who posts rings */
 	uint64_t due_us;                 /* of the first call that waits, or earlier */
 	bool sweep;                      /* a connection is gone */
 	bool slept_for;                  /* an answer that took so long that its caller has gone to sleep is on its way */

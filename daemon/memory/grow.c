@@ -41,7 +41,8 @@ static bool step_await(struct cache *c)
 {
 	const struct timespec until = c->growth_until;
 
-	return !pthread_cond_timedwait(&c->growth, &c->lock, &until) || !c->growing || !is_same(&until, &c->growth_until);
+	return !pthread_cond_timedwait(&c->growth, &c->lock, &until) || !c->growing ||
+	       !is_same(&until, &c->growth_until);
 }
 
 /* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next

@@ -26,7 +26,7 @@ enum {
 	STEP_BLOCKS = 256,             /* in one hold of the lock */
 	CHORE_STEPS = 64,              /* of one trade, in one round of chores */
 	OLDER_PART = 4,                /* a window is to be older by one part in so many */
-	LOOKS_VAIN_MAX = 16,           /* spans' worth of evictions between two looks, when the ones before were in vain, */
+	LOOKS_VAIN_MAX = 16,           /* spans' worth of evictions between two looks, when those before were vain, */
 	LOOKS_A_TURN = 8,              /* but so many looks at least while a class turns over all its slots once */
 	WAIT_US = 100 * 1000,          /* so long a caller waits for spills */
 	POLL_US = 1000,

@@ -23,7 +23,8 @@ uint64_t pins_free(const struct cache *c)
 	return max > used ? max - used : 0;
 }
 
-uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, struct quota_wish *w)
+uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes,
+		   struct quota_wish *w)
 {
 	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c) };
 	if (!g)

@@ -153,7 +153,8 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 }
 
 /* Charges the session's holder with one more, of so many bytes, if it may have it. */
-static enum status reservation_take(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes, bool open, const char **why)
+static enum status reservation_take(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes,
+				    bool open, const char **why)
 {
 	struct quota_wish w[PINS_WISHES + 1];
 	uint32_t count;

@@ -329,7 +329,8 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 static bool wants_more(const struct arena_tenant *t)
 {
 	const struct arena *a = t->arena;
-	const uint64_t least = a->options.whole_extents ? max_u64(ARENA_AHEAD_BYTES, a->extent_bytes / 4) : ARENA_AHEAD_BYTES;
+	const uint64_t part = a->options.whole_extents ? a->extent_bytes / 4 : 0;
+	const uint64_t least = max_u64(ARENA_AHEAD_BYTES, part);
 
 	return t->free * a->granule_bytes < least &&
 	       (t->unready > 0 || extent_next_bytes(t->arena, 1) > 0);

@@ -341,8 +341,8 @@ static void growing_set(struct cache *c, bool on, uint64_t for_us)
 	cache_unlock(c);
 }
 
-/* While another thread takes pages a small call that may come again does so, and one that is larger than a step waits: what it has got so far
- * would be lost, and there may never be as much free at once. */
+/* While another thread takes pages a small call that may come again does so. One that is larger than a step waits: what
+ * it has got so far would be lost, and there may never be as much free at once. */
 START_TEST(a_call_comes_again_when_pages_have_come)
 {
 	enum { SMALL = 4, LARGE = 400 };
@@ -374,7 +374,8 @@ START_TEST(a_call_comes_again_when_pages_have_come)
 	growing_set(r.c, true, 100 * 1000);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	begun_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, true, r.now, st, id, places, LARGE, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, true, r.now, st, id, places, LARGE,
+					  &r.why), STATUS_OK);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	ck_assert_uint_ge((uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000 - begun_us, 90 * 1000);
 	ck_assert_uint_eq(again_us, 0);
@@ -436,7 +437,7 @@ START_TEST(a_step_of_another_thread_is_enough)
 	r.c->growing = false; /* without a word to the one that waits */
 	cache_unlock(r.c);
 	r.c->before_unlock = next_step_begins;
-	pthread_create(&grows, NULL, grow_ahead, r.c); /* one step; of the next it only seems that it has begun, and lasts */
+	pthread_create(&grows, NULL, grow_ahead, r.c); /* one step; the next only seems to last */
 	for (int i = 0; !atomic_load(&w.over); i++, nanosleep(&pause, NULL))
 		ck_assert_int_lt(i, 500);
 	cache_lock(r.c);

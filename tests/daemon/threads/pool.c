@@ -123,8 +123,8 @@ START_TEST(many_submitters)
 }
 END_TEST
 
-/* Works come one by one, while workers look, while they are about to stop looking, and while they sleep. None is left to a worker that does not
- * come for it. */
+/* Works come one by one, while workers look, while they are about to stop looking, and while they sleep. None is left
+ * to a worker that does not come for it. */
 START_TEST(none_waits_for_a_worker_that_sleeps)
 {
 	static struct job jobs[MANY];
