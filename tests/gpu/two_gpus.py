@@ -314,8 +314,7 @@ class Ledger:
         """The GPUs' memory has grown by what Stats says of extents; by how much it differs."""
         slack, worst = 0 if self.service.o.libraries else SMI_SLACK, 0
         for g in range(self.service.gpus):
-            names = ["terrace_gpu_%s_bytes{gpu=%d}" % (name, g) for name in ("extent", "draining")]
-            differs = self.service.device_bytes(g) - self.used[g] - sum(self.grown(name) for name in names)
+            differs = self.service.device_bytes(g) - self.used[g] - self.grown("terrace_gpu_extent_bytes{gpu=%d}" % g)
             assert abs(differs) <= slack, "GPU %d has %d bytes more in use than Stats says" % (g, differs)
             worst = max(worst, differs, key=abs)
         return worst
