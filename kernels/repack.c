@@ -10,8 +10,16 @@
 
 #include <string.h>
 
-enum { TOKENS = KV_ATOM_TOKENS, SCALE_BYTES = 4, LINE = 64, AHEAD = 2, STREAMED = 1 << 20 /* bytes of a long list */,
-       ATOM_MAX = 2 * TOKENS * (KV_HEAD_DIM_MAX / 2 + SCALE_BYTES) };
+enum {
+	TOKENS = KV_ATOM_TOKENS,
+	SCALE_BYTES = 4,
+	LINE = 64,
+	AHEAD = 2,           /* heads; of an atom that goes to rows: */
+	ATOMS_AHEAD = 1,
+	STREAMED = 1 << 20,  /* bytes of a long list */
+	ATOM_MAX = 2 * TOKENS * (KV_HEAD_DIM_MAX / 2 + SCALE_BYTES),
+	ROOM = 24 << 10
+};
 
 /* One side of some tokens that are neighbours in an atom, up to 16: where head 0 has them in pages, and how much
  * farther the head that is its turn has them. Divisions are done here, once for all heads. */
@@ -182,16 +190,14 @@ static void turn_stream(struct turn *turn, const struct kv_geometry *g, const st
 	turn->side[1].scales = atom + g->v_scales_at;
 }
 
-static bool is_streamed(const struct kv_repack *r, const struct kv_repack_atoms *code)
+/* So long a list that what is written would not stay in the caches anyway. */
+static bool is_long(const struct kv_repack *r, const struct kv_repack_atoms *code)
 {
-	uint64_t bytes = (uint64_t)r->tokens * r->layout->heads * (r->geometry->atom_bytes / TOKENS);
-
-	return code && bytes > STREAMED && r->side[KV_SIDE_K].codes && r->side[KV_SIDE_V].codes;
+	return code && (uint64_t)r->tokens * r->layout->heads * (r->geometry->atom_bytes / TOKENS) > STREAMED;
 }
 
 /* One head of a turn, and on to the next one. */
-KV_INLINE void turn_move(struct turn *turn, const struct kv_repack *r, const struct kv_repack_atoms *code,
-	bool streamed,
+KV_INLINE void head_move(struct turn *turn, const struct kv_repack *r, const struct kv_repack_atoms *code, bool streamed,
 			 bool to_pages)
 {
 	streamed = streamed && turn->n == TOKENS;
@@ -204,33 +210,193 @@ KV_INLINE void turn_move(struct turn *turn, const struct kv_repack *r, const str
 	}
 }
 
-KV_INLINE void repack(const struct kv_repack *r, bool to_pages)
+/* Where the heads of a token fill one piece of the pages, a *row*, as vLLM's [K | scale | V | scale] do: a cell is what
+ * a head has of it. Rows are made in the first-level cache, a batch of heads at a time, and written past the caches in
+ * whole lines, from row to row where these are neighbours: the memory they go to need not be read first. */
+struct rows {
+	uint32_t cell, batch;            /* bytes; heads. No rows: batch is 0 */
+	ptrdiff_t codes_at[2], scales_at[2]; /* in a cell, by side of a turn */
+	uint8_t room[ROOM] __attribute__((aligned(LINE)));
+};
+
+/* A part of a cell: the codes or scales of a side. */
+struct part {
+	uintptr_t at;
+	uint32_t bytes;
+	ptrdiff_t page, token, head;
+};
+
+static uint32_t parts_of(const struct kv_repack *r, struct part parts[4])
+{
+	uint32_t n = 0;
+
+	for (unsigned side = KV_SIDE_K; side <= KV_SIDE_V; side++) {
+		const struct kv_pages_side *p = &r->side[side];
+		uint32_t d = side == KV_SIDE_K ? r->layout->head_dim_k : r->layout->head_dim_v;
+
+		if (!p->codes)
+			continue;
+		parts[n++] = (struct part){(uintptr_t)p->codes, d / 2, p->code_page, p->code_token, p->code_head};
+		parts[n++] = (struct part){(uintptr_t)p->scales, SCALE_BYTES, p->scale_page, p->scale_token,
+					   p->scale_head};
+	}
+	return n;
+}
+
+static bool strides_equal(const struct part *a, const struct part *b)
+{
+	return a->page == b->page && a->token == b->token && a->head == b->head;
+}
+
+/* The cell's bytes if the parts fill it without a gap, whatever their order; else 0. */
+static uint32_t cell_of(const struct part *parts, uint32_t n, uintptr_t begin)
+{
+	uintptr_t end = begin;
+
+	for (uint32_t found = 0, i = 0; found < n; found++, i = 0) {
+		while (i < n && (parts[i].at != end || !strides_equal(&parts[i], &parts[0])))
+			i++;
+		if (i == n)
+			return 0;
+		end += parts[i].bytes;
+	}
+	return parts[0].head == (ptrdiff_t)(end - begin) ? (uint32_t)(end - begin) : 0;
+}
+
+static void rows_of(const struct kv_repack *r, struct rows *rows)
+{
+	struct part parts[4];
+	uint32_t n = parts_of(r, parts), heads = r->layout->heads, fit;
+	uintptr_t begin = UINTPTR_MAX;
+
+	for (uint32_t i = 0; i < n; i++)
+		begin = parts[i].at < begin ? parts[i].at : begin;
+	rows->batch = 0;
+	rows->cell = cell_of(parts, n, begin);
+	if (!rows->cell)
+		return;
+	fit = ROOM / TOKENS / rows->cell;
+	rows->batch = (heads - 1) / ((heads - 1) / fit + 1) + 1;
+	for (uint32_t i = 0; i < n; i += 2) {
+		rows->codes_at[i / 2] = (ptrdiff_t)(parts[i].at - begin);
+		rows->scales_at[i / 2] = (ptrdiff_t)(parts[i + 1].at - begin);
+	}
+}
+
+/* The turn's spans as they would be if pages were the room, with rows of so many bytes; blocks are where they are. */
+static void turn_aim(struct turn *turn, struct rows *rows, uint32_t row_bytes)
+{
+	for (uint32_t s = 0; s < turn->sides; s++) {
+		struct span *span = &turn->side[s];
+
+		span->code_offset = span->scale_offset = 0;
+		for (uint32_t t = 0; t < TOKENS; t++) {
+			span->page_codes[t] = rows->room + t * row_bytes + rows->codes_at[s];
+			span->page_scales[t] = rows->room + t * row_bytes + rows->scales_at[s];
+		}
+	}
+}
+
+/* From the room to the pages, from `offset` on in each row. */
+static void rows_write(const struct rows *rows, const struct turn *turn, ptrdiff_t offset, uint32_t row_bytes,
+		       const struct kv_repack_atoms *code)
+{
+	uint8_t *const *codes = turn->side[0].page_codes;
+
+	for (uint32_t t = 0, n; t < TOKENS; t += n) {
+		for (n = 1; t + n < TOKENS && codes[t + n] == codes[t] + n * row_bytes; n++)
+			;
+		code->stream_lines(codes[t] - rows->codes_at[0] + offset, rows->room + t * row_bytes, n * row_bytes);
+	}
+}
+
+static uint8_t *atom_of(const struct turn *turn, const struct kv_geometry *g)
+{
+	const struct span *first = &turn->side[0];
+
+	return first->codes - (first->side == KV_SIDE_K ? g->k_codes_at : g->v_codes_at);
+}
+
+/* Asks for the whole atom that is moved ATOMS_AHEAD heads later than this one. */
+static void atom_fetch(const struct turn *turn, const struct turn *next, const struct kv_repack *r, uint32_t head)
+{
+	const struct kv_geometry *g = r->geometry;
+	const uint8_t *atom;
+
+	if (head + ATOMS_AHEAD < r->layout->heads)
+		atom = atom_of(turn, g) + (head + ATOMS_AHEAD) * g->chunk_bytes;
+	else if (next->n)
+		atom = atom_of(next, g) + (head + ATOMS_AHEAD) % r->layout->heads * g->chunk_bytes;
+	else
+		return;
+	for (uint32_t byte = 0; byte < g->atom_bytes; byte += LINE)
+		__builtin_prefetch(atom + byte);
+}
+
+/* All heads of an atom to rows. */
+static void turn_rows(const struct turn *turn, const struct turn *next, struct rows *rows, const struct kv_repack *r,
+		      const struct kv_repack_atoms *code)
+{
+	uint32_t heads = r->layout->heads;
+	struct turn in_room = *turn;
+
+	for (uint32_t head = 0, n; head < heads; head += n) {
+		n = heads - head < rows->batch ? heads - head : rows->batch;
+		turn_aim(&in_room, rows, n * rows->cell);
+		for (uint32_t i = 0; i < n; i++) {
+			atom_fetch(turn, next, r, head + i);
+			head_move(&in_room, r, code, false, true);
+		}
+		rows_write(rows, turn, (ptrdiff_t)head * rows->cell, n * rows->cell, code);
+	}
+}
+
+/* All heads of a turn. */
+KV_INLINE void turn_move(struct turn *now, const struct turn *next, const struct kv_repack *r,
+			 const struct kv_repack_atoms *code, bool streamed, bool to_pages)
+{
+	uint32_t heads = r->layout->heads;
+
+	for (uint32_t head = 0; head < heads; head++) {
+		if (head + AHEAD < heads)
+			turn_fetch(now, AHEAD, to_pages);
+		else
+			turn_fetch(next, (head + AHEAD) % heads, to_pages);
+		head_move(now, r, code, streamed, to_pages);
+	}
+}
+
+void kv_repack_from_pages(const struct kv_repack *r)
 {
 	const struct kv_repack_atoms *code = atoms_code();
-	bool streamed = !to_pages && is_streamed(r, code);
-	uint32_t i = 0, heads = r->layout->heads;
+	bool streamed = is_long(r, code) && r->side[KV_SIDE_K].codes && r->side[KV_SIDE_V].codes;
 	struct turn turns[2], *now = &turns[0], *next = &turns[1], *other;
+	uint32_t i = 0;
 
 	for (turn_next(r, &i, now); now->n; other = now, now = next, next = other) {
 		turn_next(r, &i, next);
-		for (uint32_t head = 0; head < heads; head++) {
-			if (head + AHEAD < heads)
-				turn_fetch(now, AHEAD, to_pages);
-			else
-				turn_fetch(next, (head + AHEAD) % heads, to_pages);
-			turn_move(now, r, code, streamed, to_pages);
-		}
+		turn_move(now, next, r, code, streamed, false);
 	}
 	if (streamed)
 		code->finish();
 }
 
-void kv_repack_from_pages(const struct kv_repack *r)
-{
-	repack(r, false);
-}
-
 void kv_repack_to_pages(const struct kv_repack *r)
 {
-	repack(r, true);
+	const struct kv_repack_atoms *code = atoms_code();
+	struct turn turns[2], *now = &turns[0], *next = &turns[1], *other;
+	struct rows rows = {.batch = 0};
+	uint32_t i = 0;
+
+	if (is_long(r, code))
+		rows_of(r, &rows);
+	for (turn_next(r, &i, now); now->n; other = now, now = next, next = other) {
+		turn_next(r, &i, next);
+		if (rows.batch && now->n == TOKENS)
+			turn_rows(now, next, &rows, r, code);
+		else
+			turn_move(now, next, r, code, false, true);
+	}
+	if (rows.batch)
+		code->finish();
 }

@@ -12,8 +12,10 @@ struct kv_repack_atoms {
 	void (*k_to)(uint32_t d, uint8_t *const tokens[16], ptrdiff_t offset, const uint8_t *codes);
 	void (*v_from)(uint32_t d, uint8_t *const tokens[16], ptrdiff_t offset, uint8_t *codes);
 	void (*v_to)(uint32_t d, uint8_t *const tokens[16], ptrdiff_t offset, const uint8_t *codes);
-	/* memcpy past the caches, of multiples of 16 bytes; finish: before other threads may look. */
+	/* memcpy past the caches: of multiples of 16 bytes; of any bytes, of which those of whole lines go past them.
+	 * finish: before other threads may look. */
 	void (*stream)(uint8_t *to, const uint8_t *from, size_t bytes);
+	void (*stream_lines)(uint8_t *to, const uint8_t *from, size_t bytes);
 	void (*finish)(void);
 };
 extern const struct kv_repack_atoms kv_repack_atoms_avx2;

@@ -8,10 +8,11 @@
 
 #include <immintrin.h>
 #include <stdbool.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { TOKENS = 16, CHUNK = 32 /* bytes of 64 dims */, VECTOR = 512 /* bytes of the atom for them */ };
+enum { TOKENS = 16, LINE = 64, CHUNK = 32 /* bytes of 64 dims */, VECTOR = 512 /* bytes of the atom for them */ };
 
 INLINE __m128i load16(const uint8_t *p)
 {
@@ -31,6 +32,12 @@ INLINE __m256i load32(const uint8_t *p)
 INLINE void store32(uint8_t *p, __m256i x)
 {
 	_mm256_storeu_si256((__m256i *)p, x);
+}
+
+/* The same 16 bytes in each half. */
+INLINE __m256i each(unsigned a, unsigned b, unsigned c, unsigned d)
+{
+	return _mm256_broadcastsi128_si256(_mm_setr_epi32((int)a, (int)b, (int)c, (int)d));
 }
 
 /* The low nibbles of a, and above them those of b. */
@@ -69,9 +76,9 @@ INLINE void k_bytes(bool whole, const uint8_t *token, __m256i *first, __m256i *s
 
 INLINE void k_token(uint8_t *token, bool whole, __m256i first, __m256i second)
 {
-	__m256i byte = _mm256_set1_epi16(255);
-	__m256i even = _mm256_packus_epi16(_mm256_and_si256(first, byte), _mm256_and_si256(second, byte));
-	__m256i odd = _mm256_packus_epi16(_mm256_srli_epi16(first, 8), _mm256_srli_epi16(second, 8));
+	const __m256i apart = each(0x06040200, 0x0e0c0a08, 0x07050301, 0x0f0d0b09);
+	__m256i x = _mm256_shuffle_epi8(first, apart), y = _mm256_shuffle_epi8(second, apart);
+	__m256i even = _mm256_unpacklo_epi64(x, y), odd = _mm256_unpackhi_epi64(x, y);
 	__m256i a = low_nibbles(even, odd), b = high_nibbles(even, odd);
 
 	store32(token, _mm256_permute2x128_si256(a, b, 0x20));
@@ -128,30 +135,24 @@ INLINE void k_to(bool whole, uint8_t *const tokens[TOKENS], ptrdiff_t offset, co
 
 /* ---- V: byte e of word w of lane (g, t) holds dims 16w + g and 16w + g + 8 of token 2t + {0, 8, 1, 9}[e] ---- */
 
-INLINE __m256i each(unsigned a, unsigned b, unsigned c, unsigned d)
+/* Nibbles 1 and 2 of each four change places. */
+INLINE __m256i middle_swapped(__m256i x)
 {
-	return _mm256_broadcastsi128_si256(_mm_setr_epi32((int)a, (int)b, (int)c, (int)d));
+	__m256i differ = _mm256_and_si256(_mm256_xor_si256(x, _mm256_srli_epi16(x, 4)), _mm256_set1_epi16(0xf0));
+
+	return _mm256_xor_si256(x, _mm256_xor_si256(differ, _mm256_slli_epi16(differ, 4)));
 }
 
 /* A token's bytes of 64 dims: those of words 0 and 1, g = 0 .. 7 each, in the lower half, of words 2 and 3 in the
  * upper. */
 INLINE __m256i v_bytes(const uint8_t *token)
 {
-	__m256i x = _mm256_loadu_si256((const __m256i *)token);
-	__m256i a = _mm256_shuffle_epi8(x, each(0x03020100, 0x0b0a0908, 0x07060504, 0x0f0e0d0c));
-	__m256i b = _mm256_srli_si256(a, 8);
-
-	return _mm256_unpacklo_epi8(low_nibbles(a, b), high_nibbles(a, b));
+	return middle_swapped(_mm256_shuffle_epi8(load32(token), each(0x05010400, 0x07030602, 0x0d090c08, 0x0f0b0e0a)));
 }
 
 INLINE void v_token(uint8_t *token, __m256i bytes)
 {
-	__m256i a = _mm256_shuffle_epi8(bytes, each(0x06040200, 0x0e0c0a08, 0x07050301, 0x0f0d0b09));
-	__m256i b = _mm256_shuffle_epi32(a, 0x4e);
-	__m256i x = _mm256_blend_epi32(low_nibbles(a, b), high_nibbles(b, a), 0xcc);
-
-	x = _mm256_shuffle_epi8(x, each(0x03020100, 0x0b0a0908, 0x07060504, 0x0f0e0d0c));
-	_mm256_storeu_si256((__m256i *)token, x);
+	store32(token, _mm256_shuffle_epi8(middle_swapped(bytes), each(0x06040200, 0x07050301, 0x0e0c0a08, 0x0f0d0b09)));
 }
 
 /* What lanes 4g + t have, g and g + 1 in the halves: their words. */
@@ -247,13 +248,26 @@ static void stream(uint8_t *to, const uint8_t *from, size_t bytes)
 		_mm_stream_si128((__m128i *)(to + i), load16(from + i));
 }
 
+static void stream_lines(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+	size_t i = -(uintptr_t)to % LINE;
+
+	i = i < bytes ? i : bytes;
+	memcpy(to, from, i);
+	for (; i + LINE <= bytes; i += LINE) {
+		_mm256_stream_si256((__m256i *)(to + i), load32(from + i));
+		_mm256_stream_si256((__m256i *)(to + i + LINE / 2), load32(from + i + LINE / 2));
+	}
+	memcpy(to + i, from + i, bytes - i);
+}
+
 static void finish(void)
 {
 	_mm_sfence();
 }
 
 const struct kv_repack_atoms kv_repack_atoms_avx2 = {all_k_from, all_k_to, all_v_from, all_v_to,
-							      stream, finish};
+							      stream, stream_lines, finish};
 
 #else
 

@@ -264,45 +264,112 @@ START_TEST(identity)
 }
 END_TEST
 
-/* So long a list that its blocks are written past the caches. */
+/* Lists so long that blocks and pages are written past the caches, from pages whose heads fill a token's row or do
+ * not. */
+struct long_case {
+	uint32_t lead, gap;    /* bytes before the pages; behind a head's */
+	bool v_first, one_side, shuffled;
+	uint32_t page_tokens;
+};
+
+enum { LONG_HEADS = 37, LONG_LIST = 512, LONG_K = 128, LONG_V = 256, LONG_BEHIND = 100 };
+
+struct long_list {
+	struct terrace_layout layout;
+	struct terrace_repack_options options;
+	size_t each, bytes; /* of a head of a token; of pages, and of what is before and behind them */
+	uint8_t *pages, *memory;
+	int64_t slots[LONG_LIST], page_slots[LONG_LIST];
+	void *blocks[LONG_LIST / BLOCK_TOKENS];
+};
+
+static struct terrace_pages long_pages(const struct long_list *l, uint8_t *codes, uint32_t d, uint32_t page_tokens)
+{
+	int64_t head = (int64_t)l->each, token = head * LONG_HEADS, page = token * page_tokens;
+
+	return (struct terrace_pages){codes, codes + d / 2, page, token, head, page, token, head};
+}
+
+static void long_list_init(struct long_list *l, const struct long_case *c)
+{
+	uint32_t k = LONG_K / 2 + 4, v = c->one_side ? 0 : LONG_V / 2 + 4;
+
+	memset(l, 0, sizeof(*l));
+	l->layout = layout_of(LONG_K, LONG_V, LONG_HEADS);
+	l->each = k + v + c->gap;
+	l->bytes = c->lead + l->each * LONG_HEADS * LONG_LIST + LONG_BEHIND;
+	l->pages = allocate(l->bytes);
+	l->memory = allocate(terrace_block_bytes(&l->layout) * LONG_LIST / BLOCK_TOKENS);
+	for (int i = 0; i < LONG_LIST / BLOCK_TOKENS; i++)
+		l->blocks[i] = l->memory + terrace_block_bytes(&l->layout) * (size_t)i;
+	for (uint32_t i = 0; i < LONG_LIST; i++)
+		l->slots[i] = l->page_slots[i] = i;
+	for (uint32_t i = LONG_LIST; c->shuffled && i > 1; i--) {
+		uint32_t j = random_below(i);
+		int64_t x = l->page_slots[i - 1];
+
+		l->page_slots[i - 1] = l->page_slots[j];
+		l->page_slots[j] = x;
+	}
+	l->options = (struct terrace_repack_options){
+		.size = sizeof(l->options), .layer = LAYER, .tokens = LONG_LIST - 5, /* the last atom is not whole */
+		.slots = l->slots, .page_slots = l->page_slots, .blocks = l->blocks,
+		.block_count = LONG_LIST / BLOCK_TOKENS, .page_tokens = c->page_tokens,
+		.page_count = LONG_LIST / c->page_tokens,
+		.k = long_pages(l, l->pages + c->lead + (c->v_first ? v : 0), LONG_K, c->page_tokens)};
+	if (!c->one_side)
+		l->options.v = long_pages(l, l->pages + c->lead + (c->v_first ? 0 : k), LONG_V, c->page_tokens);
+}
+
+/* The bytes of the list's tokens in `from` are put into `to`. */
+static void long_list_copy(const struct long_list *l, const struct long_case *c, uint8_t *to, const uint8_t *from)
+{
+	for (uint32_t i = 0; i < l->options.tokens; i++)
+		for (uint32_t head = 0; head < LONG_HEADS; head++) {
+			size_t at = c->lead + ((size_t)l->page_slots[i] * LONG_HEADS + head) * l->each;
+
+			memcpy(to + at, from + at, l->each - c->gap);
+		}
+}
+
+static void long_list_check(const struct long_case *c)
+{
+	struct long_list l;
+	uint8_t *first, *want;
+
+	long_list_init(&l, c);
+	first = allocate(l.bytes);
+	want = allocate(l.bytes);
+	for (size_t i = 0; i < l.bytes; i++)
+		first[i] = l.pages[i] = (uint8_t)random_bits();
+	ck_assert_int_eq(terrace_repack_from_pages(&l.layout, &l.options), TERRACE_OK);
+	ck_assert_mem_eq(l.pages, first, l.bytes);
+	for (size_t i = 0; i < l.bytes; i++)
+		want[i] = l.pages[i] = (uint8_t)~first[i];
+	long_list_copy(&l, c, want, first);
+	ck_assert_int_eq(terrace_repack_to_pages(&l.layout, &l.options), TERRACE_OK);
+	ck_assert_mem_eq(l.pages, want, l.bytes);
+	free(first);
+	free(want);
+	free(l.pages);
+	free(l.memory);
+}
+
 START_TEST(long_list)
 {
-	enum { HEADS = 64, LIST = 512 };
-	struct terrace_repack_options o = TERRACE_REPACK_OPTIONS_INIT;
-	struct terrace_layout l = layout_of(128, 256, HEADS);
-	size_t each = 64 + 128 + 8, bytes = each * HEADS * LIST;
-	uint8_t *pages = allocate(bytes), *back = allocate(bytes),
-		*memory = allocate(terrace_block_bytes(&l) * LIST / BLOCK_TOKENS);
-	int64_t *slots = allocate(LIST * sizeof(*slots));
-	void *blocks[LIST / BLOCK_TOKENS];
+	const struct long_case cases[] = {
+		{.page_tokens = LONG_LIST},
+		{.page_tokens = 16, .lead = 4},
+		{.page_tokens = 32, .lead = 61, .shuffled = true},
+		{.page_tokens = 8, .lead = 3, .v_first = true},
+		{.page_tokens = 16, .lead = 64, .one_side = true},
+		{.page_tokens = 16, .lead = 1, .one_side = true, .shuffled = true},
+		{.page_tokens = 16, .lead = 2, .gap = 1},
+		{.page_tokens = 64, .gap = 12, .v_first = true, .shuffled = true},
+	};
 
-	for (size_t i = 0; i < bytes; i++)
-		pages[i] = (uint8_t)random_bits();
-	for (int i = 0; i < LIST; i++)
-		slots[i] = i;
-	for (int i = 0; i < LIST / BLOCK_TOKENS; i++)
-		blocks[i] = memory + terrace_block_bytes(&l) * (size_t)i;
-	o.tokens = LIST - 5; /* the last atom is not whole */
-	o.slots = o.page_slots = slots;
-	o.blocks = blocks;
-	o.block_count = LIST / BLOCK_TOKENS;
-	o.page_tokens = LIST;
-	o.page_count = 1;
-	o.k = (struct terrace_pages){.codes = pages, .scales = pages + 64, .code_token = (int64_t)(each * HEADS),
-				     .code_head = (int64_t)each, .scale_token = (int64_t)(each * HEADS),
-				     	.scale_head = (int64_t)each};
-	o.v = o.k;
-	o.v.codes = pages + 68;
-	o.v.scales = pages + 68 + 128;
-	ck_assert_int_eq(terrace_repack_from_pages(&l, &o), TERRACE_OK);
-	memcpy(back, pages, bytes);
-	memset(pages, 0, each * HEADS * o.tokens);
-	ck_assert_int_eq(terrace_repack_to_pages(&l, &o), TERRACE_OK);
-	ck_assert_mem_eq(pages, back, bytes);
-	free(pages);
-	free(back);
-	free(memory);
-	free(slots);
+	for (size_t i = 0; i < COUNT(cases); i++)
+		long_list_check(&cases[i]);
 }
 END_TEST
 
