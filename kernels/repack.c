@@ -197,8 +197,8 @@ static bool is_long(const struct kv_repack *r, const struct kv_repack_atoms *cod
 }
 
 /* One head of a turn, and on to the next one. */
-KV_INLINE void head_move(struct turn *turn, const struct kv_repack *r, const struct kv_repack_atoms *code, bool streamed,
-			 bool to_pages)
+KV_INLINE void head_move(struct turn *turn, const struct kv_repack *r, const struct kv_repack_atoms *code,
+			 bool streamed, bool to_pages)
 {
 	streamed = streamed && turn->n == TOKENS;
 	if (streamed)

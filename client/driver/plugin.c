@@ -388,6 +388,56 @@ enum terrace_status terrace_cuda_decode(const struct terrace_layout *layout,
 	return status ? status : answer(c.plugin, c.plugin->decode(&k, stream), "cuda decode");
 }
 
+static struct kv_pages_side pages_of(const struct terrace_pages *p)
+{
+	return (struct kv_pages_side){p->codes, p->scales, p->code_page, p->code_token, p->code_head,
+				      p->scale_page, p->scale_token, p->scale_head};
+}
+
+static enum terrace_status repack_read(struct call *c, const struct terrace_layout *layout,
+				       const struct terrace_cuda_repack_options *options, struct kv_cuda_repack *out)
+{
+	struct terrace_cuda_repack_options o;
+	enum terrace_status status = begin(c, layout, "cuda repack");
+
+	if (status)
+		return status;
+	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+		return wrong_size("cuda repack");
+	*out = (struct kv_cuda_repack){.layout = &c->layout,
+				       .geometry = &c->geometry,
+				       .layer = o.layer,
+				       .tokens = o.tokens,
+				       .slots = o.slots,
+				       .page_slots = o.page_slots,
+				       .blocks = o.blocks,
+				       .block_count = o.block_count,
+				       .page_tokens = o.page_tokens,
+				       .page_count = o.page_count,
+				       .side = {pages_of(&o.k), pages_of(&o.v)}};
+	return TERRACE_OK;
+}
+
+enum terrace_status terrace_cuda_repack_from_pages(const struct terrace_layout *layout,
+						   const struct terrace_cuda_repack_options *options, void *stream)
+{
+	struct kv_cuda_repack r;
+	struct call c;
+	enum terrace_status status = repack_read(&c, layout, options, &r);
+
+	return status ? status : answer(c.plugin, c.plugin->repack_from_pages(&r, stream), "cuda repack");
+}
+
+enum terrace_status terrace_cuda_repack_to_pages(const struct terrace_layout *layout,
+						 const struct terrace_cuda_repack_options *options, void *stream)
+{
+	struct kv_cuda_repack r;
+	struct call c;
+	enum terrace_status status = repack_read(&c, layout, options, &r);
+
+	return status ? status : answer(c.plugin, c.plugin->repack_to_pages(&r, stream), "cuda repack");
+}
+
 enum terrace_status terrace_cuda_merge(const struct terrace_cuda_merge_options *options, void *stream)
 {
 	struct terrace_cuda_merge_options o;

@@ -843,6 +843,30 @@ TERRACE_API enum terrace_status terrace_cuda_encode(const struct terrace_layout 
 TERRACE_API enum terrace_status terrace_cuda_decode(const struct terrace_layout *layout,
 						    const struct terrace_cuda_codec_options *options, void *stream);
 
+/* int4_pth between blocks and an engine's own pages, as terrace_repack_from_pages() and terrace_repack_to_pages() move
+ * it, with the same bytes; pointers are device addresses. */
+struct terrace_cuda_repack_options {
+	size_t size;
+	uint32_t layer, tokens;
+	const int64_t *slots;      /* [tokens]; fastest where tokens 16i .. 16i + 15 fill a group of 16 of a block */
+	const int64_t *page_slots; /* [tokens]. A token with a slot that is negative, or past the last block or page, is
+				    * skipped */
+	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
+	uint32_t block_count, page_tokens;
+	uint64_t page_count;
+	struct terrace_pages k, v; /* the structs are on the host */
+};
+#define TERRACE_CUDA_REPACK_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_repack_options)
+
+/* Writes these tokens' bytes and no other; no destination twice, and blocks and pages must not overlap.
+ * TERRACE_UNSUPPORTED also if a side that is given is not int4_pth. */
+TERRACE_API enum terrace_status terrace_cuda_repack_from_pages(const struct terrace_layout *layout,
+							       const struct terrace_cuda_repack_options *options,
+							       void *stream);
+TERRACE_API enum terrace_status terrace_cuda_repack_to_pages(const struct terrace_layout *layout,
+							     const struct terrace_cuda_repack_options *options,
+							     void *stream);
+
 /* Partial results of the same queries over disjoint tokens, merged by their LSE: an infinite one, of either sign, is of a row that saw no
  * token, and a NaN makes the row NaN, as for terrace_merge(), which says what to do with the LSEs of other libraries. */
 struct terrace_cuda_merge_options {

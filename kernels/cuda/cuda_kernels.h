@@ -24,6 +24,7 @@ extern "C" {
 
 #include "kernels/attend_features.h"
 #include "kernels/codec.h"
+#include "kernels/repack.h"
 #include "store/status.h"
 
 struct CUstream_st; /* *cudaStream_t */
@@ -116,6 +117,32 @@ enum status kv_cuda_encode(const struct kv_cuda_codec *c, struct CUstream_st *st
 /* Decodes them, rotated back; rows of skipped tokens, and those that no token has, stay as they are. The values are
  * kv_decode's to within rounding. */
 enum status kv_cuda_decode(const struct kv_cuda_codec *c, struct CUstream_st *stream);
+
+/* Codes and scales of int4_pth between packed blocks and an engine's own pages, of one layer and all its heads
+ * (kernels/repack.h): moved, never recomputed. */
+struct kv_cuda_repack {
+	const struct kv_layout *layout;     /* host; a side that is not left out is int4_pth, else UNSUPPORTED */
+	const struct kv_geometry *geometry; /* host; of that layout */
+	uint32_t layer;
+	uint32_t tokens;           /* times layout->heads fewer than 2^32 */
+	const int64_t *slots;      /* [tokens] as in kv_cuda_codec; fastest where tokens 16i .. 16i + 15 fill an atom */
+	const int64_t *page_slots; /* [tokens] token s % page_tokens of page s / page_tokens; a token whose page slot
+				    * is negative, or past the last page, is skipped */
+	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
+	uint32_t block_count;      /* at most 2^32 - 1 atoms in all of them, of one head and layer */
+	uint32_t page_tokens;
+	uint64_t page_count;
+	struct kv_pages_side side[2]; /* by enum kv_side; device addresses, any alignment. Fastest when codes and
+				       * scales are neighbours, heads follow each other without a gap, and tokens
+				       * and pages begin at multiples of 16 bytes */
+};
+
+/* Pages to blocks. Writes these tokens' bytes of the blocks and no other; no slot twice. Any head dim in every build.
+ * Blocks and pages must not overlap. */
+enum status kv_cuda_repack_from_pages(const struct kv_cuda_repack *r, struct CUstream_st *stream);
+
+/* Blocks to pages. Writes these tokens' codes and scales in the pages and no other byte; no page slot twice. */
+enum status kv_cuda_repack_to_pages(const struct kv_cuda_repack *r, struct CUstream_st *stream);
 
 enum { KV_CUDA_MERGE_PARTS = 16 };
 

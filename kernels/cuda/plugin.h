@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "store/device.h"
 
-#define KV_CUDA_PLUGIN_VERSION 4
+#define KV_CUDA_PLUGIN_VERSION 5
 #define KV_CUDA_PLUGIN_SYMBOL "kv_cuda_plugin"
 
 struct kv_cuda_plugin {
@@ -27,6 +27,8 @@ struct kv_cuda_plugin {
 	enum status (*extend_run)(const struct kv_cuda_extend *e, struct CUstream_st *stream);
 	enum status (*encode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);
 	enum status (*decode)(const struct kv_cuda_codec *c, struct CUstream_st *stream);
+	enum status (*repack_from_pages)(const struct kv_cuda_repack *r, struct CUstream_st *stream);
+	enum status (*repack_to_pages)(const struct kv_cuda_repack *r, struct CUstream_st *stream);
 	enum status (*merge)(const struct kv_cuda_merge *m, struct CUstream_st *stream);
 	enum status (*copy)(const struct kv_cuda_copy *c, struct CUstream_st *stream);
 };

@@ -34,6 +34,9 @@ struct calls {
 	struct kv_cuda_codec codec = {};
 	struct kv_cuda_merge merge = {};
 	struct kv_cuda_copy copy = {};
+	struct kv_layout int4 = layout_of(KV_INT4_PTH, 128, 1, 2, 16);
+	struct kv_geometry int4_geometry;
+	struct kv_cuda_repack repack = {};
 
 	calls()
 	{
@@ -62,6 +65,13 @@ struct calls {
 		copy.from = copy.to = (const uint64_t *)(some.data + 4096); /* zeroes: skipped */
 		copy.block_bytes = 16;
 		CUDA(cudaMemset(some.data + 4096, 0, 4096));
+		kv_geometry_of(&int4, &int4_geometry);
+		repack.layout = &int4;
+		repack.geometry = &int4_geometry;
+		repack.tokens = repack.page_tokens = 1;
+		repack.slots = repack.page_slots = codec.slots;
+		repack.blocks = codec.blocks;
+		repack.side[KV_SIDE_K].codes = repack.side[KV_SIDE_K].scales = some.data;
 	}
 	enum status attends() const
 	{
@@ -75,11 +85,13 @@ struct calls {
 
 		return kv_cuda_extend_workspace(&extend, &bytes);
 	}
-	/* All four that launch answer so. */
+	/* All that launch answer so. */
 	bool launches(enum status s) const
 	{
 		for (const std::function<enum status()> &call : std::initializer_list<std::function<enum status()>>{
 			     [&] { return kv_cuda_encode(&codec, nullptr); }, [&] { return kv_cuda_decode(&codec, nullptr); },
+			     [&] { return kv_cuda_repack_from_pages(&repack, nullptr); },
+			     [&] { return kv_cuda_repack_to_pages(&repack, nullptr); },
 			     [&] { return kv_cuda_merge(&merge, nullptr); }, [&] { return kv_cuda_copy(&copy, nullptr); }})
 			if (call() != s)
 				return false;

@@ -73,6 +73,19 @@ static void codec(uint32_t tokens)
 	c.k_stride = c.v_stride = 128;
 	check(kv_cuda_encode(&c, nullptr) == STATUS_UNSUPPORTED, "encode is not refused", KV_TEST_FORMAT);
 	check(kv_cuda_decode(&c, nullptr) == STATUS_UNSUPPORTED, "decode is not refused", KV_TEST_FORMAT);
+	struct kv_cuda_repack r = {};
+
+	r.layout = &l;
+	r.geometry = &g;
+	r.tokens = tokens;
+	r.slots = r.page_slots = slots;
+	r.blocks = table;
+	r.block_count = 4;
+	r.page_tokens = 16;
+	r.page_count = 4;
+	r.side[KV_SIDE_K].codes = r.side[KV_SIDE_K].scales = (uint8_t *)vectors;
+	check(kv_cuda_repack_from_pages(&r, nullptr) == STATUS_UNSUPPORTED, "repack is not refused", KV_TEST_FORMAT);
+	check(kv_cuda_repack_to_pages(&r, nullptr) == STATUS_UNSUPPORTED, "repack is not refused", KV_TEST_FORMAT);
 	for (uint8_t byte : blocks)
 		untouched = untouched && byte == 0x5a;
 	for (uint16_t half : vectors)

@@ -1,4 +1,4 @@
-/* How fast the kernels are: `bench [attend|codec|extend|device [FORMAT [SHAPE]]]` prints one JSON object a line, the
+/* How fast the kernels are: `bench [attend|codec|repack|extend|device [FORMAT [SHAPE]]]` prints one JSON object a line, the
  * read ceiling (a float32 sum over 4 GiB) first. Everything is timed as a graph, median over replays.
  */
 #include "tests/gpu/bench.h"
@@ -75,6 +75,8 @@ int main(int argc, char **argv)
 		bench_attend(format, shape, ceiling, stream);
 	if (!part || strcmp(part, "codec") == 0)
 		bench_codec(format, ceiling, stream);
+	if (!part || strcmp(part, "repack") == 0)
+		bench_repack(stream);
 	if (!part || strcmp(part, "extend") == 0)
 		bench_extend(format, shape, stream);
 	if (!part || strcmp(part, "device") == 0)

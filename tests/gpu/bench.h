@@ -14,8 +14,12 @@ enum { REPLAYS = 21 };
  * of the same run; the other arguments are the program's, each NULL if it was not given. */
 void bench_attend(const char *format, const char *shape, double ceiling, cudaStream_t stream);
 void bench_codec(const char *format, double ceiling, cudaStream_t stream);
+void bench_repack(cudaStream_t stream);
 void bench_extend(const char *format, const char *shape, cudaStream_t stream);
 void bench_device(cudaStream_t stream);
+
+/* Gigabytes a second that the best of some copies within the device moves one way (bench_codec.cu). */
+double device_copy_rate(cudaStream_t stream);
 
 /* n halves of a normal distribution. */
 void fill_with_halves(__half *x, size_t n, cudaStream_t stream);

@@ -187,8 +187,7 @@ __global__ void copy_words(uint4 *to, const uint4 *from, size_t n)
 	}
 }
 
-/* Gigabytes a second that the best of some copies within the device moves one way. */
-static double device_copy_rate(cudaStream_t stream)
+double device_copy_rate(cudaStream_t stream)
 {
 	const size_t bytes = (size_t)1 << 30;
 	device_array<uint8_t> a(bytes), b(bytes);

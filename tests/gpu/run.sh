@@ -40,6 +40,7 @@ parts() {
 	two 120 two GPUs: copies across, leases from one of what the other has, half a minute of mixed load over both
 	device_bench 60 figures of the device's lists of copies
 	bench 240 figures of the kernels
+	repack 60 repack between blocks and pages: its tests and figures alone; by name only
 	baseline 240 the same of PyTorch's attention
 	END
 }
@@ -93,7 +94,7 @@ compile() {
 # The kernels once, as the plugin that libterrace loads; the tests are linked to it.
 link() {
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
-	echo attend codec copy golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
+	echo attend codec repack copy golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
 		"nvcc -o $build/{} $build/tests_gpu_{}*.o -L$build -l:libterrace_cuda.so.0 -Xlinker -rpath,$build || exit 255"
 	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_rig.c -ldl -lpthread
 }
@@ -154,7 +155,7 @@ golden="./golden $PWD/tests/data/golden_int4"
 
 # The short ones first; attend has threads of its own.
 test_commands() {
-	printf '%s\n' ./merge ./copy "$golden"
+	printf '%s\n' ./merge ./copy "$golden" ./repack "./repack large"
 	for dim; do
 		printf '%s\n' "./codec all $dim" "./codec large $dim"
 	done
@@ -181,7 +182,8 @@ part_test_all() {
 check_commands() {
 	for tool in memcheck synccheck racecheck; do
 		sanitizer="compute-sanitizer --tool $tool --error-exitcode 1"
-		printf '%s\n' "$sanitizer ./merge small" "$sanitizer ./copy small" "$sanitizer $golden" "$sanitizer ./codec small"
+		printf '%s\n' "$sanitizer ./merge small" "$sanitizer ./copy small" "$sanitizer $golden" "$sanitizer ./codec small" \
+			"$sanitizer ./repack small"
 		for pair in $pairs; do
 			echo "$sanitizer ./attend small $pair"
 		done
@@ -300,6 +302,13 @@ part_bench() {
 	needs_build
 	"$build/bench" | tee -a "$results"
 	"$build/attend" graph | tee /dev/stderr | grep '^{' >>"$results"
+}
+
+part_repack() {
+	needs_build
+	"$build/repack" | tail -n 1
+	"$build/repack" large | tail -n 1
+	"$build/bench" repack | tee -a "$results"
 }
 
 part_baseline() {

@@ -220,6 +220,13 @@ static enum status decode(const struct kv_cuda_codec *c, struct CUstream_st *str
 	return STATUS_UNSUPPORTED;
 }
 
+static enum status repack(const struct kv_cuda_repack *r, struct CUstream_st *stream)
+{
+	(void)r;
+	(void)stream;
+	return STATUS_UNSUPPORTED;
+}
+
 static enum status copy_run(const struct launch *l)
 {
 	const struct kv_cuda_copy *c = &l->copy;
@@ -245,7 +252,7 @@ __attribute__((visibility("default"))) const struct kv_cuda_plugin *kv_cuda_plug
 		.version = KV_CUDA_PLUGIN_VERSION, .bytes = sizeof(table), .problem = problem, .last_error = last_error,
 		.attend_supported = attend_supported, .attend_workspace = attend_workspace, .attend_plan = attend_plan,
 		.attend_run = attend_run, .extend_workspace = extend_workspace, .extend_run = extend_run, .encode = encode,
-		.decode = decode, .merge = merge, .copy = copy,
+		.decode = decode, .repack_from_pages = repack, .repack_to_pages = repack, .merge = merge, .copy = copy,
 	};
 
 	return &table;

@@ -87,6 +87,22 @@ static enum status codec(const struct kv_cuda_codec *c, struct CUstream_st *stre
 	return noted.answer;
 }
 
+static enum status repack_from_pages(const struct kv_cuda_repack *r, struct CUstream_st *stream)
+{
+	note(r->layout, r->geometry, stream);
+	noted.repack = *r;
+	noted.to_pages = false;
+	return noted.answer;
+}
+
+static enum status repack_to_pages(const struct kv_cuda_repack *r, struct CUstream_st *stream)
+{
+	enum status answer = repack_from_pages(r, stream);
+
+	noted.to_pages = true;
+	return answer;
+}
+
 static enum status merge(const struct kv_cuda_merge *m, struct CUstream_st *stream)
 {
 	noted.calls++;
@@ -108,7 +124,8 @@ __attribute__((visibility("default"))) const struct kv_cuda_plugin *kv_cuda_plug
 		.version = KV_CUDA_PLUGIN_VERSION, .bytes = sizeof(table), .problem = problem, .last_error = last_error,
 		.attend_supported = attend_supported, .attend_workspace = attend_workspace, .attend_plan = attend_plan,
 		.attend_run = attend_plan, .extend_workspace = extend_workspace, .extend_run = extend_run, .encode = codec,
-		.decode = codec, .merge = merge, .copy = copy,
+		.decode = codec, .repack_from_pages = repack_from_pages, .repack_to_pages = repack_to_pages,
+		.merge = merge, .copy = copy,
 	};
 
 	return &table;

@@ -18,6 +18,8 @@ struct client_cuda_noted {
 	struct kv_cuda_attend attend;
 	struct kv_cuda_extend extend;
 	struct kv_cuda_codec codec;
+	struct kv_cuda_repack repack;
+	bool to_pages;
 	struct kv_cuda_merge merge;
 	struct kv_cuda_copy copy;
 };

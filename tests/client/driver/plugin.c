@@ -285,6 +285,57 @@ START_TEST(test_codec_merge_and_copy_arrive)
 }
 END_TEST
 
+START_TEST(test_repack_arrives)
+{
+	struct terrace_layout l = layout_of(TERRACE_FORMAT_INT4_PTH);
+	struct terrace_cuda_repack_options o = TERRACE_CUDA_REPACK_OPTIONS_INIT;
+	const struct kv_cuda_repack *r;
+
+	load();
+	r = &noted->repack;
+	o.layer = 1;
+	o.tokens = 40;
+	o.slots = (const int64_t *)16;
+	o.page_slots = (const int64_t *)24;
+	o.blocks = (const uint64_t *)32;
+	o.block_count = 7;
+	o.page_tokens = 9;
+	o.page_count = UINT64_C(1) << 40;
+	o.k = (struct terrace_pages){(void *)48, (void *)64, 1, -2, 3, -4, 5, -6};
+	o.v = (struct terrace_pages){(void *)80, (void *)96, -7, 8, -9, 10, -11, 12};
+	for (int to = 0; to < 2; to++) {
+		memset(&noted->repack, 0, sizeof(noted->repack));
+		ck_assert_int_eq((to ? terrace_cuda_repack_to_pages : terrace_cuda_repack_from_pages)(&l, &o, NULL),
+				 TERRACE_OK);
+		ck_assert_int_eq(noted->to_pages, to);
+		ck_assert_uint_eq(r->layer, 1);
+		ck_assert_uint_eq(r->tokens, 40);
+		ck_assert_ptr_eq(r->slots, o.slots);
+		ck_assert_ptr_eq(r->page_slots, o.page_slots);
+		ck_assert_ptr_eq(r->blocks, o.blocks);
+		ck_assert_uint_eq(r->block_count, 7);
+		ck_assert_uint_eq(r->page_tokens, 9);
+		ck_assert_uint_eq(r->page_count, UINT64_C(1) << 40);
+		ck_assert_ptr_eq(r->side[KV_SIDE_K].codes, o.k.codes);
+		ck_assert_ptr_eq(r->side[KV_SIDE_K].scales, o.k.scales);
+		ck_assert_int_eq(r->side[KV_SIDE_K].code_page, 1);
+		ck_assert_int_eq(r->side[KV_SIDE_K].code_token, -2);
+		ck_assert_int_eq(r->side[KV_SIDE_K].code_head, 3);
+		ck_assert_int_eq(r->side[KV_SIDE_K].scale_page, -4);
+		ck_assert_int_eq(r->side[KV_SIDE_K].scale_token, 5);
+		ck_assert_int_eq(r->side[KV_SIDE_K].scale_head, -6);
+		ck_assert_ptr_eq(r->side[KV_SIDE_V].codes, o.v.codes);
+		ck_assert_int_eq(r->side[KV_SIDE_V].scale_head, 12);
+	}
+	noted->answer = STATUS_UNSUPPORTED;
+	ck_assert_int_eq(terrace_cuda_repack_from_pages(&l, &o, NULL), TERRACE_UNSUPPORTED);
+	noted->answer = STATUS_OK;
+	o.size--;
+	ck_assert_int_eq(terrace_cuda_repack_to_pages(&l, &o, NULL), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_cuda_repack_from_pages(&l, NULL, NULL), TERRACE_INVALID);
+}
+END_TEST
+
 #if defined(__x86_64__)
 /* What computes with floats on the host does so in the default mode, whatever the caller's is: a subnormal scale is a scale. */
 START_TEST(test_the_callers_float_mode)
@@ -371,6 +422,7 @@ int main(void)
 	tcase_add_test(tc, test_attend_arrives);
 	tcase_add_test(tc, test_extend_arrives);
 	tcase_add_test(tc, test_codec_merge_and_copy_arrive);
+	tcase_add_test(tc, test_repack_arrives);
 	tcase_add_test(tc, test_refusals_have_words);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
