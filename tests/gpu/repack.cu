@@ -355,10 +355,8 @@ int main(int argc, char **argv)
 
 	for (uint32_t i = 0; i < count; i++)
 		for (int p = AS_VLLM; p < PAGES; p++) {
-			const uint32_t d = dims[i], other = dims[(i * 3 + 1) % count],
-				       tokens = large   ? 4000
-						: small ? 37
-							: 333;
+			const uint32_t d = dims[i], other = dims[(i * 3 + 1) % count];
+			const uint32_t tokens = large ? 2000 : small ? 37 : 333;
 
 			if ((small || large) && (i + p) % 2 == 1)
 				continue;
