@@ -476,11 +476,11 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	CRASH_POINT("spill_displace");
 	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	if (old->span) {
 		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
 		return;
 	}
-	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, old, CACHE_REASON_EVICTED);
 }

@@ -165,6 +165,31 @@ START_TEST(what_no_disk_wants_goes_in_its_turn)
 }
 END_TEST
 
+static double moved_to_disk(struct rig *r)
+{
+	return rig_stat(r, "terrace_moved_bytes_total", "from=host,to=disk") / r->s.block_bytes[0];
+}
+
+/* A full disk gives up what memory has too for what is flushed: that leaves it, and is counted. */
+START_TEST(what_memory_has_too_is_counted_out)
+{
+	enum status statuses[8];
+	struct rig_disks d;
+	struct rig r;
+	double left;
+
+	open_on(&r, &d, 24);
+	r.c->options.spill_share_milli = 1000;
+	put_slowly(&r, 0, HOST - 16);
+	ck_assert_int_eq(rig_flush(&r, HOST - 24, 8, statuses), STATUS_OK);
+	rig_quiet(&r);
+	left = moved_to_disk(&r) - rig_stat(&r, "terrace_blocks", "tier=disk");
+	ck_assert_double_gt(left, 0);
+	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), left);
+	close_on(&r, &d);
+}
+END_TEST
+
 /* Two sets in memory: one is on disk already, and used last; the other is spilled for its place, later than that. */
 START_TEST(the_disk_gives_up_what_memory_gave_up_first)
 {
@@ -247,7 +272,7 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { the_coldest_are_clean, a_look_moves_no_hand, what_no_disk_wants_goes_in_its_turn,
+	const TTest *const tests[] = { the_coldest_are_clean, a_look_moves_no_hand, what_no_disk_wants_goes_in_its_turn, what_memory_has_too_is_counted_out,
 				       the_disk_gives_up_what_memory_gave_up_first, layouts_take_turns };
 
 	return rig_main("cache_spill", tests, sizeof(tests) / sizeof(tests[0]));
