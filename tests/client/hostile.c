@@ -376,7 +376,7 @@ START_TEST(fd_socket)
 	status = call_lease();
 	lease_timeout_us = 0;
 	ck_assert_msg(status == fd_faults[_i].want, "%d: %s", fd_faults[_i].fault, terrace_error());
-	ck_assert_uint_eq(descriptors(before), before);
+	ck_assert_uint_le(descriptors(before), before); /* one may have been about to be closed */
 	/* The daemon is told that the lease is not used, whichever way is left. */
 	ck_assert_uint_eq(fake_await(&fake, &fake.released, ++released), released);
 	FAULT(fd_fault, FAKE_FD_SOUND);

@@ -23,7 +23,7 @@ from daemon import CALL_S, held_folder, key, keys, layout, pb, running, wait_for
 
 TERRACED, TERRACECTL = os.environ.get("TERRACED", "terraced"), os.environ.get("TERRACECTL", "terracectl")
 HOST_MIB, BATCH = 2, 8
-SMALL = ("--host-bytes", "%dMiB" % HOST_MIB, "--extent-bytes", "1MiB", "--slab-bytes", "2MiB")
+SMALL = ("--host-bytes", "%dMiB" % HOST_MIB, "--extent-bytes", "1MiB", "--slab-bytes", "2MiB", "--spill-share", "0.5")
 LAYOUT = layout(layers=8, heads=4, total_heads=4)
 
 
@@ -51,7 +51,7 @@ class Disk(unittest.TestCase):
         for at in range(0, len(numbers), BATCH):
             some = [(key(n), block(n, self.size)) for n in numbers[at:at + BATCH]]
             self.assertEqual(daemon.put(session, some, chunk=1 << 19), [pb.OK] * len(some))
-            alone = slots - BATCH - 4
+            alone = slots * 5 // 8  # half of them, as the spill share has it, and what is on its way
             wait_for(lambda done=at + len(some): done - self.on_disk(daemon) <= alone, 60, "the disks keep up")
 
     @staticmethod
