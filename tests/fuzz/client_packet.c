@@ -3,8 +3,10 @@
  * over nothing else. The first byte chooses who reads them: the packet reader, an attachment that listens, or one that has asked
  * for an extent. Then each packet is a byte (its length, and in the top two bits what descriptors come with it) and its bytes.
  */
-#include "client/value/clock.h"
+#include "client/driver/gpu.h"
 #include "client/memory/attachment.h"
+#include "client/transport/packet.h"
+#include "client/value/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
