@@ -28,7 +28,7 @@ void client_fds_hear(struct client_attachment *a)
 	enum terrace_status status = TERRACE_OK;
 	struct client_words words;
 
-	client_words_keep(&words); /* nobody has asked */
+	client_words_keep(&words); /* no call asks here */
 	for (int i = 0; !status && i < LISTEN_PACKETS_MAX; i++) {
 		status = client_packet_receive(a->socket, 0, &packet);
 		if (!status)

@@ -57,7 +57,7 @@ static struct client_mapping *sweep_next(struct client_attachment *a, bool by_dr
 }
 
 /* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that on a broken
- * socket there may be nobody to tell. False: the socket is full, the rest is for later. */
+ * socket there may be no daemon to tell. False: the socket is full, the rest is for later. */
 static bool turn_sweep(struct client_attachment *a, bool by_driver)
 {
 	struct client_mapping *m;

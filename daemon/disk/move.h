@@ -37,7 +37,7 @@ struct move {
 	struct block *block;           /* pinned; NULL: a burial */
 	struct memory_slot slot;         /* of a load */
 	struct span_map *span;
-	bool spare;                    /* of a load: takes only what memory can spare, unless somebody else waits for it */
+	bool spare;                    /* of a load: takes only what memory can spare, unless another call waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
 	bool grave;                    /* the header in the slot names `dead` until this is done */
 	struct index_ident dead;
