@@ -390,12 +390,15 @@ static uint32_t socket_takes(void)
 	const struct fdsock_ahead ask = { .head = HEAD(FDSOCK_AHEAD), .gpu = FDSOCK_NO_GPU };
 	struct fdsock_welcome w;
 	struct fdsock_offer o;
-	int fd = greet(&w);
+	int fd = greet(&w), error;
+	socklen_t bytes = sizeof(error);
 	uint32_t n = 0;
 
 	while (send(fd, &ask, sizeof ask, MSG_NOSIGNAL) == sizeof ask)
 		continue;
 	until("terrace_door_connections", 1);
+	/* That the daemon left questions unread would be told before its answers. */
+	ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes), 0);
 	while (hear(fd, &o, sizeof o, NULL) > 0)
 		n++;
 	close(fd);
