@@ -428,7 +428,7 @@ static void make_known(struct door *d, struct connection *c)
 	}
 }
 
-/* Who closes reads no more, but has something to say yet: what he unmaps. */
+/* An engine that closes reads no more, but has something to say yet: what it unmaps. */
 static bool is_deaf(int error)
 {
 	return error && error != EPIPE;
