@@ -461,7 +461,7 @@ START_TEST(a_library_of_the_release_before_has_no_gpu)
 END_TEST
 
 /* An engine that closes reads no more, and may take its time with a GPU's memory: an answer that cannot reach it does not keep what
- * he says of it from being heard. What an answer would have lent he does not have. */
+ * it says of that from being heard. What an answer would have lent it does not have. */
 START_TEST(who_reads_no_more_is_still_heard)
 {
 	struct fdsock_unmapped u = { .head = HEAD(FDSOCK_UNMAPPED), .write = 1 };
