@@ -1,8 +1,10 @@
 /* Several engine processes at one daemon: calls a second and their times at 1, 2, 4, 8 and 12 processes.
  *
- * The processes (clients_worker.c) are started once and wait for their turn. With --against BUILD there is a second daemon of that build, with
- * processes that load that build's libterrace; the two sides take turns, the first place changing, and each figure is the median of the ratios of
- * TURNS pairs, with its interval of 95 %. Without it the baseline of a figure is what one process reaches in the same run.
+ * With --against BUILD there is a second daemon of that build, with processes that load that build's libterrace; each figure is the median
+ * of the ratios of TURNS pairs, with its interval of 95 %. Every pair has daemons and processes of its own, and the two sides take turns
+ * in it, the first place changing: where a process's memory lies and which processors it gets moves a figure by up to a fifth for as long as
+ * that process lives, so that pairs of two processes alone would have narrow intervals around a chance value. Without --against the
+ * baseline of a figure is what one process reaches in the same run.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,10 +26,25 @@ struct turn {
 	double calls_s, p50_us, p99_us;
 };
 
+/* What a figure is, and which way it is better. */
+struct figure_kind {
+	const char *unit;
+	enum bench_goal goal;
+	double target;
+};
+enum { FIGURES = 3 };
+static const struct figure_kind kinds[FIGURES] = {
+	{ "calls/s", BENCH_AT_LEAST, 1 / 1.03 }, { "us, p50", BENCH_AT_MOST, 1.03 }, { "us, p99", BENCH_NONE, 0 },
+};
+
+/* A figure's value of each pair and side. */
+typedef double pairs[TURNS][SIDES_MAX];
+
 struct clients {
 	struct side sides[SIDES_MAX];
 	uint32_t side_count, turns;
 	uint64_t run_ns;
+	pairs values[CLIENTS_CALLS][COUNTS][FIGURES];
 };
 
 static struct turn side_turn(struct side *s, enum clients_call call, uint32_t processes, uint64_t run_ns)
@@ -55,17 +72,6 @@ static struct turn side_turn(struct side *s, enum clients_call call, uint32_t pr
 	return turn;
 }
 
-/* What a figure is, and which way it is better. */
-struct figure_kind {
-	const char *unit;
-	enum bench_goal goal;
-	double target;
-};
-enum { FIGURES = 3 };
-static const struct figure_kind kinds[FIGURES] = {
-	{ "calls/s", BENCH_AT_LEAST, 1 / 1.03 }, { "us, p50", BENCH_AT_MOST, 1.03 }, { "us, p99", BENCH_NONE, 0 },
-};
-
 /* One figure of pairs of turns. */
 static void report_pairs(const char *name, const struct figure_kind *kind, bool judged, double (*values)[SIDES_MAX], uint32_t turns)
 {
@@ -84,39 +90,25 @@ static void report_pairs(const char *name, const struct figure_kind *kind, bool 
 	bench_report(&f);
 }
 
-static void turn_values(const struct turn *t, double *values[FIGURES])
-{
-	*values[0] = t->calls_s;
-	*values[1] = t->p50_us;
-	*values[2] = t->p99_us;
-}
-
 /* lone: with one side, what one process reached, the baseline of all others. */
-static void measure(struct clients *c, enum clients_call call, uint32_t processes, double lone[FIGURES])
+static void report(struct clients *c, enum clients_call call, int count, double lone[FIGURES])
 {
 	const bool alone = c->side_count == 1;
-	double values[FIGURES][TURNS][SIDES_MAX];
+	const uint32_t processes = process_counts[count];
 	char name[96];
 
-	for (uint32_t i = 0; i < c->turns; i++) {
-		for (uint32_t j = 0; j < c->side_count; j++) {
-			const uint32_t side = alone ? 0 : (i + j) % 2;
-			const struct turn t = side_turn(&c->sides[side], call, processes, c->run_ns);
-
-			turn_values(&t, (double *[FIGURES]){ &values[0][i][side], &values[1][i][side], &values[2][i][side] });
-		}
-		for (int f = 0; alone && f < FIGURES; f++)
-			values[f][i][1] = processes == 1 ? values[f][i][0] : lone[f];
-	}
 	snprintf(name, sizeof(name), "%s, %u %s", call_names[call], processes, processes == 1 ? "process" : "processes");
 	for (int f = 0; f < FIGURES; f++) {
+		double(*values)[SIDES_MAX] = c->values[call][count][f];
 		double own[TURNS];
 
 		for (uint32_t i = 0; i < c->turns; i++)
-			own[i] = values[f][i][0];
+			own[i] = values[i][0];
 		if (processes == 1)
 			lone[f] = bench_median(own, c->turns);
-		report_pairs(name, &kinds[f], !alone, values[f], c->turns);
+		for (uint32_t i = 0; alone && i < c->turns; i++)
+			values[i][1] = processes == 1 ? values[i][0] : lone[f];
+		report_pairs(name, &kinds[f], !alone, values, c->turns);
 	}
 }
 
@@ -132,7 +124,34 @@ static void side_filled(struct side *s, const char *name)
 		bench_die("%" PRIu64 " blocks of the fill were refused", filled.refused);
 }
 
-/* Puts come last: they evict what lookups and leases ask for. */
+/* One turn of each side, for that call and so many processes. */
+static void take_turns(struct clients *c, enum clients_call call, int count, uint32_t pair)
+{
+	for (uint32_t j = 0; j < c->side_count; j++) {
+		const uint32_t side = (pair + j) % c->side_count;
+		const struct turn t = side_turn(&c->sides[side], call, process_counts[count], c->run_ns);
+
+		c->values[call][count][0][pair][side] = t.calls_s;
+		c->values[call][count][1][pair][side] = t.p50_us;
+		c->values[call][count][2][pair][side] = t.p99_us;
+	}
+}
+
+/* Of daemons and processes that are started for it. Puts come last: they evict what lookups and leases ask for. */
+static void run_pair(struct clients *c, uint32_t pair)
+{
+	for (uint32_t i = 0; i < c->side_count; i++) {
+		const uint32_t side = (pair + i) % c->side_count;
+
+		side_filled(&c->sides[side], side ? "against" : "terraced");
+	}
+	for (int call = 0; call < CLIENTS_CALLS; call++)
+		for (int count = 0; count < COUNTS; count++)
+			take_turns(c, (enum clients_call)call, count, pair);
+	for (uint32_t i = 0; i < c->side_count; i++)
+		side_stop(&c->sides[i]);
+}
+
 int bench_clients(void)
 {
 	static struct clients c;
@@ -141,15 +160,13 @@ int bench_clients(void)
 	c.turns = bench_options.quick ? TURNS_QUICK : TURNS;
 	c.run_ns = (bench_options.quick ? TURN_MS_QUICK : TURN_MS) * 1000000ull;
 	c.side_count = sides_open(c.sides);
-	for (uint32_t i = 0; i < c.side_count; i++)
-		side_filled(&c.sides[i], i ? "against" : "terraced");
+	for (uint32_t pair = 0; pair < c.turns; pair++)
+		run_pair(&c, pair);
 	for (int call = 0; call < CLIENTS_CALLS; call++)
-		for (int i = 0; i < COUNTS; i++)
-			measure(&c, (enum clients_call)call, process_counts[i], lone);
-	for (uint32_t i = 0; i < c.side_count; i++) {
-		side_stop(&c.sides[i]);
+		for (int count = 0; count < COUNTS; count++)
+			report(&c, (enum clients_call)call, count, lone);
+	for (uint32_t i = 0; i < c.side_count; i++)
 		if (!c.sides[i].verified)
 			bench_die("no block was looked at");
-	}
 	return 0;
 }
