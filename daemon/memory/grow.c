@@ -36,25 +36,34 @@ static bool is_same(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* With the lock, which is let go meanwhile: until one step of another thread has ended. False: it lasts. */
-static bool step_await(struct cache *c)
+static bool is_before(const struct timespec *a, const struct timespec *b)
 {
-	const struct timespec until = c->growth_until;
+	return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
 
-	return !pthread_cond_timedwait(&c->growth, &c->lock, &until) || !c->growing ||
-	       !is_same(&until, &c->growth_until);
+/* With the lock, which is let go meanwhile: until one step of another thread has ended. False: the step lasts, or the
+ * caller's own deadline has come. */
+static bool step_await(struct cache *c, const struct timespec *deadline)
+{
+	const struct timespec step = c->growth_until;
+	const struct timespec *until = is_before(&step, deadline) ? &step : deadline;
+
+	if (!pthread_cond_timedwait(&c->growth, &c->lock, until) || !c->growing)
+		return true;
+	return until == &step && !is_same(&step, &c->growth_until);
 }
 
 /* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next
- * thread then does without. FOUND: what another thread has taken is enough for the class (NULL: for none). Without the
- * lock. */
+ * thread then does without. A thread that always comes second waits no longer for all steps of the others than for one
+ * that lasts. FOUND: what another thread has taken is enough for the class (NULL: for none). Without the lock. */
 static enum turn growth_begin(struct cache *c, const struct memory_class *k)
 {
+	const struct timespec deadline = deadline_in(GROWTH_US);
 	enum turn turn = TURN_BEGUN;
 
 	cache_lock(c);
 	while (c->growing && turn == TURN_BEGUN) {
-		if (!step_await(c))
+		if (!step_await(c, &deadline))
 			turn = TURN_NONE;
 		else if (k && memory_class_has_room(k))
 			turn = TURN_FOUND;

@@ -450,6 +450,46 @@ START_TEST(a_step_of_another_thread_is_enough)
 }
 END_TEST
 
+/* Steps of other threads, one behind the other. */
+static void *steps_follow(void *arg)
+{
+	const struct timespec pause = { .tv_nsec = 1000000 };
+	struct waiting *w = arg;
+
+	while (!atomic_load(&w->over)) {
+		growing_set(w->rig->c, true, 60 * 1000000ull);
+		nanosleep(&pause, NULL);
+	}
+	growing_set(w->rig->c, false, 0);
+	return NULL;
+}
+
+/* However many steps of other threads a call sees begin before its own, it waits no longer for them than for one. */
+START_TEST(steps_of_others_are_not_waited_for_without_end)
+{
+	const struct cache_options o = rig_options(8192);
+	const struct timespec pause = { .tv_nsec = 20 * 1000000 };
+	pthread_t waits, follow;
+	struct waiting w;
+	uint32_t first;
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	first = 1024 * (uint32_t)rig_stat(&r, "terrace_extents", "tier=host");
+	ck_assert_uint_eq(rig_put(&r, 0, first), first);
+	growing_set(r.c, true, 60 * 1000000ull);
+	w = (struct waiting){ .rig = &r };
+	pthread_create(&follow, NULL, steps_follow, &w);
+	pthread_create(&waits, NULL, reserve_waits, &w);
+	for (int i = 0; !atomic_load(&w.over); i++, nanosleep(&pause, NULL))
+		ck_assert_int_lt(i, 1000);
+	pthread_join(waits, NULL);
+	pthread_join(follow, NULL);
+	ck_assert_uint_lt(rig_prefix(&r, 0, first), first); /* it has taken the slot of another block */
+	rig_close(&r);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -457,7 +497,7 @@ int main(void)
 		open_blocks_grow_and_are_stored, commits_are_checked, streams_write_and_read,
 		a_commit_at_the_bound_gets_its_lease, overdue_reservations_keep_their_slots,
 		without_leave_to_grow_nothing_is_reserved, a_call_comes_again_when_pages_have_come,
-		a_step_of_another_thread_is_enough,
+		a_step_of_another_thread_is_enough, steps_of_others_are_not_waited_for_without_end,
 	};
 
 	return rig_main("cache_put", tests, sizeof(tests) / sizeof(tests[0]));
