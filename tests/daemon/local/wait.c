@@ -1,15 +1,21 @@
-/* Near calls that wait, or that a worker has: their wakes and deadlines, callers that go away in the middle, and the stop. */
+/* Near calls that wait, or that a worker has: their wakes and deadlines, callers that go away in the middle, memory that
+ * is on its way, and the stop. */
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/process/daemon.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/threads/pool.h"
 #include "store/status.h"
 #include "tests/daemon/local/rig.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -246,6 +252,197 @@ START_TEST(a_stop_does_not_wait_for_a_worker_for_ever)
 }
 END_TEST
 
+/* ---- memory that is on its way ---- */
+
+enum { WORKERS = 2, TRIES = 50 };
+
+/* Work that lasts until it is told to end. */
+struct busy {
+	struct work work;
+	atomic_bool *go;
+};
+
+static void busy_run(struct work *w)
+{
+	const struct busy *b = (const struct busy *)w;
+
+	while (!atomic_load(b->go))
+		usleep(1000);
+}
+
+static struct workers_view workers_seen(void)
+{
+	struct workers_view v;
+
+	workers_look(s.daemon.workers, &v);
+	return v;
+}
+
+/* No worker has time for a call. */
+static void workers_hold(struct busy busy[WORKERS], atomic_bool *go)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	atomic_store(go, false);
+	for (int i = 0; i < WORKERS; i++) {
+		busy[i] = (struct busy){ { .run = busy_run }, go };
+		ck_assert_int_eq(workers_submit(s.daemon.workers, &busy[i].work), STATUS_OK);
+	}
+	while (workers_seen().running < WORKERS && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_eq(workers_seen().running, WORKERS);
+}
+
+static void workers_free(atomic_bool *go)
+{
+	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
+
+	atomic_store(go, true);
+	while (workers_seen().running + workers_seen().queued > 0 && daemon_now_us() < end)
+		usleep(1000);
+	ck_assert_uint_eq(workers_seen().running, 0);
+}
+
+/* Another thread seems to take pages, or has done. */
+static void growing_set(bool on)
+{
+	struct cache *c = s.daemon.cache;
+
+	cache_lock(c);
+	c->growing = on;
+	c->growth_until = deadline_in(NET_S * 1000000ull);
+	pthread_cond_broadcast(&c->growth);
+	cache_unlock(c);
+}
+
+static Terrace__V1__ReserveRequest reserve_of(Terrace__V1__Keys *keys)
+{
+	Terrace__V1__ReserveRequest q = TERRACE__V1__RESERVE_REQUEST__INIT;
+
+	q.session = s.session.id;
+	q.attachment = attachment;
+	q.keys = keys;
+	return q;
+}
+
+/* Of the key, in both layouts. */
+static uint64_t reserve_here(const char *key)
+{
+	struct cache_keys k = { (const uint8_t *)key, 1, (uint32_t)strlen(key) };
+	struct cache_place places[2];
+	uint64_t reservation = 0;
+	enum status status;
+	const char *why = "";
+
+	ck_assert_int_eq(cache_reserve(s.daemon.cache, s.session.id, &k, NULL, false, attachment, true, daemon_now_us(), &status,
+				       &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(status, STATUS_OK);
+	return reservation;
+}
+
+static bool has_room(void)
+{
+	struct cache *c = s.daemon.cache;
+	bool room;
+
+	cache_lock(c);
+	room = memory_class_has_room(c->classes[0]);
+	cache_unlock(c);
+	return room;
+}
+
+/* No slot is free then. */
+static void fill_memory(void)
+{
+	char key[16];
+
+	for (int n = 0; has_room(); n++) {
+		ck_assert_int_lt(n, 100000);
+		snprintf(key, sizeof key, "full%d", n);
+		shell_store(&s, key);
+	}
+}
+
+static void abort_here(uint64_t reservation)
+{
+	ck_assert_int_eq(cache_abort(s.daemon.cache, s.session.id, reservation), STATUS_OK);
+}
+
+static uint64_t reserved(int fd)
+{
+	Terrace__V1__ReserveReply *r;
+	uint64_t reservation;
+
+	ck_assert_uint_eq(answer(fd, &terrace__v1__reserve_reply__descriptor, &r), STATUS_OK);
+	ck_assert_int_eq(r->status[0], TERRACE__V1__STATUS__OK);
+	reservation = r->reservation[0];
+	drop(r);
+	return reservation;
+}
+
+/* A Reserve that needs pages which another thread is taking is put aside, and comes again by itself: it is answered
+ * though no worker ever had time for it. Again, if the machine was so slow that the call has asked for a worker. */
+START_TEST(a_reserve_comes_again)
+{
+	Terrace__V1__Keys key = keys_of("more", 4);
+	Terrace__V1__ReserveRequest q;
+	int keeper = attach(), fd = caller();
+	struct busy busy[WORKERS];
+	atomic_bool go = false;
+	bool asked = true;
+	uint64_t held;
+
+	held = reserve_here("held");
+	fill_memory();
+	q = reserve_of(&key);
+	for (int i = 0; asked; i++) {
+		ck_assert_int_lt(i, TRIES);
+		workers_hold(busy, &go);
+		growing_set(true);
+		say(fd, FDSOCK_RESERVE, &q, NET_S * 1000000ull);
+		until("terrace_near_calls", "", 1);
+		usleep(2000);
+		abort_here(held);
+		usleep(20000);
+		asked = workers_seen().queued > 0;
+		if (asked)
+			workers_free(&go);
+		held = reserved(fd); /* in place of the other */
+		if (!asked)
+			ck_assert_uint_eq(workers_seen().running, WORKERS);
+		growing_set(false);
+		workers_free(&go);
+		abort_here(held);
+		held = reserve_here("held");
+	}
+	abort_here(held);
+	close(fd);
+	close(keeper);
+}
+END_TEST
+
+/* But not without end: then a worker waits for the pages. */
+START_TEST(a_reserve_comes_again_so_often)
+{
+	Terrace__V1__Keys key = keys_of("more", 4);
+	Terrace__V1__ReserveRequest q;
+	int keeper, fd;
+
+	keeper = attach();
+	fd = caller();
+	abort_here(reserve_here("first"));
+	fill_memory();
+	q = reserve_of(&key);
+	growing_set(true);
+	say(fd, FDSOCK_RESERVE, &q, NET_S * 1000000ull);
+	until_a_worker_runs();
+	growing_set(false);
+	abort_here(reserved(fd));
+	close(fd);
+	close(keeper);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("near_wait");
@@ -262,6 +459,8 @@ int main(void)
 	tcase_add_test(t, a_caller_that_goes_while_a_worker_has_his_call);
 	tcase_add_test(t, a_stop_ends_calls_that_wait);
 	tcase_add_test(t, a_stop_does_not_wait_for_a_worker_for_ever);
+	tcase_add_test(t, a_reserve_comes_again);
+	tcase_add_test(t, a_reserve_comes_again_so_often);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);
