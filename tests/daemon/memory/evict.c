@@ -59,13 +59,19 @@ static double trades(struct rig *r, const char *reason)
 	return rig_stat(r, "terrace_span_trades_total", labels);
 }
 
-/* The slots that the policy of the class of a session's layout was told of. */
-static uint64_t room_of(const struct rig *r)
+/* Of the only layout of a session. */
+static struct memory_class *class_of(const struct rig *r)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 
 	ck_assert_uint_eq(session_pools(r->c, r->s.id, pools), 1);
-	return pools[0]->class->policy_room;
+	return pools[0]->class;
+}
+
+/* The slots that the policy of the class of a session's layout was told of. */
+static uint64_t room_of(const struct rig *r)
+{
+	return class_of(r)->policy_room;
 }
 
 START_TEST(policies_are_told_what_others_leave)
@@ -214,6 +220,61 @@ START_TEST(the_colder_of_two_classes_gives)
 }
 END_TEST
 
+/* Puts so many new keys, each of which evicts one of the class's own blocks: how often the class looked for what is
+ * colder. */
+static uint32_t looks_in(struct rig *r, uint64_t first, uint32_t puts)
+{
+	const struct memory_class *k = class_of(r);
+	uint32_t looks = 0;
+
+	for (uint64_t n = first; n < first + puts; n++) {
+		ck_assert_uint_eq(rig_put(r, n, 1), 1);
+		looks += k->evicted == 0;
+	}
+	return looks;
+}
+
+/* A look for what is colder searches all spans. As long as there is nothing, the next comes after twice as many
+ * evictions, but eight times while the class turns over once, and after sixteen spans' worth at most. What is colder
+ * then is found by the next look, and the class looks each span's worth again. */
+static void vain_looks(uint32_t spans, uint32_t steady)
+{
+	const uint32_t slots = 8 * spans;
+	const struct cache_options o = options_of_spans(spans);
+	struct rig a, b;
+
+	rig_open(&a, &o, 1);
+	ck_assert_uint_eq(rig_put(&a, 0, slots), slots);
+	ck_assert_uint_eq(looks_in(&a, 100000, 1), 1); /* the first has nothing before it */
+	for (uint32_t n = 8; n < steady; n *= 2) {
+		ck_assert_uint_eq(class_of(&a)->compare_at, n);
+		ck_assert_uint_eq(looks_in(&a, 110000 + 1000 * n, n), 1);
+	}
+	ck_assert_uint_eq(class_of(&a)->compare_at, steady);
+	ck_assert_uint_eq(looks_in(&a, 300000, 2 * slots), 2 * slots / steady);
+	ck_assert_uint_ge(2 * slots / steady, 2 * 8);
+	b = other_class(&a);
+	ck_assert_uint_eq(rig_put(&b, 0, 5), 5);
+	pass(&a, &b, 60 * 1000 * 1000);
+	ck_assert_uint_eq(rig_read_all(&a, 300000 + slots, slots), slots);
+	pass(&a, &b, 1000 * 1000);
+	ck_assert_uint_eq(looks_in(&a, 400000, steady), 1);
+	ck_assert_double_eq(trades(&a, "colder"), 1);
+	ck_assert_uint_eq(class_of(&a)->compare_at, 8);
+	rig_close(&a);
+}
+
+START_TEST(vain_looks_come_less_often)
+{
+	static const struct {
+		uint32_t spans, steady; /* of 8 slots; evictions between two looks in the end */
+	} turns[] = { { 16, 16 }, { 64, 64 }, { 256, 128 } };
+
+	for (uint32_t i = 0; i < sizeof(turns) / sizeof(turns[0]); i++)
+		vain_looks(turns[i].spans, turns[i].steady);
+}
+END_TEST
+
 /* Memory without a taken slot belongs to no class. */
 START_TEST(what_is_free_needs_no_trade)
 {
@@ -358,7 +419,8 @@ int main(void)
 	const TTest *const tests[] = { policies_are_told_what_others_leave, a_newcomer_is_served_at_once, what_is_held_makes_no_room,
 				       one_pinned_block_in_each_span, nobody_is_asked_to_unmap, the_colder_of_two_classes_gives,
 				       what_is_free_needs_no_trade, a_key_of_many_layouts_ends, extents_are_made_ahead,
-				       a_tick_leaves_chores_to_others, layouts_of_nearly_one_size_share };
+				       a_tick_leaves_chores_to_others, vain_looks_come_less_often,
+				       layouts_of_nearly_one_size_share };
 
 	return rig_main("cache_room", tests, sizeof(tests) / sizeof(tests[0]));
 }
