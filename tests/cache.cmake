@@ -54,6 +54,7 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC daemon/vram/rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
+terrace_test(cache_budget SOURCES daemon/session/budget.c LIBS cache_vram_rig)
 terrace_test(cache_flush SOURCES daemon/call/flush.c LIBS cache_vram_rig)
 terrace_test(cache_quota SOURCES daemon/session/quota.c LIBS cache_vram_rig)
 terrace_test(cache_vram SOURCES daemon/vram/vram.c LIBS cache_vram_rig)

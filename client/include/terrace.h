@@ -275,7 +275,8 @@ enum terrace_gpu_use { TERRACE_GPU_LEASES = 1, TERRACE_GPU_RESERVATIONS = 2, TER
 /* For when an engine starts: does what such uses of GPU g need of its driver, so that calls need not wait for it. Opens the GPU, and maps what
  * the daemon has there of the session's layouts, or registers it; a thread of the library goes on with what comes later, and begins by itself
  * at the first such call. What is not leased goes when the daemon wants it back. On a failure calls still map what they need: TERRACE_DEADLINE
- * (the rest follows), TERRACE_EXHAUSTED (of the driver), TERRACE_CANCELLED (the session is closed), or as terrace_lease_with. */
+ * (the rest follows), TERRACE_EXHAUSTED (of the driver), TERRACE_CANCELLED (the session is closed), or as
+ * terrace_lease_with. TERRACE_INVALID: also if no block of the session can ever lie there; so do calls that name g. */
 TERRACE_API enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, uint32_t g, uint32_t uses, uint64_t timeout_us);
 
 /* ---- completion of asynchronous calls ---------------------------------------------------------------------------- */

@@ -6,12 +6,15 @@
 
 #include <stdint.h>
 
+enum { LENT_UNFIT_MAX = 320 };
+
 /* What the daemon said of its memory when the session was opened: what its packets are held against. */
 struct client_lent {
 	uint32_t gpu_count;
 	struct {
 		uint8_t uuid[DEVICE_UUID_BYTES];
 		uint64_t bytes;
+		char unfit[LENT_UNFIT_MAX]; /* why no block of the session can lie there; "": they can */
 	} gpus[DEVICES_MAX];
 };
 

@@ -204,6 +204,7 @@ static enum terrace_status lent_read(struct client_view *view, const Terrace__V1
 					   reply->gpus[g]->uuid.len);
 		memcpy(lent->gpus[g].uuid, reply->gpus[g]->uuid.data, sizeof(lent->gpus[g].uuid));
 		lent->gpus[g].bytes = reply->gpus[g]->bytes;
+		snprintf(lent->gpus[g].unfit, sizeof(lent->gpus[g].unfit), "%s", reply->gpus[g]->unfit);
 	}
 	return TERRACE_OK;
 }
@@ -469,6 +470,8 @@ static enum terrace_status gpu_ready(const struct client_view *view, uint32_t g,
 		unknown &= ~(uint32_t)known[i].bit;
 	if (!uses || unknown)
 		return client_fail(TERRACE_INVALID, "uses 0x%x are none, or not known: give TERRACE_GPU_LEASES and the like", uses);
+	if (uses != TERRACE_GPU_HOST_BLOCKS && g < view->lent->gpu_count && view->lent->gpus[g].unfit[0])
+		return client_fail(TERRACE_INVALID, "%s", view->lent->gpus[g].unfit);
 	status = client_borrow_check(view);
 	if (!status)
 		status = client_view_use_gpu(view, g, deadline_us);

@@ -32,8 +32,9 @@ uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struc
 /* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
 uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
 		    uint64_t *gpu_bytes);
-/* Where the call wants them. INVALID: there is no such GPU. UNAVAILABLE: it is lost. */
-enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why);
+/* Where the call wants them. INVALID: there is no such GPU, or it can never have a block of the session's
+ * (session/budget.h). UNAVAILABLE: it is lost. */
+enum status admit_want(struct admission *admission, const struct cache_on *on, const char **why);
 
 /* ---- call/bring.c: [n][a->layouts] blocks, NULL for those that nobody needs ---- */
 

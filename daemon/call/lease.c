@@ -255,9 +255,12 @@ static enum status admit(struct admission *a, struct session *s, bool all, struc
 	return STATUS_OK;
 }
 
-enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_want *want, const char **why)
+enum status admit_want(struct admission *admission, const struct cache_on *on, const char **why)
 {
+	struct vram_want *want = &admission->want;
+	struct cache *c = admission->cache;
 	const struct attachment *a;
+	bool fits;
 
 	*want = (struct vram_want){ .or_host = on->or_host, .may_begin = true };
 	if (on->gpu < 0)
@@ -269,10 +272,13 @@ enum status admit_want(struct cache *c, const struct cache_on *on, struct vram_w
 	*why = "the GPU is lost";
 	if (want->gpu->lost && !on->or_host)
 		return STATUS_UNAVAILABLE;
+	fits = want->gpu->lost || fit_gpu(c, want->gpu, admission->pools, admission->layouts, why);
+	if (!fits && !on->or_host)
+		return STATUS_INVALID;
 	a = attachment_find(c, on->attachment);
 	if (a && a->board && board_tells(a->board, want->gpu))
 		want->board = a->board;
-	if (want->gpu->lost)
+	if (want->gpu->lost || !fits)
 		want->gpu = NULL;
 	return STATUS_OK;
 }
@@ -355,7 +361,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		status = STATUS_PRECONDITION;
 		*why = attachment_problem(c, s, on->attachment);
 		if (!*why)
-			status = admit_want(c, on, &a.want, why);
+			status = admit_want(&a, on, why);
 		if (!status)
 			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, all, &l, places, out, why);
 		/* Nothing of what was begun is under way: no event would come. */

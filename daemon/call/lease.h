@@ -25,8 +25,9 @@ enum status cache_lease(struct cache *c, uint64_t session, const struct cache_ke
 			struct cache_leased *out, struct cache_wait *w, const char **why);
 /* The same, on a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another GPU. It is
  * granted when each block has its place there, and the attachment's board tells how far the copies are; without a board (see
- * cache_attach_map) when they are done. INVALID: no such GPU. UNAVAILABLE: it is lost; with or_host it is as if there were
- * none. EXHAUSTED: gpu_pinned_milli too. */
+ * cache_attach_map) when they are done. INVALID: no such GPU, or one that can never have a block of the session's
+ * (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there were no GPU.
+ * EXHAUSTED: gpu_pinned_milli too. */
 enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
 			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
 			   struct cache_wait *w, const char **why);

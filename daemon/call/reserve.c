@@ -18,6 +18,7 @@
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
@@ -226,7 +227,7 @@ enum status cache_reserve_on(struct cache *c, uint64_t session, const struct cac
 	*why = reserve_problem(k, open, v.layouts, places_max);
 	if (!*why && on->gpu >= 0 && !v.gpu)
 		*why = "the daemon has no such GPU";
-	if (*why)
+	if (*why || (v.gpu && !fit_gpu(c, v.gpu, v.pools, v.layouts, why)))
 		return STATUS_INVALID;
 	*why = "the daemon is draining";
 	if (cache_draining(c))

@@ -188,7 +188,7 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 	s = session_get(c, session, why);
 	if (s)
 		session_on_gpu(s, gpu);
-	status = admit_want(c, &on, &a.want, why);
+	status = admit_want(&a, &on, why);
 	a.want.may_begin = false;
 	if (!status)
 		status = warm_steps(&a, l, found, blocks);

@@ -1,4 +1,6 @@
-/* Whether a lease of so many bytes still fits the share of memory that may be pinned. */
+/* Whether a lease of so many bytes still fits the share of memory that may be pinned, and whether one block of a layout
+ * fits a tier at all: of that, all places are limits of one form, compared by one function (fits).
+ */
 #include "daemon/session/budget.h"
 
 #include "daemon/block/layout_pool.h"
@@ -7,10 +9,18 @@
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/state.h"
+#include "kernels/format.h"
+#include "store/arena/arena.h"
+#include "store/host/extent.h"
+#include "store/slab/disk.h"
 #include "store/status.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { WORDS_MAX = 320 };
+
+/* ---- pinned bytes ---- */
 
 uint64_t pins_free(const struct cache *c)
 {
@@ -38,4 +48,138 @@ enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, c
 	struct quota_wish w[PINS_WISHES];
 
 	return quota_ask_all(s->holder, w, pins_wish(c, bytes, g, gpu_bytes, w), why);
+}
+
+/* ---- whether one block fits ---- */
+
+/* The most that one block can take of a place. */
+struct limit {
+	const char *place;
+	int number;                    /* of the GPU or disk; -1: none */
+	const char *unit;              /* what it has to lie in */
+	uint64_t most;
+	const char *option;            /* that raises it; NULL: none does */
+};
+
+static _Thread_local char words[WORDS_MAX];
+
+static void say(uint32_t layout, uint64_t need, const struct limit *l)
+{
+	static const char smaller[] = "give a block fewer tokens, or its layers to several layouts";
+	char number[16] = "";
+
+	if (l->number >= 0)
+		snprintf(number, sizeof(number), " %d", l->number);
+	snprintf(words, sizeof(words),
+		 "layouts[%u]: a block takes %" PRIu64 " bytes of %s%s, and %s %" PRIu64 " at most: %s%s", layout, need,
+		 l->place, number, l->unit, l->most, l->option ? "raise " : "",
+		 l->option ? l->option : smaller);
+}
+
+static bool fits(uint32_t layout, uint64_t need, const struct limit *l, const char **why)
+{
+	if (need <= l->most)
+		return true;
+	say(layout, need, l);
+	*why = words;
+	return false;
+}
+
+/* Of host memory, or a GPU: an extent takes extent_bytes, but never more than all of it. */
+struct memory {
+	const char *place;
+	int number;
+	uint64_t bytes, extent, held;  /* all of it; of an extent; that leases and reservations may hold */
+	const char *option, *both, *share; /* for more bytes; for more and larger extents; for more that may be held */
+};
+
+/* charged: what one that is leased or reserved counts for. */
+static bool fits_memory(uint32_t layout, uint64_t need, uint64_t charged, const struct memory *m, const char **why)
+{
+	struct limit extent = { m->place, m->number, "an extent has", m->extent, "extent_bytes" };
+	const struct limit held = { m->place, m->number, "leases and reservations may hold", m->held, m->share };
+
+	if (need > EXTENT_BYTES_MAX)
+		extent.option = NULL;
+	else if (need > m->bytes)
+		extent.option = m->extent < m->bytes ? m->both : m->option;
+	return fits(layout, need, &extent, why) && fits(layout, charged, &held, why);
+}
+
+/* ---- places ---- */
+
+bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t count, const char **why)
+{
+	const struct memory m = {
+		.place = "host memory",
+		.number = -1,
+		.bytes = c->options.host_bytes,
+		.extent = arena_extent_bytes(c->host),
+		.held = c->options.pinned_bytes_max,
+		.option = "host_bytes",
+		.both = "host_bytes and extent_bytes",
+		.share = "pinned_share or host_bytes",
+	};
+	struct kv_geometry g;
+
+	for (uint32_t i = 0; i < count; i++) {
+		kv_geometry_of(&layouts[i], &g);
+		if (!fits_memory(i, g.need_bytes, g.need_bytes, &m, why))
+			return false;
+	}
+	return true;
+}
+
+bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *pools, uint32_t count, const char **why)
+{
+	const struct memory m = {
+		.place = "GPU",
+		.number = (int)g->number,
+		.bytes = g->budget,
+		.extent = g->arena ? arena_extent_bytes(g->arena) : 0,
+		.held = g->budget / 1000 * c->options.gpu_pinned_milli,
+		.option = "gpu_bytes",
+		.both = "gpu_bytes and extent_bytes",
+		.share = "pinned_share or gpu_bytes",
+	};
+
+	for (uint32_t i = 0; g->arena && i < count; i++) {
+		const struct kv_geometry *k = &pools[i]->geometry;
+
+		if (!fits_memory(i, k->block_bytes, k->need_bytes, &m, why))
+			return false;
+	}
+	return true;
+}
+
+static bool fit_disk(const struct unit *u, struct pool *const *pools, uint32_t count, const char **why)
+{
+	const struct limit l = { "disk", (int)u->configured, "a slab that takes all of it has",
+				 u->options->bytes - DISK_SLAB_HEADER_BYTES, "its size in disks" };
+
+	for (uint32_t i = 0; i < count; i++)
+		if (!fits(i, pools[i]->geometry.need_bytes, &l, why))
+			return false;
+	return true;
+}
+
+void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, const struct cache_unfit *u), void *arg)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	const uint32_t count = session_pools(c, session, pools);
+	struct cache_unfit u = { .disk = -1 };
+
+	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
+		u.gpu = (int32_t)i;
+		if (!fit_gpu(c, c->vram->gpu[i], pools, count, &u.why))
+			tell(arg, &u);
+	}
+	u.gpu = -1;
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++) {
+		const struct unit *unit = &c->tier->units[i];
+
+		u.disk = (int32_t)unit->configured;
+		if (!fit_disk(unit, pools, count, &u.why))
+			tell(arg, &u);
+	}
 }

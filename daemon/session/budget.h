@@ -1,7 +1,16 @@
-/* Pinned bytes of memory and GPUs that leases may take. */
+/* What a session may have of memory, GPUs and disks: pinned bytes that leases may take, and whether a tier can ever
+ * have a block of a layout.
+ *
+ * A block lies in one extent of host memory or of a GPU, and in one slab of a disk. What leases and reservations hold
+ * of host memory or of a GPU has a bound, and one block has to be within that. A layout whose block is too large for
+ * host memory is refused when its session opens, since every block passes there. A GPU or a disk that is too small for
+ * a block costs the session that place alone: this is told when the session opens, and calls that name such a GPU are
+ * refused.
+ */
 #ifndef TERRACE_DAEMON_SESSION_BUDGET_H
 #define TERRACE_DAEMON_SESSION_BUDGET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/block/quota.h"
@@ -11,6 +20,8 @@ enum { PINS_WISHES = 2 };
 
 struct cache;
 struct gpu;
+struct kv_layout;
+struct pool;
 struct session;
 
 /* Bytes that may still be pinned: in memory; on that GPU. */
@@ -20,5 +31,20 @@ uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, u
 		   struct quota_wish *w);
 /* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or EXHAUSTED and why. */
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
+
+/* The first layout whose block can never lie in host memory: false, and *why is a sentence with the layout's number,
+ * the cause and the option to raise, good until the thread's next call here. */
+bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t count, const char **why);
+/* The same of a GPU; one that could not be opened has no bound. With the lock or without. */
+bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *pools, uint32_t count, const char **why);
+
+/* A GPU or a disk on which no block of some layout of a session can lie. */
+struct cache_unfit {
+	int32_t gpu, disk;             /* -1: it is the other */
+	const char *why;               /* as fit_host's; for the length of the call */
+};
+/* Tells each of an open session's, GPUs by their numbers first, then disks. Those that could not be opened are not
+ * looked at. Without the lock. */
+void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, const struct cache_unfit *u), void *arg);
 
 #endif

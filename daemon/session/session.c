@@ -15,6 +15,7 @@
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
 #include "kernels/format.h"
 #include "store/status.h"
@@ -204,6 +205,8 @@ enum status cache_session_open_for(struct cache *c, const struct cache_peer *pee
 		return STATUS_DENIED;
 	*why = layouts_problem(layouts, n);
 	if (*why)
+		return STATUS_INVALID;
+	if (!fit_host(c, layouts, n, why))
 		return STATUS_INVALID;
 	*why = "the daemon is draining";
 	if (cache_draining(c))

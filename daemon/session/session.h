@@ -49,7 +49,8 @@ struct session {
 /* Public numbers of the sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
 uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
 /* tenant: "" or "default"; anything else is DENIED. engine: for people, cut after CACHE_ENGINE_MAX. INVALID:
- * no layout, a bad or double one, unequal block_tokens, a block larger than the tier. EXHAUSTED: too many
+ * no layout, a bad or double one, unequal block_tokens, a block that host memory can never have (session/budget.h).
+ * EXHAUSTED: too many
  * sessions, or layouts since the start (4096). UNAVAILABLE: draining. */
 enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
 			       uint32_t n, const char *engine, uint64_t now_us,

@@ -8,6 +8,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/session/budget.h"
 #include "daemon/session/end.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/stats.h"
@@ -17,8 +18,33 @@
 
 #include <string.h>
 
+/* A sentence about a GPU goes to its row of the reply. */
+struct unfit_rows {
+	struct rpc_call *call;
+	Terrace__V1__Gpu *rows;
+};
+
+static void unfit_row(void *arg, const struct cache_unfit *u)
+{
+	const struct unfit_rows *to = arg;
+	const size_t bytes = strlen(u->why) + 1;
+	char *why = u->gpu >= 0 ? rpc_take(to->call, bytes) : NULL;
+
+	if (why)
+		to->rows[u->gpu].unfit = memcpy(why, u->why, bytes);
+}
+
+static void unfit_log(void *arg, const struct cache_unfit *u)
+{
+	const struct cache_session_view *v = arg;
+
+	log_warn("layout_unfit", LOG_NUM("session", v->number), LOG_TEXT("reason", u->why),
+		 LOG_TEXT("effect", u->gpu >= 0 ? "calls of the session that name this GPU are refused" :
+						  "no block of this layout goes to this disk"));
+}
+
 /* What engines may ask for the memory of. */
-static bool reply_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
+static bool reply_gpus(struct rpc_call *c, uint64_t session, Terrace__V1__OpenSessionReply *r)
 {
 	const uint32_t count = cache_gpus(rpc_cache(c), NULL, 0);
 	struct cache_gpu_view *views = rpc_take(c, count * sizeof *views);
@@ -35,6 +61,7 @@ static bool reply_gpus(struct rpc_call *c, Terrace__V1__OpenSessionReply *r)
 		rows[i].bytes = views[i].bytes;
 		list[i] = &rows[i];
 	}
+	cache_unfit(rpc_cache(c), session, unfit_row, &(struct unfit_rows){ c, rows });
 	return true;
 }
 
@@ -71,7 +98,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	r->idle_timeout_ms = (uint32_t)config->session_idle_ms;
 	r->n_layout_list = with_layouts ? v->layouts : 0;
 	r->layout_list = layout_list;
-	if (!reply_gpus(c, r))
+	if (!reply_gpus(c, v->id, r))
 		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
@@ -108,6 +135,7 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		cache_session_write_back(rpc_cache(c), v->id);
 	log_info("session_opened", LOG_NUM("session", v->number), LOG_NUM("layouts", v->layouts),
 		 LOG_TEXT("engine", q->engine));
+	cache_unfit(rpc_cache(c), v->id, unfit_log, v);
 	s = session_reply(c, v, false, reply);
 	if (s != STATUS_OK)
 		cache_session_close(rpc_cache(c), v->id, c->now_us, &why);

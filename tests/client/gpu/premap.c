@@ -160,6 +160,32 @@ static void *offer_later(void *arg)
 	return NULL;
 }
 
+static void unfit(struct fake *f, const char *method, ProtobufCMessage *reply)
+{
+	static char why[] = "layouts[0]: a block is too large: raise gpu_bytes";
+
+	(void)f;
+	if (!strcmp(method, "OpenSession"))
+		((Terrace__V1__OpenSessionReply *)reply)->gpus[0]->unfit = why;
+}
+
+/* The daemon has too little of the GPU: its sentence is told before anything is mapped. */
+START_TEST(ready_tells_of_a_gpu_that_is_too_small)
+{
+	struct terrace_session *session;
+
+	RIG_FAULT(twist, unfit);
+	OK(terrace_session_open(rig.client, rig.layouts, 1, NULL, &session));
+	RIG_FAULT(twist, NULL);
+	for (int uses = 1; uses < 4; uses++) {
+		ck_assert_int_eq(terrace_session_gpu_ready(session, 0, (uint32_t)uses, 0), TERRACE_INVALID);
+		ck_assert_ptr_nonnull(strstr(terrace_error(), "a block is too large: raise gpu_bytes"));
+	}
+	OK(terrace_session_gpu_ready(session, 0, TERRACE_GPU_HOST_BLOCKS, 0));
+	terrace_session_close(session);
+}
+END_TEST
+
 START_TEST(ready_refuses)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
@@ -712,6 +738,7 @@ int main(void)
 	tcase_add_test(one, what_is_used_is_mapped);
 	tcase_add_test(one, ready_is_ready);
 	tcase_add_test(one, ready_refuses);
+	tcase_add_test(one, ready_tells_of_a_gpu_that_is_too_small);
 	tcase_add_test(one, uses_come_one_by_one);
 	tcase_add_test(one, what_comes_is_mapped);
 	tcase_add_test(one, idle_engines_give_back);
