@@ -43,9 +43,9 @@
  * its GPU may outlive the process's last mapping by a little. A client that ends a session and lives on says UNMAPPED
  * before it hangs up.
  *
- * A client of version 2, the library of the release before, has host memory alone, without offers or near calls; its
- * packets are answered by its version. It maps whole extents to be written, and does not say UNMAPPED of host memory
- * when it ends a session: of such an attachment the bytes alone tell whether slots are free. Other versions are hung up
+ * A client of version 2 has host memory alone, without offers or near calls; its packets are answered by its version.
+ * (The client library of the first version speaks it, but gets no token any more: OpenSession refuses it.) It maps
+ * whole extents to be written, and does not say UNMAPPED of host memory when it ends a session: of such an attachment the bytes alone tell whether slots are free. Other versions are hung up
  * on.
  *
  * An extent of GPU memory (store/device.h) comes with a *hold*: a descriptor of one page of host memory with that lock, which the client

@@ -14,6 +14,7 @@ terrace_test(metrics SOURCES daemon/http/metrics.c LIBS terrace_daemon sim_devic
 terrace_test(stop SOURCES daemon/process/stop.c LIBS terrace_daemon sim_device)
 terrace_test(rpc_handlers SOURCES daemon/rpc/handlers.c LIBS terrace_daemon sim_device)
 terrace_test(rpc_unfit SOURCES daemon/rpc/unfit.c LIBS terrace_daemon sim_device)
+terrace_test(rpc_library_before SOURCES daemon/rpc/library_before.c LIBS terrace_daemon)
 terrace_test(rpc_put_stream SOURCES daemon/rpc/put_stream.c LIBS terrace_daemon)
 terrace_test(rpc_listen SOURCES daemon/rpc/listen.c LIBS terrace_daemon)
 terrace_test(rights SOURCES daemon/process/rights.c LIBS terrace_daemon)

@@ -43,7 +43,10 @@ static atomic_uint channels; /* of the process */
 
 static grpc_channel *channel_create(const char *target)
 {
-	grpc_arg integers[] = {
+	char agent[64];
+	grpc_arg options[] = {
+		/* By it the daemon knows a library that reads its sessions: the first version's has no name. */
+		{GRPC_ARG_STRING, GRPC_ARG_PRIMARY_USER_AGENT_STRING, {.string = agent}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, {.integer = CLIENT_MESSAGE_MAX}},
 		/* The connection is this client's own, and a daemon that comes back is found soon. */
 		{GRPC_ARG_INTEGER, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, {.integer = 1}},
@@ -64,10 +67,12 @@ static grpc_channel *channel_create(const char *target)
 		{GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, {.integer = 0}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, {.integer = 0}},
 	};
-	grpc_channel_args args = {sizeof(integers) / sizeof(integers[0]), integers};
+	grpc_channel_args args = {sizeof(options) / sizeof(options[0]), options};
 	grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-	grpc_channel *channel = grpc_channel_create(target, credentials, &args);
+	grpc_channel *channel;
 
+	snprintf(agent, sizeof(agent), "libterrace/%s", terrace_version());
+	channel = grpc_channel_create(target, credentials, &args);
 	grpc_channel_credentials_release(credentials);
 	return channel;
 }

@@ -56,6 +56,9 @@ struct rpc_call {
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
 	void (*peer)(struct rpc_call *c, struct cache_peer *out); /* who calls, as far as it is known; by the call's owner. NULL: nobody in particular (tests) */
 	void (*who)(struct rpc_call *c, struct who *out); /* the same for its rights. NULL: an administrator (tests) */
+	/* True: it comes from gRPC's C core, and its user agent names no program: the first version's client library
+	 * calls so. By the call's owner. NULL: it names one (tests, and calls without gRPC). */
+	bool (*unnamed)(struct rpc_call *c);
 	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
 	struct rpc_arena arena;
 	union {                        /* what a handler that returned BUSY remembers; zero at first */

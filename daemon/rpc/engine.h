@@ -208,6 +208,7 @@ int rpc_step_connection(struct wire_call *w);
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
 /* What a call's `who` is. */
 void rpc_step_who(struct rpc_call *c, struct who *out);
+bool rpc_step_unnamed(struct rpc_call *c);
 /* False: the call's client has no right to its method, and c->why says so. */
 bool rpc_step_allowed(struct wire_call *w);
 /* Gets and sends the next message of a server stream. */

@@ -303,6 +303,18 @@ void rpc_step_who(struct rpc_call *c, struct who *out)
 	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
 }
 
+bool rpc_step_unnamed(struct rpc_call *c)
+{
+	static const char core[] = "grpc-c/"; /* what the core adds behind a name, if there is one */
+	const grpc_metadata_array *m = &((const struct wire_call *)c)->metadata;
+
+	for (size_t i = 0; i < m->count; i++)
+		if (!grpc_slice_str_cmp(m->metadata[i].key, "user-agent"))
+			return GRPC_SLICE_LENGTH(m->metadata[i].value) >= sizeof core - 1 &&
+			       !memcmp(GRPC_SLICE_START_PTR(m->metadata[i].value), core, sizeof core - 1);
+	return false;
+}
+
 bool rpc_step_allowed(struct wire_call *w)
 {
 	struct rpc_server *s = w->server;

@@ -67,6 +67,7 @@ static gpr_timespec in_ms(int64_t ms)
 static grpc_channel *dial(const struct calls *c)
 {
 	grpc_arg args[] = {
+		{ .type = GRPC_ARG_STRING, .key = (char *)"grpc.primary_user_agent", .value.string = (char *)"hostile" },
 		{ .type = GRPC_ARG_INTEGER, .key = (char *)"grpc.use_local_subchannel_pool", .value.integer = 1 },
 		{ .type = GRPC_ARG_INTEGER, .key = (char *)"grpc.initial_reconnect_backoff_ms", .value.integer = 100 },
 		{ .type = GRPC_ARG_INTEGER, .key = (char *)"grpc.max_reconnect_backoff_ms", .value.integer = 500 },

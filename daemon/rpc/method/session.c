@@ -104,6 +104,28 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	return STATUS_OK;
 }
 
+/* The client library of the first version opens sessions in the same words, but cannot read the answer: a session is
+ * named there by a number in another form. It shows this sentence as it is. */
+static enum status refuse_library(struct rpc_call *c)
+{
+	struct cache_peer peer = { .process = 0 };
+
+	if (c->peer)
+		c->peer(c, &peer);
+	log_warn("library_refused", LOG_NUM("process", peer.process), LOG_TEXT("method", c->method->name),
+		 LOG_TEXT("reason", "its client library is older than this daemon, and cannot read its sessions"),
+		 LOG_TEXT("remedy", "let the process load the libterrace.so.0 that came with this daemon"));
+	return rpc_fail(c, STATUS_UNSUPPORTED,
+			"the client library that this process has loaded is older than the daemon, terraced %s, and "
+			"cannot read its sessions: let it load the libterrace.so.0 that came with the daemon",
+			TERRACE_VERSION);
+}
+
+static bool is_library_before(struct rpc_call *c)
+{
+	return c->unnamed && c->unnamed(c);
+}
+
 enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__OpenSessionRequest *q = (const Terrace__V1__OpenSessionRequest *)request;
@@ -113,6 +135,8 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 	const char *why = NULL;
 	enum status s;
 
+	if (is_library_before(c))
+		return refuse_library(c);
 	if (!q->n_layouts || q->n_layouts > CACHE_LAYOUTS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "layouts: %zu given, must be 1 to %d", q->n_layouts,
 				CACHE_LAYOUTS_MAX);
@@ -158,6 +182,8 @@ enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	struct cache_session_view *v = rpc_take(c, sizeof *v);
 	const char *why = NULL;
 
+	if (is_library_before(c))
+		return refuse_library(c);
 	if (!v)
 		return rpc_too_big(c);
 	if (q->token.len != CACHE_TOKEN_BYTES)

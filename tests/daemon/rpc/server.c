@@ -41,8 +41,10 @@ static char said[128]; /* by the last status */
 static void dial_up(void)
 {
 	grpc_channel_credentials *open = grpc_insecure_credentials_create();
+	grpc_arg name = { .type = GRPC_ARG_STRING, .key = (char *)GRPC_ARG_PRIMARY_USER_AGENT_STRING,
+			  .value.string = (char *)"test" };
 
-	channel = grpc_channel_create(address, open, NULL);
+	channel = grpc_channel_create(address, open, &(grpc_channel_args){ 1, &name });
 	grpc_channel_credentials_release(open);
 	queue = grpc_completion_queue_create_for_next(NULL);
 }
