@@ -17,6 +17,7 @@
 #include "daemon/block/aging.h"
 #include "daemon/block/block.h"
 #include "daemon/block/handle.h"
+#include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
@@ -89,6 +90,7 @@ static const struct observers observers = {
 	.copies_failed = { leases_copies_failed },
 	.extent_added = { offers_tell },
 	.uses_due = { late_tell },
+	.policy_made = { learned_recall },
 };
 
 static bool random_bytes(void *out, size_t bytes)
@@ -133,7 +135,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	c->quota = quota_create();
-	if (!c->quota || !damage_notes_create(c))
+	if (!c->quota || !damage_notes_create(c) || !by_id_create(c))
 		return STATUS_EXHAUSTED;
 	quota_bounds(c);
 	c->grants = calloc(1, sizeof(*c->grants));
@@ -160,7 +162,7 @@ static enum status create_parts(struct cache *c, const char **why)
 		learned_load(c);
 	}
 	*why = "no threads for checksums: raise the limit of threads (ulimit -u, TasksMax, pids.max)";
-	if (!sums_create(c))
+	if (o->sum_threads && (o->disk_count || o->gpu_count) && !sums_create(o->sum_threads, &c->sums))
 		return STATUS_EXHAUSTED;
 	*why = "host memory cannot be had: set a smaller host_bytes, or huge_pages = off";
 	s = arena_create(&host, &c->host);
@@ -241,7 +243,8 @@ bool cache_destroy(struct cache *c)
 		ended = is_left(c, "a disk does not answer, and the next start reads all headers");
 	if (!ended)
 		return false;
-	sums_destroy(c);
+	sums_destroy(c->sums);
+	c->sums = NULL;
 	if (c->index && !c->options.leaves_records)
 		index_destroy(c->index, block_free_record);
 	if (c->index)
@@ -252,6 +255,7 @@ bool cache_destroy(struct cache *c)
 		return is_left(c, "a GPU's driver does not answer");
 	pools_free(c);
 	advice_destroy(c);
+	by_id_destroy(c);
 	if (c->host)
 		arena_destroy(c->host);
 	if (c->grants)

@@ -36,8 +36,6 @@ struct advice {
 	uint64_t conversations;
 	struct gone (*gone)[GONE_WAYS]; /* GONE_SETS of them: a table (eviction/table.h), as they are noted and looked for at random */
 	uint64_t gone_by_age[GONE_TIERS][GONE_AGES]; /* not cumulative */
-	struct block **by_id;          /* published blocks */
-	uint64_t by_id_mask;
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
 	struct ahead ahead;

@@ -16,6 +16,7 @@
 #include "daemon/advice/request.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
+#include "daemon/block/observer.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/slot_map.h"

@@ -29,21 +29,7 @@ enum {
 	MAIL_WORDS = 1 << 17,
 	HEAD_WORDS = 4,                /* of a letter: then pools, then names */
 	EXPECTED_US = 30 * 1000 * 1000,
-	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
-	BUCKETS_MIN = 1 << 12,
-	BUCKETS_MAX = 1 << 22,
 };
-
-static uint64_t buckets_for(const struct cache_options *o)
-{
-	uint64_t bytes = o->host_bytes, n = BUCKETS_MIN;
-
-	for (uint32_t i = 0; i < o->disk_count; i++)
-		bytes += o->disks[i].bytes;
-	while (n < bytes / BYTES_A_BUCKET && n < BUCKETS_MAX)
-		n *= 2;
-	return n;
-}
 
 bool advice_create(struct cache *c)
 {
@@ -51,10 +37,8 @@ bool advice_create(struct cache *c)
 
 	if (!a)
 		return false;
-	a->by_id_mask = buckets_for(&c->options) - 1;
-	a->by_id = calloc(a->by_id_mask + 1, sizeof(*a->by_id));
 	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
-	return a->by_id && a->gone && mailbox_init(&a->mail, MAIL_WORDS);
+	return a->gone && mailbox_init(&a->mail, MAIL_WORDS);
 }
 
 bool advice_stop(struct cache *c)
@@ -77,13 +61,10 @@ void advice_destroy(struct cache *c)
 	advisor_destroy(c);
 	mailbox_fini(&c->advice->mail);
 	learned_free(c);
-	free(c->advice->by_id);
 	table_give(c->advice->gone, GONE_SETS, sizeof(*c->advice->gone));
 	free(c->advice);
 	c->advice = NULL;
 }
-
-/* ---- blocks by id ---- */
 
 /* ---- letters ---- */
 

@@ -1,10 +1,10 @@
 /* Keys and idents. A prefix over several layouts is a bit for each length that is usable in all layouts fed so far. */
 #include "daemon/block/key.h"
 
-#include "daemon/advice/advice.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "store/index.h"
 #include "store/slot.h"
@@ -13,6 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
+enum {
+	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
+	BUCKETS_MIN = 1 << 12,
+	BUCKETS_MAX = 1 << 22,
+};
 
 uint64_t key_mix(uint64_t h, uint64_t word)
 {
@@ -34,9 +40,33 @@ uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
 	return h ? h : 1;
 }
 
+static uint64_t buckets_for(const struct cache_options *o)
+{
+	uint64_t bytes = o->host_bytes, n = BUCKETS_MIN;
+
+	for (uint32_t i = 0; i < o->disk_count; i++)
+		bytes += o->disks[i].bytes;
+	while (n < bytes / BYTES_A_BUCKET && n < BUCKETS_MAX)
+		n *= 2;
+	return n;
+}
+
+bool by_id_create(struct cache *c)
+{
+	c->by_id_mask = buckets_for(&c->options) - 1;
+	c->by_id = calloc(c->by_id_mask + 1, sizeof(*c->by_id));
+	return c->by_id;
+}
+
+void by_id_destroy(struct cache *c)
+{
+	free(c->by_id);
+	c->by_id = NULL;
+}
+
 static struct block **bucket_of(const struct cache *c, uint64_t id)
 {
-	return &c->advice->by_id[key_mix(0, id) & c->advice->by_id_mask];
+	return &c->by_id[key_mix(0, id) & c->by_id_mask];
 }
 
 void by_id_add(struct cache *c, struct block *b)

@@ -54,7 +54,10 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 		 struct block **found);
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
-/* Published blocks by id; of several of one id, any. */
+/* Published blocks by id; of several of one id, any. The table has a size that suits the cache's options. create:
+ * false: no memory. destroy: with no block in it; twice is fine. */
+bool by_id_create(struct cache *c);
+void by_id_destroy(struct cache *c);
 void by_id_add(struct cache *c, struct block *b);
 void by_id_remove(struct cache *c, struct block *b);
 struct block *by_id_find(const struct cache *c, uint64_t id);

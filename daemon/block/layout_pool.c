@@ -1,9 +1,9 @@
 /* Pools: a pool is a layout of a tenant. It joins a class of slots of host memory when it is made. */
 #include "daemon/block/layout_pool.h"
 
-#include "daemon/advice/policy_store.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/unwritten.h"
 #include "kernels/format.h"
@@ -48,7 +48,7 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 		goto fail;
 	}
 	if (made)
-		learned_recall(c, &(struct learner){ 'm', 0, p->class->stride, c->policy, p->class->policy });
+		observe_policy_made(c, &(struct learner){ 'm', 0, p->class->stride, c->policy, p->class->policy });
 	p->class_next = p->class->pools;
 	p->class->pools = p;
 	c->pools[c->pool_count++] = p;

@@ -24,6 +24,7 @@
 
 struct advice;
 struct attachment;
+struct block;
 struct cache_watch;
 struct damage_notes;
 struct grants;
@@ -46,6 +47,8 @@ struct cache {
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
+	struct block **by_id;          /* published blocks, by the id that policies know them by (block/key.h) */
+	uint64_t by_id_mask;
 	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */

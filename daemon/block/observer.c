@@ -69,3 +69,8 @@ void observe_uses_due(struct cache *c)
 {
 	TELL(c, uses_due, c);
 }
+
+void observe_policy_made(struct cache *c, const struct learner *l)
+{
+	TELL(c, policy_made, c, l);
+}

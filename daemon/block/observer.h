@@ -14,8 +14,18 @@
 struct block;
 struct cache;
 struct gpu;
+struct policy;
 struct policy_node;
+struct policy_ops;
 struct vram_slot;
+
+/* A policy that learns, under the name that the catalog keeps its pieces by. */
+struct learner {
+	char whom;                     /* whose it is: 'm' host memory, 'd' a disk, 'g' a GPU, 'k' the conversations */
+	uint64_t where, what;          /* which of those (0, disk's id, GPU's number), and the bytes of its slots */
+	const struct policy_ops *ops;  /* NULL: conversations, which have no policy */
+	struct policy *policy;
+};
 
 enum { OBSERVERS_MAX = 2 }; /* of one kind of news; a list ends with NULL */
 
@@ -46,6 +56,9 @@ struct observers {
 	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
 	/* Uses that a lease has put off must be told to the policies now. */
 	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
+	/* A policy was just made and has been told of nothing yet: a listener may tell it what an earlier run had
+	 * learned. */
+	void (*policy_made[OBSERVERS_MAX + 1])(struct cache *c, const struct learner *l);
 };
 
 void observe_stored(struct cache *c, const struct block *b);
@@ -61,5 +74,6 @@ void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter 
 void observe_copies_failed(struct cache *c, const struct gpu *g);
 void observe_extent_added(struct cache *c);
 void observe_uses_due(struct cache *c);
+void observe_policy_made(struct cache *c, const struct learner *l);
 
 #endif

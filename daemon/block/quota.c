@@ -6,6 +6,7 @@
 #include "daemon/block/quota.h"
 
 #include "daemon/block/values.h"
+#include "daemon/threads/pool.h"
 #include "store/short_lock.h"
 #include "store/status.h"
 
@@ -442,6 +443,32 @@ uint64_t quota_held(struct quota_holder *h, enum quota_thing thing)
 	n = h->held[thing];
 	pthread_mutex_unlock(&h->quota->lock);
 	return n;
+}
+
+/* ---- places in the workers' queue ---- */
+
+static void place_give(struct work *work)
+{
+	quota_give(work->holder, QUOTA_WORK, 1);
+}
+
+enum status quota_submit(struct workers *w, struct work *work, struct quota_holder *holder, const char **why)
+{
+	enum status s = quota_take(holder, QUOTA_WORK, 1, why);
+
+	if (s)
+		return s;
+	work->taken = place_give;
+	work->holder = holder;
+	s = workers_submit(w, work);
+	if (s)
+		place_give(work);
+	if (s == STATUS_EXHAUSTED)
+		*why = "too many calls that wait for a worker: the queue is full: "
+		       "try again later, or raise queue_max or workers";
+	else if (s)
+		*why = "shutting down";
+	return s;
 }
 
 /* ---- figures ---- */

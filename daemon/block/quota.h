@@ -58,6 +58,8 @@ enum quota_refusal { QUOTA_FULL, QUOTA_USER, QUOTA_PROCESS, QUOTA_REFUSALS };
 
 struct quota;
 struct quota_holder;
+struct work;
+struct workers;
 
 struct quota *quota_create(void); /* NULL: no memory */
 /* Every holder has left, or is never used again. NULL allowed. */
@@ -95,6 +97,10 @@ enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, ui
 /* Without being asked; `free` is not looked at. */
 void quota_add_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
 void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
+
+/* workers_submit for a client, which has no more places in the queue than its share (QUOTA_WORK). EXHAUSTED: *why
+ * says which bound. The holder stays joined until the work runs. */
+enum status quota_submit(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
 /* How many are taken of a thing: of all, and by the holder's process. */
 uint64_t quota_used(struct quota *q, enum quota_thing thing);

@@ -155,7 +155,7 @@ static void load_done(struct disk_request *q)
 	struct move *m = (struct move *)q;
 
 	m->check.run = load_check;
-	if (m->io.ring.status || !sums_submit(m->cache, &m->check))
+	if (m->io.ring.status || !sums_submit(m->cache->sums, &m->check))
 		load_check(&m->check);
 }
 

@@ -18,7 +18,6 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
-#include "daemon/process/catalog_child.h"
 #include "daemon/threads/await.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"

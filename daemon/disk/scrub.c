@@ -219,7 +219,7 @@ static void look_done(struct disk_request *q)
 	struct scrub_look *k = (struct scrub_look *)q;
 
 	k->check.run = look_check;
-	if (q->ring.status || !sums_submit(k->cache, &k->check))
+	if (q->ring.status || !sums_submit(k->cache->sums, &k->check))
 		look_check(&k->check);
 }
 

@@ -2,9 +2,9 @@
  * block gets, and what leaves a full disk, is decided in disk/place.c. / */
 #include "daemon/disk/slab_map.h"
 
-#include "daemon/advice/policy_store.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/disk/state.h"
 #include "daemon/memory/evict.h"
@@ -47,7 +47,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 		free(k);
 		return NULL;
 	}
-	learned_recall(c, &(struct learner){ 'd', u->id, slot_bytes, c->tier->policy, k->policy });
+	observe_policy_made(c, &(struct learner){ 'd', u->id, slot_bytes, c->tier->policy, k->policy });
 	k->unit = u;
 	k->slot_bytes = slot_bytes;
 	k->next = u->classes;

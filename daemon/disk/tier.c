@@ -217,7 +217,7 @@ bool tier_stop(struct cache *c, bool read)
 	loads_feed(c);
 	cache_unlock(c);
 	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
-	sums_stop(c);
+	sums_stop(c->sums);
 	const bool asked = clean || (restorer_ended && t->out_count), answers = asked && disks_sync(c, until_us);
 
 	clean = clean && answers;

@@ -616,7 +616,7 @@ static void spill_done(struct disk_request *q)
 	m->check.run = small ? spills_check : spill_check;
 	if (small && moves_push(&m->cache->tier->written, m))
 		return;
-	if (!sums_submit(m->cache, &m->check))
+	if (!sums_submit(m->cache->sums, &m->check))
 		m->check.run(&m->check);
 }
 

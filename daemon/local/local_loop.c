@@ -1,5 +1,6 @@
 /* The near thread: packets, steps of calls, what is posted, what is overdue. See local/engine.h. */
 #include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
 #include "daemon/call/lease.h"
 #include "daemon/local/engine.h"
 #include "daemon/local/packet.h"
@@ -243,7 +244,7 @@ static void hand_over(struct near_connection *k, bool may_wait)
 	if (k->c.deadline_us < k->near->due_us)
 		k->near->due_us = k->c.deadline_us;
 	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
-	s = workers_submit_for(k->near->daemon->workers, &k->work, k->holder, &why);
+	s = quota_submit(k->near->daemon->workers, &k->work, k->holder, &why);
 	if (s == STATUS_OK)
 		return;
 	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_relaxed);

@@ -450,7 +450,7 @@ void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 	const char *why = "";
 
 	set_state(w, CALL_WORKING);
-	enum status s = workers_submit_for(w->server->daemon->workers, &w->work, w->holder, &why);
+	enum status s = quota_submit(w->server->daemon->workers, &w->work, w->holder, &why);
 
 	if (s == STATUS_OK)
 		return;

@@ -2,8 +2,8 @@
  * none left, and nobody waits for it. To wake a thread takes its time: the caller asks for a few helpers, and each of them for more. */
 #include "daemon/threads/checksum_pool.h"
 
-#include "daemon/block/lock.h"
 #include "daemon/threads/pool.h"
+#include "store/status.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -27,7 +27,7 @@ struct helper {
 };
 
 struct batch {
-	struct cache *cache;
+	struct sums *sums;
 	void (*one)(void *arg, uint32_t i);
 	bool (*due)(void *arg, uint32_t i); /* NULL: all are */
 	void (*ended)(void *arg);     /* NULL: somebody waits for `over` */
@@ -39,55 +39,53 @@ struct batch {
 	struct helper helper[SUM_THREADS_MAX];
 };
 
-bool sums_create(struct cache *c)
+bool sums_create(uint32_t threads, struct sums **out)
 {
-	const uint32_t threads = c->options.sum_threads < SUM_THREADS_MAX ? c->options.sum_threads : SUM_THREADS_MAX;
-	struct sums *s;
+	struct sums *s = calloc(1, sizeof(*s));
 
-	if (!threads || !(c->options.disk_count || c->options.gpu_count))
-		return true;
-	s = calloc(1, sizeof(*s));
-	if (!s || workers_create(threads, SUM_QUEUE, &s->pool)) {
+	if (!s)
+		return false;
+	s->threads = threads < SUM_THREADS_MAX ? threads : SUM_THREADS_MAX;
+	if (workers_create(s->threads, SUM_QUEUE, &s->pool)) {
 		free(s);
 		return false;
 	}
 	pthread_mutex_init(&s->lock, NULL);
-	s->threads = threads;
-	c->sums = s;
+	*out = s;
 	return true;
 }
 
-void sums_stop(struct cache *c)
+void sums_stop(struct sums *s)
 {
 	struct workers *pool;
 
-	if (!c->sums)
+	if (!s)
 		return;
-	pthread_mutex_lock(&c->sums->lock);
-	pool = c->sums->pool;
-	c->sums->pool = NULL;
-	pthread_mutex_unlock(&c->sums->lock);
+	pthread_mutex_lock(&s->lock);
+	pool = s->pool;
+	s->pool = NULL;
+	pthread_mutex_unlock(&s->lock);
 	workers_destroy(pool);
 }
 
-void sums_destroy(struct cache *c)
+void sums_destroy(struct sums *s)
 {
-	sums_stop(c);
-	if (c->sums)
-		pthread_mutex_destroy(&c->sums->lock);
-	free(c->sums);
-	c->sums = NULL;
+	if (!s)
+		return;
+	sums_stop(s);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
 }
 
-bool sums_submit(struct cache *c, struct work *work)
+bool sums_submit(struct sums *s, struct work *work)
 {
 	bool taken;
 
-	if (!c->sums)
+	if (!s)
 		return false;
-	pthread_mutex_lock(&c->sums->lock);
-	taken = c->sums->pool && workers_submit(c->sums->pool, work) == STATUS_OK;
-	pthread_mutex_unlock(&c->sums->lock);
+	pthread_mutex_lock(&s->lock);
+	taken = s->pool && workers_submit(s->pool, work) == STATUS_OK;
+	pthread_mutex_unlock(&s->lock);
 	return taken;
 }
 
@@ -157,7 +155,7 @@ static void help(struct work *w)
 		ask_for_help(b, ASKED_BY_EACH);
 	h->asked = true;
 	while (batch_work(b, TURN))
-		if (sums_submit(b->cache, w))
+		if (sums_submit(b->sums, w))
 			return;
 	batch_let_go(b);
 }
@@ -172,7 +170,7 @@ static uint32_t ask_for_help(struct batch *b, uint32_t most)
 			return asked;
 		b->helper[i] = (struct helper){ .work = { .run = help }, .batch = b };
 		atomic_fetch_add_explicit(&b->holders, 1, memory_order_relaxed);
-		if (!sums_submit(b->cache, &b->helper[i].work)) {
+		if (!sums_submit(b->sums, &b->helper[i].work)) {
 			batch_let_go(b);
 			return asked;
 		}
@@ -181,20 +179,20 @@ static uint32_t ask_for_help(struct batch *b, uint32_t most)
 }
 
 /* Held by the caller. NULL: no pool, or no memory. */
-static struct batch *batch_create(struct cache *c, uint32_t count, uint32_t wanted, void (*one)(void *arg, uint32_t i), void (*ended)(void *arg),
-				  void *arg)
+static struct batch *batch_create(struct sums *s, uint32_t count, uint32_t wanted, void (*one)(void *arg, uint32_t i),
+				  void (*ended)(void *arg), void *arg)
 {
-	struct batch *b = c->sums ? malloc(sizeof(*b)) : NULL;
+	struct batch *b = s ? malloc(sizeof(*b)) : NULL;
 
 	if (!b)
 		return NULL;
-	b->cache = c;
+	b->sums = s;
 	b->one = one;
 	b->due = NULL;
 	b->ended = ended;
 	b->arg = arg;
 	b->count = count;
-	b->wanted = wanted < c->sums->threads ? wanted : c->sums->threads;
+	b->wanted = wanted < s->threads ? wanted : s->threads;
 	atomic_init(&b->helpers, 0);
 	atomic_init(&b->next, 0);
 	atomic_init(&b->lookers, 0);
@@ -204,10 +202,10 @@ static struct batch *batch_create(struct cache *c, uint32_t count, uint32_t want
 	return b;
 }
 
-bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
+bool sums_begin_due(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
 		    void (*over)(void *arg), void *arg, bool hurry)
 {
-	struct batch *b = batch_create(c, count, count, one, over, arg);
+	struct batch *b = batch_create(s, count, count, one, over, arg);
 	bool begun;
 
 	if (!b)
@@ -218,14 +216,14 @@ bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint
 	return begun;
 }
 
-bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
+bool sums_begin(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg)
 {
-	return sums_begin_due(c, count, one, NULL, over, arg, false);
+	return sums_begin_due(s, count, one, NULL, over, arg, false);
 }
 
-void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
+void sums_each(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg)
 {
-	struct batch *b = count > 1 ? batch_create(c, count, count - 1, one, NULL, arg) : NULL;
+	struct batch *b = count > 1 ? batch_create(s, count, count - 1, one, NULL, arg) : NULL;
 
 	if (!b) {
 		for (uint32_t i = 0; i < count; i++)

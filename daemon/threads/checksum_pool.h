@@ -9,25 +9,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct cache;
+struct sums;
 struct work;
 
-/* options.sum_threads of them; 0, or no disk and no GPU: none. False: no memory, or no threads. */
-bool sums_create(struct cache *c);
+/* threads: 1 or more, of which it makes a bounded number. False: no memory, or no threads. All the others take
+ * NULL, which is a pool without threads. */
+bool sums_create(uint32_t threads, struct sums **out);
 /* Does what is queued, and ends the threads. Others may go on calling the functions below. Twice is fine. */
-void sums_stop(struct cache *c);
-void sums_destroy(struct cache *c);
+void sums_stop(struct sums *s);
+void sums_destroy(struct sums *s);
 
 /* work->run on a thread of the pool. False: it is the caller's to do. */
-bool sums_submit(struct cache *c, struct work *work);
+bool sums_submit(struct sums *s, struct work *work);
 /* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */
-void sums_each(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
+void sums_each(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
 /* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
  * do. */
-bool sums_begin(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
+bool sums_begin(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
 /* The same of what comes due by and by: number i not before due(arg, i), which is not far from it when it is asked. `hurry`: the caller has time to wake
  * several threads, so that they need not wait for each other to do it. */
-bool sums_begin_due(struct cache *c, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
+bool sums_begin_due(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
 		    void (*over)(void *arg), void *arg, bool hurry);
 
 #endif

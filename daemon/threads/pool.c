@@ -8,9 +8,8 @@
  */
 #include "daemon/threads/pool.h"
 
-#include "daemon/block/lock.h"
-#include "daemon/block/quota.h"
 #include "daemon/threads/deadline.h"
+#include "store/index.h"
 #include "store/short_lock.h"
 #include "store/status.h"
 
@@ -128,8 +127,8 @@ static struct work *take(struct workers *w, bool before)
 		w->running++;
 	}
 	pthread_mutex_unlock(&w->lock);
-	if (work && work->holder)
-		quota_give(work->holder, QUOTA_WORK, 1);
+	if (work && work->taken)
+		work->taken(work);
 	return work;
 }
 
@@ -138,10 +137,10 @@ static void *worker_main(void *arg)
 	struct workers *w = arg;
 	struct work *work;
 
-	cache_thread_enter();
+	index_thread_enter();
 	for (bool before = false; (work = take(w, before)); before = true)
 		work->run(work);
-	cache_thread_leave();
+	index_thread_leave();
 	pthread_mutex_lock(&w->lock);
 	w->live--;
 	pthread_cond_signal(&w->ended);
@@ -249,23 +248,6 @@ enum status workers_submit(struct workers *w, struct work *work)
 	/* Not with the lock: the thread that wakes up takes it first of all. */
 	if (s == STATUS_OK && !found)
 		pthread_cond_signal(&w->more);
-	return s;
-}
-
-enum status workers_submit_for(struct workers *w, struct work *work, struct quota_holder *holder, const char **why)
-{
-	enum status s = quota_take(holder, QUOTA_WORK, 1, why);
-
-	if (s)
-		return s;
-	work->holder = holder;
-	s = workers_submit(w, work);
-	if (s)
-		quota_give(holder, QUOTA_WORK, 1);
-	if (s == STATUS_EXHAUSTED)
-		*why = "too many calls that wait for a worker: the queue is full: try again later, or raise queue_max or workers";
-	else if (s)
-		*why = "shutting down";
 	return s;
 }
 

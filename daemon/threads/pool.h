@@ -2,7 +2,7 @@
  *
  * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is
  * embedded in what owns it; it runs exactly once per accepted submit, on a worker thread, in the order of
- * submission. Every thread calls cache_thread_enter().
+ * submission. Every thread enters the index (store/index.h: index_thread_enter), so that work may look blocks up.
  */
 #ifndef TERRACE_DAEMON_THREADS_POOL_H
 #define TERRACE_DAEMON_THREADS_POOL_H
@@ -17,7 +17,9 @@ struct workers;
 
 struct work {
 	void (*run)(struct work *w); /* may submit `w` again, or free what it is part of */
-	struct quota_holder *holder; /* of its place in the queue, while it waits there; NULL: the daemon's own work */
+	/* The worker calls it before `run`: the work has left the queue. NULL: nothing to do then. */
+	void (*taken)(struct work *w);
+	struct quota_holder *holder; /* for `taken`: whose share the place in the queue is (block/quota.h) */
 };
 
 /* threads 1 to 64. INTERNAL: a thread could not be made. */
@@ -33,9 +35,6 @@ void workers_destroy(struct workers *w);
 
 /* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */
 enum status workers_submit(struct workers *w, struct work *work);
-/* The same for a client, which has no more places than its share (block/quota.h: QUOTA_WORK). EXHAUSTED: *why says which bound. The holder stays
- * joined until the work runs. */
-enum status workers_submit_for(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
 struct workers_view {
 	uint32_t queued, running, queue_max, threads;

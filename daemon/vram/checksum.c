@@ -119,7 +119,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 	if (!vram_flight_sums(f))
 		return false;
 	f->sealed = true; /* by the time that anybody looks */
-	if (sums_begin(f->gpu->cache, seal_prepare(f), seal_piece, ended, f))
+	if (sums_begin(f->gpu->cache->sums, seal_prepare(f), seal_piece, ended, f))
 		return true; /* it may be over, and gone */
 	f->sealed = false;
 	return false;
@@ -127,7 +127,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 
 void vram_flight_seal_here(struct cache *c, struct flight *f)
 {
-	sums_each(c, seal_prepare(f), seal_piece, f);
+	sums_each(c->sums, seal_prepare(f), seal_piece, f);
 }
 
 void vram_sums_keep(struct block *b, uint32_t sums)
@@ -472,7 +472,7 @@ bool vram_flight_look(struct flight *f)
 	look_prepare(f);
 	if (f->summed_blocks)
 		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
-	return pieces_of(f) && sums_begin_due(c, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f,
+	return pieces_of(f) && sums_begin_due(c->sums, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f,
 						f->elsewhere); /* it may be gone */
 }
 

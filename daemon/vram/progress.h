@@ -10,6 +10,11 @@
 
 enum { VRAM_LINE = 64 };
 
+/* The page is an array of 32-bit words, three for each GPU: word g says how many layers have been copied to GPU g,
+ * word BOARD_SUMMED + g how many of them have the right checksum, word BOARD_FAILED + g is 1 once GPU g's copies
+ * cannot be trusted. Clients read the same page, so local/socket.c asserts that the protocol has the same numbers. */
+enum { BOARD_SUMMED = 256, BOARD_FAILED = 512 };
+
 /* What a lease's copies are watched by: a page of an attachment's, registered with the GPUs. */
 struct board {
 	struct extent page;

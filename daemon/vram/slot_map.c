@@ -1,7 +1,6 @@
 /* Slots of GPU memory, and the copies of blocks in them: the books. Nothing here waits or copies. */
 #include "daemon/vram/slot_map.h"
 
-#include "daemon/advice/policy_store.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
@@ -38,7 +37,7 @@ static struct vram_class *class_make(struct cache *c, struct gpu *g, struct aren
 		free(k);
 		return NULL;
 	}
-	learned_recall(c, &(struct learner){ 'g', g->number, k->stride, c->policy, k->policy });
+	observe_policy_made(c, &(struct learner){ 'g', g->number, k->stride, c->policy, k->policy });
 	k->next = g->classes;
 	g->classes = k;
 	return k;

@@ -25,7 +25,6 @@
 #include "daemon/vram/stop.h"
 #include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
-#include "proto/fdsock.h"
 #include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/host/extent.h"
@@ -470,8 +469,8 @@ void board_fail(struct board *b, const struct gpu *g)
 {
 	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
 
-	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
-	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
+	atomic_store_explicit(word + BOARD_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
 	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
 }
 
@@ -484,7 +483,7 @@ bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
 
 void board_summed(struct board *b, const struct gpu *g, uint32_t value)
 {
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + FDSOCK_BOARD_SUMMED + g->number;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + BOARD_SUMMED + g->number;
 	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
 
 	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
@@ -495,5 +494,5 @@ bool board_tells(const struct board *b, const struct gpu *g)
 {
 	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
 
-	return b->address[g->number] && !atomic_load_explicit(word + FDSOCK_BOARD_FAILED + g->number, memory_order_acquire);
+	return b->address[g->number] && !atomic_load_explicit(word + BOARD_FAILED + g->number, memory_order_acquire);
 }

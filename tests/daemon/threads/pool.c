@@ -171,12 +171,12 @@ START_TEST(places_are_shared)
 	while (v.running != 1);
 	for (int i = 0; i < 2 * PLACES; i++)
 		jobs[i].work.run = run;
-	while (workers_submit_for(w, &jobs[n].work, a, &why) == STATUS_OK)
+	while (quota_submit(w, &jobs[n].work, a, &why) == STATUS_OK)
 		n++;
 	ck_assert_int_eq(n, PLACES - 2 * RESERVE);
 	ck_assert_ptr_nonnull(strstr(why, "too many calls that wait for a worker: process 70 holds 28 of 32"));
-	ck_assert_int_eq(workers_submit_for(w, &jobs[n].work, b, &why), STATUS_OK);
-	ck_assert_int_eq(workers_submit_for(w, &jobs[n + 1].work, b, &why), STATUS_OK);
+	ck_assert_int_eq(quota_submit(w, &jobs[n].work, b, &why), STATUS_OK);
+	ck_assert_int_eq(quota_submit(w, &jobs[n + 1].work, b, &why), STATUS_OK);
 	ck_assert_int_eq(workers_submit(w, &own.work), STATUS_OK);
 	ck_assert_uint_eq(quota_used(q, QUOTA_WORK), PLACES - RESERVE);
 	pthread_mutex_unlock(&gate);

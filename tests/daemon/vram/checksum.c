@@ -1,4 +1,5 @@
 /* Checksums by several threads. With --measure: how fast what comes down from a GPU is summed, by one thread and by several, in turn. */
+#include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
@@ -67,7 +68,7 @@ START_TEST(several_threads_at_once)
 	struct vram_rig v;
 
 	open_small(&v, THREADS);
-	sums_each(v.r.c, THREADS + 1, meet, &m);
+	sums_each(v.r.c->sums, THREADS + 1, meet, &m);
 	ck_assert(m.met);
 	vr_close(&v);
 }
@@ -88,8 +89,8 @@ START_TEST(each_once)
 	for (uint32_t n = 0; n < ITEMS; n += n < 10 ? 1 : 99) {
 		memset((void *)counts, 0, sizeof(counts));
 		if (n == 505)
-			sums_stop(v.r.c);
-		sums_each(v.r.c, n, count, counts);
+			sums_stop(v.r.c->sums);
+		sums_each(v.r.c->sums, n, count, counts);
 		for (uint32_t i = 0; i < ITEMS; i++)
 			ck_assert_uint_eq(counts[i], i < n);
 	}
@@ -133,8 +134,8 @@ START_TEST(begun_and_told)
 		b.items = n;
 		atomic_store(&b.left, n);
 		if (n > 900)
-			sums_stop(v.r.c);
-		ck_assert(sums_begin(v.r.c, n, count_begun, begun_over, &b) == (_i > 0 && n <= 900));
+			sums_stop(v.r.c->sums);
+		ck_assert(sums_begin(v.r.c->sums, n, count_begun, begun_over, &b) == (_i > 0 && n <= 900));
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec += 10;
 		if (_i && n <= 900)
@@ -170,14 +171,14 @@ START_TEST(begun_when_due)
 	atomic_store(&b.left, ITEMS);
 	sem_init(&b.over, 0, 0);
 	due_below = FIRST;
-	ck_assert(sums_begin_due(v.r.c, ITEMS, count_begun, is_due, begun_over, &b, false));
+	ck_assert(sums_begin_due(v.r.c->sums, ITEMS, count_begun, is_due, begun_over, &b, false));
 	RIG_AWAIT(b.left <= ITEMS - FIRST);
 	for (int i = 0; i < 3; i++) {
 		static struct begun short_one;
 
 		atomic_store(&short_one.left, 2);
 		sem_init(&short_one.over, 0, 0);
-		ck_assert(sums_begin(v.r.c, 2, count_begun, begun_over, &short_one));
+		ck_assert(sums_begin(v.r.c->sums, 2, count_begun, begun_over, &short_one));
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec += 10;
 		ck_assert_int_eq(sem_timedwait(&short_one.over, &until), 0);
@@ -223,18 +224,18 @@ START_TEST(a_full_queue)
 	pthread_mutex_lock(&gate);
 	for (; taken < QUEUE + 2; taken++) {
 		held[taken] = (struct held_work){ .work = { .run = run_held }, .gate = &gate, .ran = &ran };
-		if (!sums_submit(v.r.c, &held[taken].work))
+		if (!sums_submit(v.r.c->sums, &held[taken].work))
 			break;
 	}
 	ck_assert_uint_ge(taken, QUEUE);
 	ck_assert_uint_le(taken, QUEUE + 1);
-	sums_each(v.r.c, ITEMS, count, counts);
+	sums_each(v.r.c->sums, ITEMS, count, counts);
 	for (uint32_t i = 0; i < ITEMS; i++)
 		ck_assert_uint_eq(counts[i], 1);
 	pthread_mutex_unlock(&gate);
-	sums_stop(v.r.c);
+	sums_stop(v.r.c->sums);
 	ck_assert_uint_eq(ran, taken);
-	ck_assert(!sums_submit(v.r.c, &held[0].work));
+	ck_assert(!sums_submit(v.r.c->sums, &held[0].work));
 	vr_close(&v);
 }
 END_TEST
@@ -298,7 +299,7 @@ static void round_of(uint32_t threads, struct seals *seals, double *sums, double
 						.spill_milli = 1, .sum_threads = threads });
 	for (int i = 0; i < SUM_ROUNDS; i++) { /* short ones: a busy machine has idle processors for no longer */
 		since = now_s();
-		sums_each(v.r.c, SUMMED, seal_one, seals);
+		sums_each(v.r.c->sums, SUMMED, seal_one, seals);
 		since = now_s() - since;
 		if (since < *sums)
 			*sums = since;

@@ -401,7 +401,7 @@ static void open_unsummed(struct vram_rig *v, struct vr_gate *gate, bool other, 
 		vr_release(v, l);
 	}
 	pthread_mutex_lock(&gate->lock);
-	ck_assert(sums_submit(v->r.c, &gate->work));
+	ck_assert(sums_submit(v->r.c->sums, &gate->work));
 	ck_assert_int_eq(vr_lease(v, 0, 0, 2, true, false, p, l), STATUS_OK);
 	RIG_AWAIT((int32_t)(v->board[0] - l->board_base - VR_LAYERS) >= 0);
 }
@@ -482,7 +482,7 @@ static void pool_fill(struct vram_rig *v, uint32_t threads)
 		RIG_AWAIT(at_gate == (i < threads ? i : threads));
 		ck_assert_uint_lt(i, 1024);
 		work[i].run = wait_at_gate;
-	} while (sums_submit(v->r.c, &work[i++]));
+	} while (sums_submit(v->r.c->sums, &work[i++]));
 }
 
 /* A list that nobody watches is summed when it is copied, if enough comes behind it: so bytes that change until then are found; where the threads for
@@ -661,7 +661,7 @@ START_TEST(lost_while_it_is_summed)
 	ck_assert_str_eq(vr_tier(&v, 1), "gpu+disk");
 	vr_flip(&v, 0, 0, 100000);
 	pthread_mutex_lock(&gate.lock);
-	ck_assert(sums_submit(v.r.c, &gate.work));
+	ck_assert(sums_submit(v.r.c->sums, &gate.work));
 	atomic_store(&copied_down, 0);
 	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
 	RIG_AWAIT(copied_down >= 2);

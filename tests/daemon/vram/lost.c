@@ -119,7 +119,7 @@ START_TEST(come_down_and_not_summed)
 	down.ended = 0;
 	if (threads) {
 		pthread_mutex_lock(&gate.lock);
-		ck_assert(sums_submit(v.r.c, &gate.work));
+		ck_assert(sums_submit(v.r.c->sums, &gate.work));
 	} else {
 		vr_hold(&v, 0, VR_LAYERS - 1);
 	}
