@@ -47,10 +47,38 @@ static void serve(struct daemon *d, struct disk_log *disks)
 	}
 }
 
+/* What has started is listed in d, also when a later part cannot start. *metrics: NULL without a metrics_address. */
+static int parts_start(struct daemon *d, struct metrics **metrics)
+{
+	const struct config *c = d->config;
+	char why[CLAIM_WHY_MAX] = "";
+	struct door *door;
+
+	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d->workers))
+		return fail("workers", "cannot start the worker threads: raise the limit of threads "
+				       "(ulimit -u, TasksMax, pids.max)");
+	if (c->fd_socket[0]) {
+		if (near_create(d, &d->near, why, sizeof why))
+			return fail("near", why);
+		daemon_add(d, &near_part, d->near);
+	}
+	if (door_create(d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &door, why,
+			sizeof why))
+		return fail("door", why);
+	daemon_add(d, &door_part, door);
+	if (c->metrics_address[0]) {
+		if (metrics_create(d, METRICS_LIFE_US, metrics, why, sizeof why))
+			return fail("metrics", why);
+		daemon_add(d, &metrics_part, *metrics);
+	}
+	return rpc_server_create(d, why, sizeof why) ? fail("rpc", why) : EXIT_SUCCESS;
+}
+
 static int run(const struct config *c)
 {
 	struct diskless diskless = { .distrust = false };
 	struct daemon d = { .config = c, .started_us = daemon_now_us(), .diskless = &diskless };
+	struct metrics *metrics = NULL;
 	struct cache_config options;
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
@@ -75,26 +103,17 @@ static int run(const struct config *c)
 	diskless_opened(&diskless);
 	cache_thread_enter();
 	disk_log_look(&disks, d.cache);
-	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d.workers))
-		code = fail("workers", "cannot start the worker threads: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
-	else if (c->fd_socket[0] && near_create(&d, &d.near, why, sizeof why))
-		code = fail("near", why);
-	else if (door_create(&d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &d.door, why,
-			     sizeof why))
-		code = fail("door", why);
-	else if (c->metrics_address[0] && metrics_create(&d, METRICS_LIFE_US, &d.metrics, why, sizeof why))
-		code = fail("metrics", why);
-	else if (rpc_server_create(&d, why, sizeof why))
-		code = fail("rpc", why);
+	code = parts_start(&d, &metrics);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
 			 LOG_TEXT("listen", c->listen), LOG_NUM("port", rpc_server_port(d.rpc)),
-			 LOG_TEXT("metrics_address", c->metrics_address), LOG_NUM("metrics_port", metrics_port(d.metrics)),
+			 LOG_TEXT("metrics_address", c->metrics_address),
+			 LOG_NUM("metrics_port", metrics_port(metrics)),
 			 LOG_NUM("host_bytes", c->host_bytes), LOG_TEXT("disks", c->disks[0] ? c->disks : "off"));
 		machine_warn(c, files);
 		places_warn(c);
-		metrics_serve(d.metrics);
+		metrics_serve(metrics);
 		sd_notify(false, "READY=1\nSTATUS=serving");
 		serve(&d, &disks);
 		sd_notify(false, "STOPPING=1\nSTATUS=draining");

@@ -18,8 +18,9 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
+#include "daemon/process/socket_peer.h"
 #include "daemon/process/stats.h"
-#include "daemon/rpc/listen.h"
 #include "daemon/threads/deadline.h"
 #include "store/status.h"
 
@@ -296,7 +297,7 @@ static bool accept_one(struct metrics *m)
 	if (fd < 0)
 		return false;
 	m->waits = (struct guest){ .fd = fd, .until_us = daemon_now_us() + m->life_us };
-	rpc_listen_peer(fd, &m->waits.peer);
+	socket_peer(fd, &m->waits.peer);
 	m->waits.holder = quota_join(cache_quota(m->daemon->cache), &m->waits.peer);
 	if (m->waits.holder)
 		return true;
@@ -476,7 +477,7 @@ enum status metrics_create(const struct daemon *d, uint64_t life_us, struct metr
 	if (s == STATUS_OK)
 		*out = m;
 	else
-		metrics_destroy(m);
+		metrics_part.destroy(m);
 	return s;
 }
 
@@ -493,13 +494,12 @@ uint16_t metrics_port(const struct metrics *m)
 	return m ? m->port : 0;
 }
 
-bool metrics_stop(struct metrics *m, uint64_t wait_us)
+static bool threads_stop(void *part, uint64_t wait_us)
 {
 	const struct timespec until = deadline_in(wait_us);
+	struct metrics *m = part;
 	bool done;
 
-	if (!m)
-		return true;
 	local_socket_remove(&m->local); /* before the listener is closed */
 	enter_phase(m, STOPPING);
 	pthread_mutex_lock(&m->lock);
@@ -510,10 +510,10 @@ bool metrics_stop(struct metrics *m, uint64_t wait_us)
 	return done;
 }
 
-void metrics_destroy(struct metrics *m)
+static void destroy(void *part)
 {
-	if (!m)
-		return;
+	struct metrics *m = part;
+
 	local_socket_remove(&m->local);
 	if (m->thread_started)
 		pthread_join(m->thread, NULL);
@@ -527,3 +527,10 @@ void metrics_destroy(struct metrics *m)
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }
+
+const struct part_ops metrics_part = {
+	.name = "metrics",
+	.hangs = "an answer to /metrics does not end",
+	.threads_stop = threads_stop,
+	.destroy = destroy,
+};

@@ -17,6 +17,7 @@
 
 struct daemon;
 struct metrics;
+struct part_ops;
 
 enum { METRICS_CONNECTIONS = 64, METRICS_LIFE_US = 10000000 };
 
@@ -30,9 +31,7 @@ void metrics_serve(struct metrics *m);
 /* The port, of port 0 the one that it got; 0: a Unix socket. */
 uint16_t metrics_port(const struct metrics *m);
 
-/* Cuts the connections and ends the thread, within wait_us. False: it has not ended. NULL is fine. */
-bool metrics_stop(struct metrics *m, uint64_t wait_us);
-/* After a stop that returned true. NULL is fine. */
-void metrics_destroy(struct metrics *m);
+/* Stop and end (process/part.h) of a struct metrics. It has no figures of its own. */
+extern const struct part_ops metrics_part;
 
 #endif

@@ -9,6 +9,7 @@
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
 #include "daemon/process/machine.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
@@ -117,7 +118,7 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 		*out = n;
 	} else {
 		snprintf(why, size, "cannot start the thread of near calls: %s: raise the limit of threads (ulimit -u, TasksMax, pids.max)", strerror(errno));
-		near_destroy(n);
+		near_part.destroy(n);
 	}
 	return s;
 }
@@ -182,22 +183,21 @@ void near_free(struct near_connection *k)
 	free(k);
 }
 
-void near_stop(struct near *n, uint64_t grace_us)
+static void calls_stop(void *part, uint64_t grace_us)
 {
-	if (!n)
-		return;
+	struct near *n = part;
+
 	atomic_store(&n->cancel_at_us, daemon_now_us() + grace_us);
 	atomic_store(&n->stopping, true);
 	near_ring(n);
 }
 
-bool near_wait(struct near *n, uint64_t wait_us)
+static bool calls_wait(void *part, uint64_t wait_us)
 {
+	struct near *n = part;
 	const struct timespec until = deadline_in(wait_us);
 	bool done;
 
-	if (!n)
-		return true;
 	pthread_mutex_lock(&n->lock);
 	while (!n->done && pthread_cond_timedwait(&n->done_changed, &n->lock, &until) != ETIMEDOUT)
 		;
@@ -217,12 +217,12 @@ static void close_posted(struct near *n)
 	}
 }
 
-void near_destroy(struct near *n)
+static void destroy(void *part)
 {
-	if (!n)
-		return;
+	struct near *n = part;
+
 	if (n->thread_started) {
-		near_stop(n, 0);
+		calls_stop(n, 0);
 		pthread_join(n->thread, NULL);
 	}
 	close_posted(n);
@@ -257,10 +257,10 @@ static void method_stats(struct near *n, uint32_t m, cache_stat_fn *emit, void *
 	     true, "time from a call's arrival to its answer");
 }
 
-void near_stats(struct near *n, cache_stat_fn *emit, void *arg)
+static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
-	if (!n)
-		return;
+	struct near *n = part;
+
 	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for near calls");
 	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
 	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "near calls under way");
@@ -271,3 +271,11 @@ void near_stats(struct near *n, cache_stat_fn *emit, void *arg)
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
 		method_stats(n, m, emit, arg);
 }
+
+const struct part_ops near_part = {
+	.name = "near",
+	.calls_stop = calls_stop,
+	.calls_wait = calls_wait,
+	.destroy = destroy,
+	.stats = stats,
+};

@@ -21,12 +21,14 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
 #include "daemon/session/session.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
+#include "daemon/vram/progress.h"
 #include "proto/fdsock.h"
 #include "store/device.h"
 #include "store/status.h"
@@ -113,6 +115,8 @@ struct door {
 };
 
 _Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
+_Static_assert((int)BOARD_SUMMED == (int)FDSOCK_BOARD_SUMMED && (int)BOARD_FAILED == (int)FDSOCK_BOARD_FAILED,
+	       "clients read the words that the daemon writes");
 _Static_assert((int)DEVICES_MAX <= (int)FDSOCK_BOARD_WORDS && FDSOCK_BOARD_WORDS * sizeof(uint32_t) <= 4096, "a word a GPU, on one page");
 
 /* ---- packets ---- */
@@ -755,7 +759,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	if (s == STATUS_OK)
 		*out = d;
 	else
-		door_destroy(d);
+		door_part.destroy(d);
 	return s;
 }
 
@@ -783,31 +787,32 @@ static void sockets_close(struct door *d)
 	}
 }
 
-bool door_stop(struct door *d, uint64_t wait_us)
+static bool threads_stop(void *part, uint64_t wait_us)
 {
 	const struct timespec until = deadline_in(wait_us);
+	struct door *d = part;
 
-	if (!d)
-		return true;
 	if (d->thread_started)
 		thread_end(d);
 	sockets_close(d);
 	return chores_end(d, &until) && door_lender_ends(&d->lender, &until);
 }
 
-void door_destroy(struct door *d)
+static void destroy(void *part)
 {
-	if (!d)
-		return;
-	door_stop(d, UINT64_MAX);
+	struct door *d = part;
+
+	threads_stop(d, UINT64_MAX);
 	door_lender_fini(&d->lender);
 	pthread_cond_destroy(&d->chores_done);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
 }
 
-void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
+static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
+	struct door *d = part;
+
 	emit(arg, "terrace_door_connections", "", atomic_load(&d->connections), false, "engine processes connected");
 	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
 	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
@@ -818,3 +823,11 @@ void door_stats(struct door *d, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");
 	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
 }
+
+const struct part_ops door_part = {
+	.name = "door",
+	.uses_workers = true,
+	.threads_stop = threads_stop,
+	.destroy = destroy,
+	.stats = stats,
+};

@@ -3,29 +3,44 @@
 #ifndef TERRACE_DAEMON_PROCESS_DAEMON_H
 #define TERRACE_DAEMON_PROCESS_DAEMON_H
 
+#include <assert.h>
 #include <stdint.h>
 #include <time.h>
 
 struct cache;
 struct config;
 struct diskless;
-struct door;
-struct metrics;
 struct near;
+struct part_ops;
 struct rpc_server;
 struct workers;
+
+enum { PARTS_MAX = 4 };
 
 struct daemon {
 	const struct config *config;
 	struct cache *cache;
 	struct workers *workers;
-	struct door *door;       /* NULL: no borrowing */
 	struct near *near;       /* NULL: no near calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
-	struct metrics *metrics; /* NULL: no metrics_address */
 	uint64_t started_us;
 	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */
+	/* What process/ stops and asks for figures, in the order of its start (process/part.h). Complete before the
+	 * first call runs. */
+	struct {
+		const struct part_ops *ops;
+		void *part;
+	} parts[PARTS_MAX];
+	uint32_t part_count;
 };
+
+/* Lists a part that has been created. By main, at most PARTS_MAX times. */
+static inline void daemon_add(struct daemon *d, const struct part_ops *ops, void *part)
+{
+	assert(d->part_count < PARTS_MAX);
+	d->parts[d->part_count].ops = ops;
+	d->parts[d->part_count++].part = part;
+}
 
 /* What earlier runs remember is up to a month old, and has its time on this one's clock, which begins at zero when the machine does:
  * at 50 days, so that such a time is never before its beginning. (2^32 ms are just under that: who counts them in 32 bits has his

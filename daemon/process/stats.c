@@ -5,11 +5,9 @@
 #include "daemon/block/values.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/stats.h"
-#include "daemon/local/local_calls.h"
-#include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
-#include "daemon/rpc/server.h"
+#include "daemon/process/part.h"
 #include "daemon/threads/pool.h"
 
 #include <inttypes.h>
@@ -48,11 +46,9 @@ void daemon_stats(const struct daemon *d, uint64_t now_us, cache_stat_fn *emit, 
 	own_stats(d, now_us, emit, arg);
 	cache_stats(d->cache, now_us, emit, arg);
 	workers_stats(d->workers, emit, arg);
-	if (d->rpc)
-		rpc_server_stats(d->rpc, emit, arg);
-	if (d->door)
-		door_stats(d->door, emit, arg);
-	near_stats(d->near, emit, arg);
+	for (uint32_t i = 0; i < d->part_count; i++)
+		if (d->parts[i].ops->stats)
+			d->parts[i].ops->stats(d->parts[i].part, emit, arg);
 }
 
 const char *daemon_state(const struct daemon *d)

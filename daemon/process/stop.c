@@ -12,13 +12,10 @@
 #include "daemon/cache.h"
 #include "daemon/disk/stats.h"
 #include "daemon/disk/tier.h"
-#include "daemon/http/metrics.h"
-#include "daemon/local/local_calls.h"
-#include "daemon/local/socket.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
-#include "daemon/rpc/server.h"
+#include "daemon/process/part.h"
 #include "daemon/threads/pool.h"
 
 #include <time.h>
@@ -51,14 +48,31 @@ void stop_drain(const struct daemon *d, const sigset_t *signals)
 			 LOG_TEXT("reason", daemon_now_us() < until ? "a second signal" : "drain_timeout is over"));
 }
 
+static void calls_stop(const struct daemon *d, uint64_t grace_us)
+{
+	for (uint32_t i = 0; i < d->part_count; i++)
+		if (d->parts[i].ops->calls_stop)
+			d->parts[i].ops->calls_stop(d->parts[i].part, grace_us);
+}
+
+/* Looks at each part for LOOK_US at most. */
+static bool calls_ended(const struct daemon *d)
+{
+	bool ended = true;
+
+	for (uint32_t i = 0; i < d->part_count; i++)
+		if (d->parts[i].ops->calls_wait)
+			ended &= d->parts[i].ops->calls_wait(d->parts[i].part, LOOK_US);
+	return ended;
+}
+
 /* False: a call has not ended though it was cancelled: a worker is in it. */
 static bool calls_end(const struct daemon *d, const sigset_t *signals)
 {
 	uint64_t until = daemon_now_us() + GRACE_US + timeout_us(d);
 
-	near_stop(d->near, GRACE_US);
-	rpc_server_stop(d->rpc, GRACE_US);
-	while (!rpc_server_wait(d->rpc, LOOK_US) || !near_wait(d->near, LOOK_US)) {
+	calls_stop(d, GRACE_US);
+	while (!calls_ended(d)) {
 		const int s = sigtimedwait(signals, NULL, &(struct timespec){ .tv_sec = 0 });
 
 		if (daemon_now_us() >= until) {
@@ -67,20 +81,37 @@ static bool calls_end(const struct daemon *d, const sigset_t *signals)
 		}
 		if (s != SIGTERM && s != SIGINT)
 			continue;
-		near_stop(d->near, 0);
-		rpc_server_stop(d->rpc, 0);
+		calls_stop(d, 0);
 		if (until > daemon_now_us() + timeout_us(d))
 			until = daemon_now_us() + timeout_us(d);
 	}
 	return true;
 }
 
-/* The door first: it may have a worker do something yet. ended: what was asked before has. */
+/* Of the parts that use workers, or of those that do not. */
+static bool threads_end(const struct daemon *d, bool use_workers, uint64_t wait_us)
+{
+	bool ended = true;
+
+	for (uint32_t i = 0; i < d->part_count; i++) {
+		const struct part_ops *ops = d->parts[i].ops;
+
+		if (!ops->threads_stop || ops->uses_workers != use_workers ||
+		    ops->threads_stop(d->parts[i].part, wait_us))
+			continue;
+		ended = false;
+		if (ops->hangs)
+			log_error("left_behind", LOG_TEXT("what", ops->name), LOG_TEXT("reason", ops->hangs));
+	}
+	return ended;
+}
+
+/* ended: what was asked to end before has ended. */
 static bool workers_end(const struct daemon *d, bool ended)
 {
 	struct workers_view v;
 
-	ended = door_stop(d->door, ended ? timeout_us(d) : 0) && ended;
+	ended = threads_end(d, true, ended ? timeout_us(d) : 0) && ended;
 	if (workers_stop(d->workers, ended ? timeout_us(d) : GRACE_US))
 		return true;
 	workers_look(d->workers, &v);
@@ -107,6 +138,15 @@ static void settle(const struct daemon *d)
 			 LOG_TEXT("remedy", "the next start finds the blocks by the headers on the disks, which takes longer"));
 }
 
+static void parts_destroy(struct daemon *d)
+{
+	while (d->part_count) {
+		d->part_count--;
+		d->parts[d->part_count].ops->destroy(d->parts[d->part_count].part);
+	}
+	workers_destroy(d->workers);
+}
+
 bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 {
 	bool ended = true;
@@ -116,17 +156,9 @@ bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 		settle(d);
 	}
 	ended = workers_end(d, ended) && ended;
-	if (!metrics_stop(d->metrics, timeout_us(d))) {
-		log_error("left_behind", LOG_TEXT("what", "metrics"), LOG_TEXT("reason", "an answer to /metrics does not end"));
-		ended = false;
-	}
-	if (ended) {
-		metrics_destroy(d->metrics);
-		rpc_server_destroy(d->rpc);
-		door_destroy(d->door);
-		near_destroy(d->near);
-		workers_destroy(d->workers);
-	}
+	ended = threads_end(d, false, timeout_us(d)) && ended;
+	if (ended)
+		parts_destroy(d);
 	if (!ended && !cache_leave(d->cache)) /* others are inside, who may free what it reads */
 		log_error("left_behind", LOG_TEXT("what", "cache"), LOG_TEXT("reason", cache_left(d->cache)));
 	cache_thread_leave();

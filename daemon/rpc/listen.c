@@ -9,6 +9,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/socket_peer.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
 #include "store/status.h"
@@ -24,7 +25,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
@@ -70,7 +70,7 @@ static bool hand_over(struct rpc_listener *l, int fd)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
-	rpc_listen_peer(fd, &peer);
+	socket_peer(fd, &peer);
 	if (n > 0)
 		fd = rpc_roles_settle(l->roles, fd);
 	if (fd < 0)
@@ -274,23 +274,6 @@ void rpc_listen_destroy(struct rpc_listener *l)
 	if (l->stop >= 0)
 		close(l->stop);
 	free(l);
-}
-
-void rpc_listen_peer(int fd, struct cache_peer *out)
-{
-	struct sockaddr_storage at = { .ss_family = AF_UNSPEC };
-	socklen_t n = sizeof at, size = sizeof(struct ucred);
-	struct ucred who;
-
-	*out = (struct cache_peer){ .process = 0 };
-	if (getpeername(fd, (struct sockaddr *)&at, &n))
-		return;
-	if (at.ss_family == AF_UNIX && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size))
-		*out = (struct cache_peer){ .user = { CACHE_PEER_UID, who.uid }, .process = (uint64_t)who.pid };
-	else if (at.ss_family == AF_INET)
-		out->user[1] = 0xffffull << 32 | ntohl(((struct sockaddr_in *)&at)->sin_addr.s_addr);
-	else if (at.ss_family == AF_INET6)
-		memcpy(out->user, &((struct sockaddr_in6 *)&at)->sin6_addr, sizeof out->user);
 }
 
 int rpc_listen_port(const struct rpc_listener *l)

@@ -28,9 +28,6 @@ void rpc_listen_stop(struct rpc_listener *l);
 /* Stops and frees. NULL is fine. */
 void rpc_listen_destroy(struct rpc_listener *l);
 
-/* Who has connected, of a descriptor that take had: of the local socket a user and his process, else an address. Any thread. */
-void rpc_listen_peer(int fd, struct cache_peer *out);
-
 /* The port of `listen`, or 0. */
 int rpc_listen_port(const struct rpc_listener *l);
 

@@ -7,6 +7,7 @@
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
@@ -180,6 +181,86 @@ static void undo_server(struct rpc_server *s)
 	free_server(s);
 }
 
+static void calls_stop(void *part, uint64_t grace_us)
+{
+	struct rpc_server *s = part;
+
+	pthread_mutex_lock(&s->lock);
+	bool begun = s->stop_begun;
+
+	s->stopping = s->stop_begun = true;
+	s->cancel_at_us = daemon_now_us() + grace_us;
+	pthread_mutex_unlock(&s->lock);
+	if (begun)
+		return;
+	rpc_listen_stop(s->listener);
+	grpc_server_shutdown_and_notify(s->server, s->queue, s);
+}
+
+static bool calls_wait(void *part, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	struct rpc_server *s = part;
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
+		;
+	bool done = s->done;
+
+	pthread_mutex_unlock(&s->lock);
+	return done;
+}
+
+static void destroy(void *part)
+{
+	struct rpc_server *s = part;
+
+	if (s->thread_started)
+		pthread_join(s->thread, NULL);
+	grpc_completion_queue_destroy(s->queue);
+	free_server(s);
+}
+
+static void stats(void *part, cache_stat_fn *emit, void *arg)
+{
+	struct rpc_server *s = part;
+	char labels[96];
+
+	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
+	     "calls under way");
+	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
+	rpc_listen_stats(s->listener, emit, arg);
+	rpc_peers_stats(s->peers, emit, arg);
+	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
+		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
+		unsigned long long all = 0;
+
+		for (int i = 0; i < STATUS_COUNT; i++) {
+			unsigned long long n = atomic_load_explicit(&s->stats[m].by_status[i], memory_order_relaxed);
+
+			all += n;
+			if (!n)
+				continue;
+			snprintf(labels, sizeof labels, "method=%s,status=%s", name, status_name((enum status)i));
+			emit(arg, "terrace_rpc_calls_total", labels, (double)n, true, "calls that have ended");
+		}
+		if (!all)
+			continue;
+		snprintf(labels, sizeof labels, "method=%s", name);
+		emit(arg, "terrace_rpc_seconds_total", labels,
+		     (double)atomic_load_explicit(&s->stats[m].us, memory_order_relaxed) / 1e6, true,
+		     "time from a call's arrival to its answer");
+	}
+}
+
+const struct part_ops rpc_part = {
+	.name = "rpc",
+	.calls_stop = calls_stop,
+	.calls_wait = calls_wait,
+	.destroy = destroy,
+	.stats = stats,
+};
+
 static void quota_bounds(const struct daemon *d)
 {
 	struct quota *q = cache_quota(d->cache);
@@ -215,7 +296,9 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	s->server = make_server(d->config);
 	s->queue = grpc_completion_queue_create_for_next(NULL);
 	grpc_server_register_completion_queue(s->server, s->queue, NULL);
-	status = register_methods(s) ? rpc_peers_create(cache_quota(d->cache), d->config->connections_max, &s->peers) : STATUS_INTERNAL;
+	status = STATUS_INTERNAL;
+	if (register_methods(s))
+		status = rpc_peers_create(cache_quota(d->cache), d->config->connections_max, &s->peers);
 	if (status == STATUS_OK)
 		status = rpc_listen_create(d->config, &s->listener, why, size);
 	if (status != STATUS_OK) {
@@ -224,14 +307,16 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	}
 	grpc_server_start(s->server);
 	d->rpc = s;
+	daemon_add(d, &rpc_part, s);
 	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
 	if (s->thread_started && rpc_listen_start(s->listener, s->peers, &s->roles, RPC_SILENT_US, take, s) == STATUS_OK)
 		return STATUS_OK;
 	d->rpc = NULL;
+	d->part_count--;
 	snprintf(why, size, "cannot start the threads of gRPC: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 	if (s->thread_started) {
-		rpc_server_stop(s, 0);
-		rpc_server_destroy(s);
+		calls_stop(s, 0);
+		destroy(s);
 	} else {
 		undo_server(s);
 	}
@@ -241,72 +326,4 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 int rpc_server_port(const struct rpc_server *s)
 {
 	return rpc_listen_port(s->listener);
-}
-
-void rpc_server_stop(struct rpc_server *s, uint64_t grace_us)
-{
-	pthread_mutex_lock(&s->lock);
-	bool begun = s->stop_begun;
-
-	s->stopping = s->stop_begun = true;
-	s->cancel_at_us = daemon_now_us() + grace_us;
-	pthread_mutex_unlock(&s->lock);
-	if (begun)
-		return;
-	rpc_listen_stop(s->listener);
-	grpc_server_shutdown_and_notify(s->server, s->queue, s);
-}
-
-bool rpc_server_wait(struct rpc_server *s, uint64_t wait_us)
-{
-	const struct timespec until = deadline_in(wait_us);
-
-	pthread_mutex_lock(&s->lock);
-	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
-		;
-	bool done = s->done;
-
-	pthread_mutex_unlock(&s->lock);
-	return done;
-}
-
-void rpc_server_destroy(struct rpc_server *s)
-{
-	if (!s)
-		return;
-	if (s->thread_started)
-		pthread_join(s->thread, NULL);
-	grpc_completion_queue_destroy(s->queue);
-	free_server(s);
-}
-
-void rpc_server_stats(struct rpc_server *s, cache_stat_fn *emit, void *arg)
-{
-	char labels[96];
-
-	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
-	     "calls under way");
-	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
-	rpc_listen_stats(s->listener, emit, arg);
-	rpc_peers_stats(s->peers, emit, arg);
-	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
-		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
-		unsigned long long all = 0;
-
-		for (int i = 0; i < STATUS_COUNT; i++) {
-			unsigned long long n = atomic_load_explicit(&s->stats[m].by_status[i], memory_order_relaxed);
-
-			all += n;
-			if (!n)
-				continue;
-			snprintf(labels, sizeof labels, "method=%s,status=%s", name, status_name((enum status)i));
-			emit(arg, "terrace_rpc_calls_total", labels, (double)n, true, "calls that have ended");
-		}
-		if (!all)
-			continue;
-		snprintf(labels, sizeof labels, "method=%s", name);
-		emit(arg, "terrace_rpc_seconds_total", labels,
-		     (double)atomic_load_explicit(&s->stats[m].us, memory_order_relaxed) / 1e6, true,
-		     "time from a call's arrival to its answer");
-	}
 }

@@ -2,10 +2,10 @@
 #include "daemon/block/quota.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/socket_peer.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
-#include "daemon/rpc/listen.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/roles.h"
 #include "daemon/threads/pool.h"
@@ -289,7 +289,7 @@ void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 	const int fd = rpc_step_connection((struct wire_call *)c);
 
 	if (fd >= 0)
-		rpc_listen_peer(fd, out);
+		socket_peer(fd, out);
 }
 
 /* The role is the number's for ever. For people alone the rest is asked of who has the number now. */

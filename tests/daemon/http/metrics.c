@@ -10,6 +10,7 @@
 #include "daemon/http/metrics_text.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
 #include "daemon/process/stats.h"
 #include "daemon/session/session.h"
 #include "kernels/format.h"
@@ -146,8 +147,8 @@ static void serve(uint64_t life_us)
 
 static void stop(void)
 {
-	ck_assert(metrics_stop(m, STOP_US));
-	metrics_destroy(m);
+	ck_assert(metrics_part.threads_stop(m, STOP_US));
+	metrics_part.destroy(m);
 	shell_close(&s);
 }
 
@@ -430,12 +431,12 @@ START_TEST(stops_at_once)
 		say(fds[i], "GET /metrics HTTP/1.1\r\n");
 	}
 	begun = daemon_now_us();
-	ck_assert(metrics_stop(m, STOP_US));
+	ck_assert(metrics_part.threads_stop(m, STOP_US));
 	if (_i)
 		ck_assert_uint_lt(daemon_now_us() - begun, STOP_US / 2);
 	for (int i = 0; i < 2 * METRICS_CONNECTIONS && _i; i++)
 		close(fds[i]);
-	metrics_destroy(m);
+	metrics_part.destroy(m);
 	shell_close(&s);
 }
 END_TEST
@@ -475,9 +476,9 @@ START_TEST(unix_socket)
 	ck_assert_int_eq(strncmp(hear(reach_unix(&at)), "HTTP/1.1 200 ", 13), 0);
 	ck_assert_int_eq(metrics_create(&s.daemon, LONG_US, &other, why, sizeof why), STATUS_BUSY);
 	ck_assert_msg(strstr(why, "another daemon answers at") != NULL, "%s", why);
-	ck_assert(metrics_stop(m, STOP_US));
+	ck_assert(metrics_part.threads_stop(m, STOP_US));
 	ck_assert_int_eq(stat(at.sun_path, &st), -1);
-	metrics_destroy(m);
+	metrics_part.destroy(m);
 	shell_close(&s);
 }
 END_TEST
@@ -493,7 +494,7 @@ START_TEST(hangs)
 	do
 		ck_assert_int_eq(ioctl(fd, SIOCOUTQ, &unread), 0);
 	while (unread);
-	ck_assert(!metrics_stop(m, 20000));
+	ck_assert(!metrics_part.threads_stop(m, 20000));
 	cache_unlock(s.daemon.cache);
 	stop();
 	close(fd);

@@ -7,6 +7,7 @@
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/session/session.h"
 #include "daemon/threads/pool.h"
 #include "kernels/format.h"
@@ -110,11 +111,11 @@ static void teardown(void)
 		close(process[i].pipe);
 		waitpid(process[i].pid, NULL, 0);
 	}
-	near_stop(s.daemon.near, 0);
-	ck_assert(near_wait(s.daemon.near, NET_S * 1000000ull));
-	door_destroy(door);
+	near_part.calls_stop(s.daemon.near, 0);
+	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	door_part.destroy(door);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
-	near_destroy(s.daemon.near);
+	near_part.destroy(s.daemon.near);
 	workers_destroy(s.daemon.workers);
 	shell_close(&s);
 }
@@ -123,7 +124,7 @@ static double stat_of(const char *name, const char *labels)
 {
 	struct shell_stat w = { name, labels, -1 };
 
-	near_stats(s.daemon.near, shell_find_stat, &w);
+	near_part.stats(s.daemon.near, shell_find_stat, &w);
 	quota_stats(cache_quota(s.daemon.cache), shell_find_stat, &w);
 	return w.value;
 }

@@ -6,6 +6,7 @@
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/threads/pool.h"
 #include "tests/sim/device.h"
 
@@ -39,11 +40,11 @@ void near_rig_open(void)
 void near_rig_close(void)
 {
 	unlink(hold);
-	near_stop(s.daemon.near, NET_S * 1000000ull);
-	ck_assert(near_wait(s.daemon.near, NET_S * 1000000ull));
-	door_destroy(door);
+	near_part.calls_stop(s.daemon.near, NET_S * 1000000ull);
+	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	door_part.destroy(door);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
-	near_destroy(s.daemon.near);
+	near_part.destroy(s.daemon.near);
 	workers_destroy(s.daemon.workers);
 	shell_close(&s);
 }
@@ -185,7 +186,7 @@ double stat_of(const char *name, const char *labels)
 {
 	struct shell_stat w = { name, labels, 0 };
 
-	near_stats(s.daemon.near, shell_find_stat, &w);
+	near_part.stats(s.daemon.near, shell_find_stat, &w);
 	return w.value;
 }
 

@@ -7,6 +7,7 @@
 #include "daemon/memory/evict.h"
 #include "daemon/process/daemon.h"
 #include "daemon/memory/grow.h"
+#include "daemon/process/part.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
@@ -543,12 +544,12 @@ START_TEST(a_stop_while_a_board_is_lent)
 	int fd = greet(&w);
 
 	board_is_held_up(fd);
-	ck_assert(!door_stop(door, 50 * 1000));
+	ck_assert(!door_part.threads_stop(door, 50 * 1000));
 	ck_assert(!workers_stop(shell.daemon.workers, 0));
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
 	until("terrace_door_connections", 0);
 	driver_shut = false;
-	ck_assert(door_stop(door, NET_S * 1000000ull));
+	ck_assert(door_part.threads_stop(door, NET_S * 1000000ull));
 	ck_assert(workers_stop(shell.daemon.workers, NET_S * 1000000ull));
 	close(fd);
 }

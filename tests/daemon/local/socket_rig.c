@@ -4,6 +4,7 @@
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/part.h"
 #include "daemon/threads/pool.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ void door_rig_open(const struct device_ops *ops)
 
 void door_rig_close(void)
 {
-	door_destroy(door);
+	door_part.destroy(door);
 	workers_destroy(shell.daemon.workers);
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
 	shell_close(&shell);
@@ -93,7 +94,7 @@ double stat_of(const char *name)
 {
 	struct shell_stat w = { name, "", -1 };
 
-	door_stats(door, shell_find_stat, &w);
+	door_part.stats(door, shell_find_stat, &w);
 	return w.value;
 }
 

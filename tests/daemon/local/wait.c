@@ -7,6 +7,7 @@
 #include "daemon/call/reserve.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
@@ -213,14 +214,14 @@ START_TEST(a_stop_ends_calls_that_wait)
 
 	shell_store(&s, "k1");
 	lease_waits(fd, 1000000ull * NET_S);
-	near_stop(s.daemon.near, 1000000ull * NET_S);
+	near_part.calls_stop(s.daemon.near, 1000000ull * NET_S);
 	ck_assert_int_eq(hear(idle, packet, sizeof packet), 0);
-	ck_assert(!near_wait(s.daemon.near, 50 * 1000));
+	ck_assert(!near_part.calls_wait(s.daemon.near, 50 * 1000));
 	late = greet_with(FDSOCK_CALLER, s.session.token, &w);
 	ck_assert_uint_eq(w.status, STATUS_EXHAUSTED);
-	near_stop(s.daemon.near, 0);
+	near_part.calls_stop(s.daemon.near, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_UNAVAILABLE);
-	ck_assert(near_wait(s.daemon.near, NET_S * 1000000ull));
+	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
 	unlink(hold);
 	held_becomes(0, 0);
 	close(idle);
@@ -243,10 +244,10 @@ START_TEST(a_stop_does_not_wait_for_a_worker_for_ever)
 	cache_lock(s.daemon.cache);
 	say(fd, FDSOCK_COMMIT, &q, 0);
 	until_a_worker_runs();
-	near_stop(s.daemon.near, 0);
-	ck_assert(!near_wait(s.daemon.near, 50 * 1000));
+	near_part.calls_stop(s.daemon.near, 0);
+	ck_assert(!near_part.calls_wait(s.daemon.near, 50 * 1000));
 	cache_unlock(s.daemon.cache);
-	ck_assert(near_wait(s.daemon.near, NET_S * 1000000ull));
+	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
 	close(fd);
 	close(keeper);
 }

@@ -4,6 +4,7 @@
 #include "daemon/local/socket.h"
 #include "daemon/process/data_dir_lock.h"
 #include "daemon/process/local_socket.h"
+#include "daemon/process/part.h"
 #include "daemon/rpc/listen.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
@@ -55,7 +56,7 @@ static void *door_start(void)
 
 static void door_end(void *part)
 {
-	door_destroy(part);
+	door_part.destroy(part);
 }
 
 static void *metrics_start(void)
@@ -71,8 +72,8 @@ static void *metrics_start(void)
 
 static void metrics_end(void *part)
 {
-	metrics_stop(part, 60000000);
-	metrics_destroy(part);
+	metrics_part.threads_stop(part, 60000000);
+	metrics_part.destroy(part);
 }
 
 static const struct act parts[] = {

@@ -2,6 +2,9 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/local/socket.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
+#include "daemon/process/stats.h"
 #include "daemon/process/stop.h"
 #include "daemon/threads/pool.h"
 #include "proto/fdsock.h"
@@ -87,6 +90,7 @@ static void await(const atomic_bool *what)
 static void setup(void)
 {
 	char why[256] = "";
+	struct door *door;
 
 	setenv("SIM_GPU_DEVICES", "1", 1);
 	driver = *terrace_device_ops();
@@ -94,7 +98,9 @@ static void setup(void)
 	shell_open_all(&s, NULL, &driver);
 	s.config.stop_timeout_ms = STOP_MS;
 	ck_assert_int_eq(workers_create(2, 4, &s.daemon.workers), STATUS_OK);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &s.daemon.door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK,
+		      "%s", why);
+	daemon_add(&s.daemon, &door_part, door);
 }
 
 START_TEST(who_does_not_hang_comes_to_an_end)
@@ -129,6 +135,103 @@ START_TEST(what_does_not_hang_ends)
 }
 END_TEST
 
+/* A part that writes down what it is asked for. Its calls end when they are asked for the second time. */
+static struct {
+	char line[512];
+	size_t bytes;
+	atomic_bool threads;           /* a part's threads were stopped */
+} diary;
+
+static void note(const char *part, const char *what)
+{
+	const size_t left = sizeof diary.line - diary.bytes;
+
+	diary.bytes += (size_t)snprintf(diary.line + diary.bytes, left, "%s %s%s, ", part, what,
+					job.over ? " after the worker" : "");
+}
+
+struct noted {
+	const char *name;
+	uint32_t waits;
+};
+
+static void noted_calls_stop(void *part, uint64_t grace_us)
+{
+	(void)grace_us;
+	note(((struct noted *)part)->name, "calls");
+}
+
+static bool noted_calls_wait(void *part, uint64_t wait_us)
+{
+	(void)wait_us;
+	note(((struct noted *)part)->name, "wait");
+	return ((struct noted *)part)->waits++;
+}
+
+static bool noted_threads_stop(void *part, uint64_t wait_us)
+{
+	(void)wait_us;
+	note(((struct noted *)part)->name, "threads");
+	diary.threads = true;
+	return true;
+}
+
+static void noted_destroy(void *part)
+{
+	note(((struct noted *)part)->name, "destroy");
+}
+
+static void noted_stats(void *part, cache_stat_fn *emit, void *arg)
+{
+	emit(arg, ((struct noted *)part)->name, "", 7, false, "a row of the part's");
+}
+
+/* A worker is at work until the first part's threads were stopped. */
+static void job_lasts(struct work *w)
+{
+	(void)w;
+	job.begun = true;
+	await(&diary.threads);
+	job.over = true;
+}
+
+START_TEST(parts_end_in_order_and_have_their_rows)
+{
+	const struct part_ops calls = {
+		.name = "calls",
+		.calls_stop = noted_calls_stop,
+		.calls_wait = noted_calls_wait,
+		.destroy = noted_destroy,
+		.stats = noted_stats,
+	};
+	const struct part_ops apart = { .name = "apart", .threads_stop = noted_threads_stop, .destroy = noted_destroy };
+	const struct part_ops uses = {
+		.name = "uses",
+		.uses_workers = true,
+		.threads_stop = noted_threads_stop,
+		.destroy = noted_destroy,
+	};
+	struct noted noted[] = { { "calls", 0 }, { "apart", 0 }, { "uses", 0 } };
+	struct shell_stat w = { .name = "calls", .labels = "" };
+	sigset_t none;
+
+	sigemptyset(&none);
+	daemon_add(&s.daemon, &calls, &noted[0]);
+	daemon_add(&s.daemon, &apart, &noted[1]);
+	daemon_add(&s.daemon, &uses, &noted[2]);
+	daemon_stats(&s.daemon, daemon_now_us(), shell_find_stat, &w);
+	ck_assert_double_eq(w.value, 7);
+	job.work.run = job_lasts;
+	ck_assert_int_eq(workers_submit(s.daemon.workers, &job.work), STATUS_OK);
+	await(&job.begun);
+	s.config.stop_timeout_ms = END_S * 1000;
+	ck_assert(stop_daemon(&s.daemon, true, &none));
+	ck_assert_str_eq(diary.line, "calls calls, calls wait, calls wait, uses threads, apart threads after the worker, "
+				     "uses destroy after the worker, apart destroy after the worker, calls destroy after the worker, ");
+	nftw(s.folder, shell_remove, 8, FTW_DEPTH | FTW_PHYS);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("stop");
@@ -139,6 +242,7 @@ int main(void)
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, who_does_not_hang_comes_to_an_end);
 	tcase_add_test(t, what_does_not_hang_ends);
+	tcase_add_test(t, parts_end_in_order_and_have_their_rows);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

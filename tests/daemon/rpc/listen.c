@@ -3,6 +3,7 @@
 #include "daemon/cache.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/rpc/listen.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
@@ -204,7 +205,7 @@ static double stat_of(const char *name)
 {
 	struct shell_stat w = { .name = name, .labels = "" };
 
-	rpc_server_stats(s.daemon.rpc, shell_find_stat, &w);
+	rpc_part.stats(s.daemon.rpc, shell_find_stat, &w);
 	return w.value;
 }
 
@@ -240,9 +241,9 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 		usleep(1000);
 	for (int i = 0; i < MANY; i++)
 		close(fd[i]);
-	rpc_server_stop(s.daemon.rpc, 0);
-	ck_assert(rpc_server_wait(s.daemon.rpc, 60000000));
-	rpc_server_destroy(s.daemon.rpc);
+	rpc_part.calls_stop(s.daemon.rpc, 0);
+	ck_assert(rpc_part.calls_wait(s.daemon.rpc, 60000000));
+	rpc_part.destroy(s.daemon.rpc);
 	workers_destroy(s.daemon.workers);
 }
 END_TEST

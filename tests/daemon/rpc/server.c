@@ -8,6 +8,7 @@
 #include "daemon/memory/grow.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/rpc/server.h"
 #include "daemon/session/attachment.h"
 #include "daemon/threads/pool.h"
@@ -67,9 +68,9 @@ static void start(uint64_t calls_max, uint64_t call_deadline_ms)
 static void stop(void)
 {
 	grpc_channel_destroy(channel);
-	rpc_server_stop(server, 2000000);
-	ck_assert(rpc_server_wait(server, NET_S * 1000000ull));
-	rpc_server_destroy(server);
+	rpc_part.calls_stop(server, 2000000);
+	ck_assert(rpc_part.calls_wait(server, NET_S * 1000000ull));
+	rpc_part.destroy(server);
 	grpc_completion_queue_shutdown(queue);
 	while (grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type != GRPC_QUEUE_SHUTDOWN)
 		;
@@ -333,7 +334,7 @@ static double calls_of(const char *labels)
 {
 	struct shell_stat w = { .name = "terrace_rpc_calls_total", .labels = labels };
 
-	rpc_server_stats(server, shell_find_stat, &w);
+	rpc_part.stats(server, shell_find_stat, &w);
 	return w.value;
 }
 
@@ -396,7 +397,7 @@ static bool calls_become(double n, uint64_t until_us)
 	double calls = -1;
 
 	for (;;) {
-		rpc_server_stats(server, find_calls, &calls);
+		rpc_part.stats(server, find_calls, &calls);
 		if (calls == n || daemon_now_us() >= until_us)
 			return calls == n;
 		usleep(1000);
@@ -658,7 +659,7 @@ START_TEST(watch_and_stop)
 	}
 	uint64_t began = daemon_now_us();
 
-	rpc_server_stop(server, 100000000);
+	rpc_part.calls_stop(server, 100000000);
 	ck_assert(!hear(&c));
 	ck_assert_int_eq(end(&c), GRPC_STATUS_UNAVAILABLE);
 	ck_assert_uint_lt(daemon_now_us() - began, 50000000); /* told, not cancelled at the end of the grace */
@@ -697,8 +698,8 @@ START_TEST(an_idle_client_holds_nothing_up)
 	start(64, 60000);
 	ck_assert_int_gt(write(link[0], address, strlen(address)), 0);
 	ck_assert_int_eq(read(link[0], &byte, 1), 1);
-	rpc_server_stop(server, 3600000000);
-	ck_assert(rpc_server_wait(server, 10000000)); /* gRPC itself gives it 20 s */
+	rpc_part.calls_stop(server, 3600000000);
+	ck_assert(rpc_part.calls_wait(server, 10000000)); /* gRPC itself gives it 20 s */
 	close(link[0]);
 	ck_assert_int_eq(waitpid(client, &ended, 0), client);
 	ck_assert_int_eq(ended, 0);
