@@ -92,9 +92,9 @@ static inline void shell_open_all(struct shell *s, const struct ring_calls *disk
 	s->daemon.started_us = daemon_now_us();
 	cache_thread_enter();
 	ck_assert_msg(cache_create(&o, daemon_now_us(), &s->daemon.cache, &why) == STATUS_OK, "%s", why);
-	ck_assert_msg(cache_session_open(s->daemon.cache, "", layouts, 2, "test", daemon_now_us(), &s->session, &why) ==
-			      STATUS_OK,
-		      "%s", why);
+	ck_assert_msg(cache_session_open(s->daemon.cache, &(struct cache_open_call){ .tenant = "",
+			.layouts = layouts, .layout_count = 2, .engine = "test", .now_us = daemon_now_us() },
+					 &s->session, &why) == STATUS_OK, "%s", why);
 }
 
 static inline void shell_open_with(struct shell *s, const struct ring_calls *disk)
@@ -129,8 +129,9 @@ static inline void shell_store(struct shell *s, const char *key)
 	const char *why = "";
 
 	for (uint32_t i = 0; i < 2; i++) {
-		ck_assert_int_eq(cache_write_begin(s->daemon.cache, s->session.id, i, (const uint8_t *)key,
-						   (uint32_t)strlen(key), NULL, daemon_now_us(), &w, &why),
+		ck_assert_int_eq(cache_write_begin(s->daemon.cache, &(struct cache_stream_call){
+				.session = s->session.id, .layout = i, .key = (const uint8_t *)key,
+				.key_bytes = (uint32_t)strlen(key), .now_us = daemon_now_us() }, &w, &why),
 				 STATUS_OK);
 		memset(w.block, key[0] + (int)i, w.block_bytes);
 		ck_assert_int_eq(cache_write_end(s->daemon.cache, s->session.id, &w, true, daemon_now_us(), 1),
@@ -138,7 +139,7 @@ static inline void shell_store(struct shell *s, const char *key)
 	}
 }
 
-/* For near_stats and its like: the value of one figure, which stays as it was if there is none of that name and labels. */
+/* For stats of struct part_ops and its like: the value of one figure, which stays as it was if there is none of that name and labels. */
 struct shell_stat {
 	const char *name, *labels;
 	double value;

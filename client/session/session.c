@@ -241,6 +241,22 @@ static enum terrace_status opening_take(void *arg, const struct client_message *
 	return status;
 }
 
+/* Of a view that is attached: calls go over the same socket. */
+static void near_open(struct client_view *view, const char *fd_socket)
+{
+	const struct client_near_options options = {
+		.path = fd_socket,
+		.token = view->token.bytes,
+		.epoch = view->epoch,
+		.session = view->id,
+		.known = view->attachment->knows_callers,
+		.busy_poll_us = view->client->busy_poll_us,
+		.adapts = !view->client->no_adaptive_poll,
+	};
+
+	view->near = client_near_create(&view->client->nears, &options);
+}
+
 /* Attaches to the daemon's memory if that is wanted and possible. Without it the session still works, by stream. */
 static void view_attach(struct client_view *view, const char *fd_socket, uint64_t deadline_us)
 {
@@ -258,8 +274,7 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 	if (why)
 		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
 	else if (!view->client->no_near_calls)
-		view->near = client_near_create(&view->client->nears, fd_socket, view->token.bytes, view->epoch, view->id,
-						view->attachment->knows_callers, view->client->busy_poll_us, !view->client->no_adaptive_poll);
+		near_open(view, fd_socket);
 	client_words_back(&words);
 }
 

@@ -88,20 +88,19 @@ void client_near_list_fini(struct client_near_list *list)
 	pthread_mutex_destroy(&list->lock);
 }
 
-struct client_near *client_near_create(struct client_near_list *list, const char *path, const uint8_t token[16], uint64_t epoch,
-				       uint64_t session, bool known, uint64_t busy_poll_us, bool adapts)
+struct client_near *client_near_create(struct client_near_list *list, const struct client_near_options *o)
 {
-	struct client_near *near = strlen(path) < sizeof(near->path) ? calloc(1, sizeof(*near)) : NULL;
+	struct client_near *near = strlen(o->path) < sizeof(near->path) ? calloc(1, sizeof(*near)) : NULL;
 
 	if (!near)
 		return NULL;
-	strcpy(near->path, path);
-	memcpy(near->token, token, sizeof(near->token));
-	near->epoch = epoch;
-	near->session = session;
-	near->known = known;
-	near->busy_poll_us = busy_poll_us;
-	near->adapts = adapts && !busy_poll_us && has_processors();
+	strcpy(near->path, o->path);
+	memcpy(near->token, o->token, sizeof(near->token));
+	near->epoch = o->epoch;
+	near->session = o->session;
+	near->known = o->known;
+	near->busy_poll_us = o->busy_poll_us;
+	near->adapts = o->adapts && !o->busy_poll_us && has_processors();
 	for (int i = 0; i < SLOTS; i++)
 		near->slots[i].fd = -1;
 	near->list = list;

@@ -27,12 +27,21 @@ void client_near_list_init(struct client_near_list *list);
 void client_near_list_cancel(struct client_near_list *list);
 void client_near_list_fini(struct client_near_list *list);
 
-/* For the session of this token, at this boot of the daemon. known: the daemon has said that it knows near calls; else its hanging up
- * says that it does not. busy_poll_us: how long a call looks for its answer before it sleeps; 0: with `adapts` as long as calls of its kind have been taking,
- * .2 ms at most (proto/adaptive_poll.h), without it sleeps at once. Connects nowhere yet. NULL: no memory, or too
- * long a path; then all goes by gRPC. */
-struct client_near *client_near_create(struct client_near_list *list, const char *path, const uint8_t token[16], uint64_t epoch,
-				       uint64_t session, bool known, uint64_t busy_poll_us, bool adapts);
+/* Which session the calls are of, and how they wait. */
+struct client_near_options {
+	const char *path;              /* of the daemon's fd_socket */
+	const uint8_t *token;          /* [16], of the session */
+	uint64_t epoch, session;       /* at this boot of the daemon */
+	/* The daemon has said that it knows near calls; else its hanging up says that it does not. */
+	bool known;
+	uint64_t busy_poll_us;         /* how long a call looks for its answer before it sleeps; 0: as `adapts` says */
+	/* A call looks as long as calls of its kind have been taking, .2 ms at most (proto/adaptive_poll.h); else it
+	 * sleeps at once. */
+	bool adapts;
+};
+
+/* Connects nowhere yet. NULL: no memory, or too long a path; then all goes by gRPC. */
+struct client_near *client_near_create(struct client_near_list *list, const struct client_near_options *o);
 
 /* Carries a call out. False: it was not; it is to be made by gRPC. True: *status is its end, as client_rpc_call's. A call that may have
  * reached the daemon is never made twice. Clears job->meanwhile when that has been done. */

@@ -78,4 +78,15 @@ struct cache_on {
 	bool late;            /* a lease's: what it tells the policies may wait for cache_leases_tell, which this caller calls soon */
 };
 
+/* Host memory, for a caller without an attachment: what a call takes that names no cache_on. */
+static const struct cache_on cache_on_host = { .gpu = CACHE_HOST };
+
+/* A block as people name it. */
+struct cache_block_name {
+	const char *tenant;   /* "" or "default" */
+	uint64_t layout_id;   /* 0: all layouts */
+	const uint8_t *key;
+	uint32_t key_bytes;
+};
+
 #endif

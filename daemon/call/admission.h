@@ -18,6 +18,7 @@ struct admission {
 	const struct cache_keys *keys;
 	struct vram_want want;
 	struct cache_wait *wait;
+	bool all;                      /* all keys or none */
 	bool late;                     /* the policies are told by late_tell */
 	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
 	uint32_t ahead;                /* keys whose copies bring_ahead has begun, */

@@ -33,11 +33,10 @@
 
 struct commit {
 	struct cache *cache;
-	uint64_t session, now_us;
+	const struct cache_commit_call *q;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	struct lease *lease;           /* NULL: none wanted, or it did not fit */
-	struct cache_place *places;
 	struct cache_leased leased;
 	struct reservation **reservation; /* [items] to publish; NULL: dealt with */
 	struct block **published;      /* [items * layouts] */
@@ -72,7 +71,7 @@ static enum status item_begin(struct commit *m, const struct cache_commit_item *
 	enum status s;
 
 	*out = NULL;
-	if (!r || r->stream || r->session->handle != m->session)
+	if (!r || r->stream || r->session->handle != m->q->session)
 		return STATUS_NOT_FOUND;
 	if (r->committing)
 		return STATUS_BUSY;
@@ -148,7 +147,7 @@ static enum status commit_lease_ask(struct commit *m, const struct session *s)
 static void commit_lease(struct commit *m, uint32_t count)
 {
 	const char *why;
-	struct session *s = session_get(m->cache, m->session, &why);
+	struct session *s = session_get(m->cache, m->q->session, &why);
 
 	if (m->lease && (!s || !m->lease->count || commit_lease_ask(m, s) || lease_record(m->cache, s, m->lease, m->cache->now_us)))
 		lease_give_up(m);
@@ -156,27 +155,27 @@ static void commit_lease(struct commit *m, uint32_t count)
 		m->leased = (struct cache_leased){ m->lease->handle, count, m->layouts };
 }
 
-static void commit_begin_items(struct commit *m, const struct cache_commit_item *items, uint32_t count,
-			       enum status *statuses)
+static void commit_begin_items(struct commit *m)
 {
 	cache_lock(m->cache);
-	cache_time(m->cache, m->now_us);
-	for (uint32_t i = 0; i < count; i++)
-		statuses[i] = item_begin(m, &items[i], &m->reservation[i]);
+	cache_time(m->cache, m->q->now_us);
+	for (uint32_t i = 0; i < m->q->count; i++)
+		m->q->statuses[i] = item_begin(m, &m->q->items[i], &m->reservation[i]);
 	cache_unlock(m->cache);
 }
 
 /* All that was sealed becomes visible, in the order of the items. The policy is to hear of the deepest
  * block of a chain first. */
-static void commit_publish(struct commit *m, uint32_t count, enum status *statuses)
+static void commit_publish(struct commit *m)
 {
+	const uint32_t count = m->q->count;
 	struct cache *c = m->cache;
 
 	cache_lock(c);
 	index_read_lock();
 	for (uint32_t i = 0; i < count; i++)
 		if (m->reservation[i])
-			statuses[i] = reservation_publish(c, m->reservation[i], c->now_us,
+			m->q->statuses[i] = reservation_publish(c, m->reservation[i], c->now_us,
 							  &m->published[(size_t)i * m->layouts]);
 	for (uint32_t i = count; i-- > 0;)
 		for (uint32_t l = 0; m->reservation[i] && l < m->layouts; l++)
@@ -190,7 +189,7 @@ static void commit_publish(struct commit *m, uint32_t count, enum status *status
 	for (uint32_t i = count; i-- > 0;)
 		if (m->reservation[i] && m->lease)
 			lease_gather(m, m->reservation[i], &m->published[(size_t)i * m->layouts],
-				     &m->places[(size_t)i * m->layouts]);
+				     &m->q->places[(size_t)i * m->layouts]);
 	for (uint32_t i = 0; i < count; i++)
 		if (m->reservation[i])
 			reservation_end(c, m->reservation[i]);
@@ -207,14 +206,17 @@ static void commit_end(struct commit *m)
 	free(m->published);
 }
 
-static enum status commit_begin(struct commit *m, bool want_lease, const struct cache_on *on, uint32_t count, const char **why)
+static enum status commit_begin(struct commit *m, const char **why)
 {
+	const struct cache_on *on = m->q->on ? m->q->on : &cache_on_host;
+	const uint32_t count = m->q->count;
+	bool want_lease = m->q->want_lease;
 	struct cache *c = m->cache;
 	enum status status = STATUS_OK;
 	struct session *s;
 
 	cache_lock(c);
-	s = session_call(c, m->session, m->now_us, why);
+	s = session_call(c, m->q->session, m->q->now_us, why);
 	if (!s) {
 		status = STATUS_NOT_FOUND;
 	} else if (want_lease) {
@@ -239,51 +241,41 @@ static enum status commit_begin(struct commit *m, bool want_lease, const struct 
 	return STATUS_EXHAUSTED;
 }
 
-enum status cache_commit(struct cache *c, uint64_t session, const struct cache_commit_item *items,
-			 uint32_t count, bool want_lease, uint64_t attachment, uint64_t now_us,
-			 uint64_t unix_ms, enum status *statuses, struct cache_place *places,
-			 uint32_t places_max, struct cache_leased *leased, const char **why)
+enum status cache_commit(struct cache *c, const struct cache_commit_call *q, struct cache_leased *leased,
+			 const char **why)
 {
-	const struct cache_on on = { .attachment = attachment, .gpu = CACHE_HOST };
-
-	return cache_commit_on(c, session, items, count, want_lease, &on, now_us, unix_ms, statuses, places, places_max, leased, why);
-}
-
-enum status cache_commit_on(struct cache *c, uint64_t session, const struct cache_commit_item *items, uint32_t count, bool want_lease,
-			    const struct cache_on *on, uint64_t now_us, uint64_t unix_ms, enum status *statuses,
-			    struct cache_place *places, uint32_t places_max, struct cache_leased *leased, const char **why)
-{
-	struct commit m = { .cache = c, .session = session, .now_us = now_us,
-			    .places = places, .leased = { .lease = 0 } };
-	const struct cache_keys nameless = { NULL, count, 1 };
+	const struct cache_keys nameless = { NULL, q->count, 1 };
+	struct commit m = { .cache = c, .q = q };
 	enum status status;
+	uint32_t places;
 
-	m.layouts = m.leased.layouts = session_pools(c, session, m.pools);
+	m.layouts = m.leased.layouts = session_pools(c, q->session, m.pools);
 	*why = "no such session: it was never opened, or it has ended";
 	if (!m.layouts)
 		return STATUS_NOT_FOUND;
 	*why = cache_keys_problem(&nameless, m.layouts);
-	if (!*why && want_lease && (uint64_t)count * m.layouts > places_max)
+	if (!*why && q->want_lease && (uint64_t)q->count * m.layouts > q->places_max)
 		*why = "no room for the places";
 	if (*why)
 		return STATUS_INVALID;
-	status = commit_begin(&m, want_lease, on, count, why);
+	status = commit_begin(&m, why);
 	if (status)
 		return status;
-	for (uint32_t i = 0; want_lease && i < count * m.layouts; i++)
-		place_none(&places[i]);
-	commit_begin_items(&m, items, count, statuses);
+	places = q->want_lease ? q->count * m.layouts : 0;
+	for (uint32_t i = 0; i < places; i++)
+		place_none(&q->places[i]);
+	commit_begin_items(&m);
 	CRASH_POINT("commit_seal");
-	for (uint32_t i = 0; i < count; i++)
+	for (uint32_t i = 0; i < q->count; i++)
 		if (m.reservation[i]) {
-			reservation_seal(m.reservation[i], c->tenant.name, unix_ms);
+			reservation_seal(m.reservation[i], c->tenant.name, q->unix_ms);
 			ties_commit(c, m.reservation[i]);
 		}
 	CRASH_POINT("commit_publish");
-	commit_publish(&m, count, statuses);
-	for (uint32_t i = 0; want_lease && !m.leased.lease && i < count * m.layouts; i++)
-		place_none(&places[i]);
-	if (want_lease)
+	commit_publish(&m);
+	for (uint32_t i = 0; !m.leased.lease && i < places; i++)
+		place_none(&q->places[i]);
+	if (q->want_lease)
 		*leased = m.leased;
 	CRASH_POINT("commit_end");
 	commit_end(&m);

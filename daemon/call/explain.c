@@ -269,14 +269,14 @@ static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 	return true;
 }
 
-enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
-			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why)
+enum status cache_explain(struct cache *c, const struct cache_block_name *name, uint64_t now_us,
+			  struct cache_explained *out, uint32_t max, uint32_t *n, const char **why)
 {
-	const struct cache_keys one = { key, 1, key_bytes };
+	const struct cache_keys one = { name->key, 1, name->key_bytes };
 	uint32_t shown = 0;
 
 	*why = "unknown tenant: this version has \"default\" only";
-	if (*tenant && strcmp(tenant, c->tenant.name))
+	if (*name->tenant && strcmp(name->tenant, c->tenant.name))
 		return STATUS_DENIED;
 	*why = cache_keys_problem(&one, 1);
 	if (*why)
@@ -285,8 +285,8 @@ enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_i
 	cache_lock(c);
 	cache_time(c, now_us);
 	for (uint32_t i = 0; i < c->pool_count && shown < max; i++)
-		if (!layout_id || c->pools[i]->layout_id == layout_id)
-			shown += explain_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+		if (!name->layout_id || c->pools[i]->layout_id == name->layout_id)
+			shown += explain_pool(c, c->pools[i], name->key, name->key_bytes, &out[shown]);
 	cache_unlock(c);
 	index_read_unlock();
 	*n = shown;

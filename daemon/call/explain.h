@@ -7,11 +7,13 @@
 #include "store/status.h"
 
 struct cache;
+struct cache_block_name;
 struct cache_explained;
 
-/* Up to `max` layouts of the tenant (layout_id 0: all) that have the key, or remember that it left. *n may be 0. The rank is known
- * of the policies lru, fifo and gdsf, and of graph unless it goes by s3fifo or sieve (feature order_by: 0 its own, 1 lru, 2 s3fifo, 3 sieve). */
-enum status cache_explain(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
-			  uint64_t now_us, struct cache_explained *out, uint32_t max, uint32_t *n, const char **why);
+/* Up to `max` layouts that have the block, or remember that it left. *n may be 0. The rank is known of the policies
+ * lru, fifo and gdsf, and of graph unless it goes by s3fifo or sieve (feature order_by: 0 its own, 1 lru, 2 s3fifo,
+ * 3 sieve). */
+enum status cache_explain(struct cache *c, const struct cache_block_name *name, uint64_t now_us,
+			  struct cache_explained *out, uint32_t max, uint32_t *n, const char **why);
 
 #endif

@@ -109,15 +109,14 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 	return shown;
 }
 
-enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key,
-			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
-			  uint32_t *n, const char **why)
+enum status cache_inspect(struct cache *c, const struct cache_block_name *name, uint64_t now_us,
+			  struct cache_block_view *out, uint32_t max, uint32_t *n, const char **why)
 {
-	const struct cache_keys one = { key, 1, key_bytes };
+	const struct cache_keys one = { name->key, 1, name->key_bytes };
 	uint32_t pools, shown = 0;
 
 	*why = "unknown tenant: this version has \"default\" only";
-	if (*tenant && strcmp(tenant, c->tenant.name))
+	if (*name->tenant && strcmp(name->tenant, c->tenant.name))
 		return STATUS_DENIED;
 	*why = cache_keys_problem(&one, 1);
 	if (*why)
@@ -128,8 +127,8 @@ enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_i
 	cache_unlock(c);
 	/* Pools are only ever added, at the end. */
 	for (uint32_t i = 0; i < pools && shown < max; i++)
-		if (!layout_id || c->pools[i]->layout_id == layout_id)
-			shown += inspect_pool(c, c->pools[i], key, key_bytes, &out[shown]);
+		if (!name->layout_id || c->pools[i]->layout_id == name->layout_id)
+			shown += inspect_pool(c, c->pools[i], name->key, name->key_bytes, &out[shown]);
 	*n = shown;
 	return STATUS_OK;
 }

@@ -7,15 +7,14 @@
 #include "store/status.h"
 
 struct cache;
+struct cache_block_name;
 struct cache_block_view;
 struct cache_layout_view;
 struct cache_verified;
 
-/* Up to `max` blocks of that key over the tenant's layouts (layout_id 0: all). Recomputes checksums. *n may
- * be 0. */
-enum status cache_inspect(struct cache *c, const char *tenant, uint64_t layout_id, const uint8_t *key,
-			  uint32_t key_bytes, uint64_t now_us, struct cache_block_view *out, uint32_t max,
-			  uint32_t *n, const char **why);
+/* Up to `max` blocks of that name. Recomputes checksums. *n may be 0. */
+enum status cache_inspect(struct cache *c, const struct cache_block_name *name, uint64_t now_us,
+			  struct cache_block_view *out, uint32_t max, uint32_t *n, const char **why);
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
 			      struct cache_verified *sum);
 /* Copies that the two scrubs together would check now. */

@@ -188,8 +188,8 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 }
 
 /* The blocks of the longest prefix of the first `keys` are left in l. */
-static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool all, bool wait, struct lease *l, uint32_t *out,
-			      const char **why)
+static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool wait, struct lease *l,
+			      uint32_t *out, const char **why)
 {
 	struct cache *c = a->cache;
 	struct quota_wish pins[PINS_WISHES];
@@ -197,8 +197,8 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	uint32_t n = admit_prefix(a, keys, wait, l);
 	enum status status;
 
-	*why = all ? "not every key is present" : "no prefix is present";
-	if (n == 0 || (all && n < a->keys->count)) {
+	*why = a->all ? "not every key is present" : "no prefix is present";
+	if (n == 0 || (a->all && n < a->keys->count)) {
 		cache_count(c, COUNTER_LEASE_MISSES, 1);
 		return STATUS_MISS;
 	}
@@ -213,20 +213,20 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 }
 
 /* *lp may move; recorded and no longer the caller's when OK. */
-static enum status admit(struct admission *a, struct session *s, bool all, struct lease **lp, struct cache_place *places,
+static enum status admit(struct admission *a, struct session *s, struct lease **lp, struct cache_place *places,
 			 struct cache_leased *out, const char **why)
 {
 	struct cache *c = a->cache;
 	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
 	struct lease *l = *lp;
 	uint32_t n, fit = a->keys->count;
-	enum status status = admit_find(a, s, fit, all, wait, l, &n, why);
+	enum status status = admit_find(a, s, fit, wait, l, &n, why);
 
 	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
 		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
 
 		blocks_find(c, a->pools, a->layouts, &first, l->block);
-		status = admit_find(a, s, fit, all, wait, l, &n, why);
+		status = admit_find(a, s, fit, wait, l, &n, why);
 	}
 	if (status)
 		return status;
@@ -303,22 +303,22 @@ void cache_lease_comes(struct cache *c)
 	vram_lease_comes(c);
 }
 
-enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
-			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
-			struct cache_leased *out, struct cache_wait *w, const char **why)
+enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
+			struct cache_wait *w, const char **why)
 {
-	const struct cache_on host = { .attachment = attachment, .gpu = CACHE_HOST };
-
-	return cache_lease_on(c, session, k, all, &host, now_us, places, places_max, out, w, why);
-}
-
-enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
-			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
-			   struct cache_wait *w, const char **why)
-{
+	const struct cache_on *on = q->on ? q->on : &cache_on_host;
+	const struct cache_keys *k = q->keys;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
-	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w, .late = on->late && on->gpu >= 0 };
+	uint32_t layouts = session_pools(c, q->session, pools);
+	struct admission a = {
+		.cache = c,
+		.pools = pools,
+		.layouts = layouts,
+		.keys = k,
+		.wait = w,
+		.all = q->all,
+		.late = on->late && on->gpu >= 0,
+	};
 	enum status status = STATUS_NOT_FOUND;
 	struct session *s;
 	struct gpu *expecting = NULL;
@@ -328,7 +328,7 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	if (!layouts)
 		return status;
 	*why = cache_keys_problem(k, layouts);
-	if (!*why && (uint64_t)k->count * layouts > places_max)
+	if (!*why && (uint64_t)k->count * layouts > q->places_max)
 		*why = "no room for the places";
 	if (*why)
 		return STATUS_INVALID;
@@ -342,14 +342,16 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 	l->call = on->call;
 	index_read_lock();
 	if (!w || !w->stage) {
-		expecting = vram_find(c, on->gpu, pools, layouts, k, l->block);
+		const struct vram_search search = { on->gpu, pools, layouts, k, l->block };
+
+		expecting = vram_find(c, &search);
 		vram_lease_brings(c, on->gpu, expecting);
-		lease_advise(c, session, pools, layouts, k, l->block);
+		lease_advise(c, q->session, pools, layouts, k, l->block);
 	} else {
 		blocks_find(c, pools, layouts, k, l->block);
 	}
 	cache_lock(c);
-	s = session_call(c, session, now_us, why);
+	s = session_call(c, q->session, q->now_us, why);
 	if (s)
 		session_on_gpu(s, on->gpu);
 	a.late &= atomic_load_explicit(&c->late_count, memory_order_relaxed) < LEASES_LATE;
@@ -363,11 +365,11 @@ enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache
 		if (!*why)
 			status = admit_want(&a, on, why);
 		if (!status)
-			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, all, &l, places, out, why);
+			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, &l, q->places, out, why);
 		/* Nothing of what was begun is under way: no event would come. */
 		while (status == STATUS_BUSY && !w->outstanding) {
 			blocks_find(c, pools, layouts, k, l->block);
-			status = admit(&a, s, all, &l, places, out, why);
+			status = admit(&a, s, &l, q->places, out, why);
 		}
 	}
 	if (a.late && status)

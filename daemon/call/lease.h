@@ -14,23 +14,30 @@ struct cache_on;
 struct cache_place;
 struct cache_wait;
 
-/* Leases the longest prefix, or all keys or none, in one admission step. places: [places_max], at least count
- * times layouts, keys outer; blocks * layouts of them are written, those that a window does not need without
- * a place. attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
- * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining.
- * Blocks on disk are brought to memory first: BUSY, see cache_wait. w NULL: they count as absent. What cannot be
- * brought (a slow disk, no memory, damage) counts as absent too. */
-enum status cache_lease(struct cache *c, uint64_t session, const struct cache_keys *k, bool all,
-			uint64_t attachment, uint64_t now_us, struct cache_place *places, uint32_t places_max,
-			struct cache_leased *out, struct cache_wait *w, const char **why);
-/* The same, on a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another GPU. It is
- * granted when each block has its place there, and the attachment's board tells how far the copies are; without a board (see
- * cache_attach_map) when they are done. INVALID: no such GPU, or one that can never have a block of the session's
- * (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there were no GPU.
- * EXHAUSTED: gpu_pinned_milli too. */
-enum status cache_lease_on(struct cache *c, uint64_t session, const struct cache_keys *k, bool all, const struct cache_on *on,
-			   uint64_t now_us, struct cache_place *places, uint32_t places_max, struct cache_leased *out,
-			   struct cache_wait *w, const char **why);
+/* What a Lease is asked for. The places belong to the caller, and are written to before the call returns. */
+struct cache_lease_call {
+	uint64_t session;
+	const struct cache_keys *keys;
+	bool all;                      /* all keys or none; else the longest prefix */
+	const struct cache_on *on;     /* NULL: host memory, without an attachment */
+	uint64_t now_us;
+	struct cache_place *places;    /* [places_max], at least keys times layouts, keys outer */
+	uint32_t places_max;
+};
+
+/* Leases in one admission step. blocks * layouts of the places are written, those that a window does not need without
+ * a place. on->attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
+ * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining. Blocks on
+ * disk are brought to memory first: BUSY, see cache_wait. w NULL: they count as absent. What cannot be brought (a slow
+ * disk, no memory, damage) counts as absent too.
+ *
+ * On a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another
+ * GPU. The lease is granted when each block has its place there, and the attachment's board tells how far the copies
+ * are; without a board (see cache_attach_map) when they are done. INVALID: no such GPU, or one that can never
+ * have a block of the session's (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there were no
+ * GPU. EXHAUSTED: gpu_pinned_milli too. */
+enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
+			struct cache_wait *w, const char **why);
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
  * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
 void cache_leases_tell(struct cache *c);

@@ -142,13 +142,15 @@ enum status cache_touch(struct cache *c, uint64_t session, const struct cache_ke
 	return use_keys(c, session, k, now_us, found, why);
 }
 
-enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
-			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
-			 const char **why)
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k, const struct cache_hint *hint,
+			 uint64_t now_us, const char **why)
 {
 	static const enum counter counters[] = { COUNTER_EVENT_NONE, COUNTER_EVENT_TURN_END,
 						 COUNTER_EVENT_TOOL_CALL, COUNTER_EVENT_SESSION_END };
 	static const enum policy_hint hints[] = { POLICY_HINT_NONE, POLICY_HINT_TURN, POLICY_HINT_TOOL, POLICY_HINT_END };
+	const enum cache_event event = hint->event;
+	const int32_t priority = hint->priority;
+	const uint64_t ttl_ms = hint->ttl_ms;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t found, layouts = session_pools(c, session, pools);
 	enum status s;

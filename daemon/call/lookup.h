@@ -19,10 +19,16 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 /* *found: keys that are in at least one layout. */
 enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			uint32_t *found, const char **why);
-/* Counts as use of the keys and counts the event. The policy is told of event, priority (above 0: high, below: low) and ttl_ms; what it
- * makes of them is its own affair, and with lru nothing. */
-enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k,
-			 enum cache_event event, int32_t priority, uint64_t ttl_ms, uint64_t now_us,
-			 const char **why);
+/* What an engine says of its keys: what has happened to the conversation, and how much they are worth to it. */
+struct cache_hint {
+	enum cache_event event;
+	int32_t priority;              /* above 0: high, below: low */
+	uint64_t ttl_ms;               /* so long they will be wanted; 0: it does not say */
+};
+
+/* Counts as use of the keys and counts the event. The policy is told of the hint; what it makes of it is its own
+ * affair, and with lru nothing. INVALID also: an unknown event. */
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k, const struct cache_hint *hint,
+			 uint64_t now_us, const char **why);
 
 #endif

@@ -29,13 +29,13 @@
 #include "store/slot.h"
 #include "store/status.h"
 
-/* The pool of layout `layout` of the session, or NULL with the status. */
-static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layout, uint32_t key_bytes,
-				enum status *status, const char **why)
+/* The pool of the block, or NULL with the status. */
+static struct pool *stream_pool(struct cache *c, const struct cache_stream_call *q, enum status *status,
+				const char **why)
 {
-	const struct cache_keys one = { NULL, 1, key_bytes };
+	const struct cache_keys one = { NULL, 1, q->key_bytes };
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
+	uint32_t layouts = session_pools(c, q->session, pools);
 
 	*status = STATUS_NOT_FOUND;
 	*why = "no such session: it was never opened, or it has ended";
@@ -46,7 +46,7 @@ static struct pool *stream_pool(struct cache *c, uint64_t session, uint32_t layo
 	if (*why)
 		return NULL;
 	*why = "the session has no such layout";
-	return layout < layouts ? pools[layout] : NULL;
+	return q->layout < layouts ? pools[q->layout] : NULL;
 }
 
 static const char *write_refusal(enum status s)
@@ -61,12 +61,11 @@ static const char *write_refusal(enum status s)
 	}
 }
 
-enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
-			      uint32_t key_bytes, const struct slot_info *info, uint64_t now_us,
-			      struct cache_write *out, const char **why)
+enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
+			      const char **why)
 {
 	enum status status;
-	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct pool *p = stream_pool(c, q, &status, why);
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
@@ -75,8 +74,8 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 
 	if (!p)
 		return status;
-	if (info)
-		full = *info;
+	if (q->info)
+		full = *q->info;
 	if (!full.tokens)
 		full.tokens = p->layout.block_tokens;
 	*why = slot_info_problem(&full, p->layout.block_tokens);
@@ -85,12 +84,21 @@ enum status cache_write_begin(struct cache *c, uint64_t session, uint32_t layout
 	*why = "the daemon is draining";
 	if (cache_draining(c))
 		return STATUS_UNAVAILABLE;
+	const struct reservation_wish wish = {
+		.pools = &p,
+		.layouts = 1,
+		.key = q->key,
+		.key_bytes = q->key_bytes,
+		.info = &full,
+		.stream = true,
+	};
+
 	do {
 		cache_lock(c);
-		s = session_call(c, session, now_us, why);
+		s = session_call(c, q->session, q->now_us, why);
 		status = STATUS_NOT_FOUND;
 		if (s) {
-			status = reservation_create(c, s, NULL, &p, 1, key, key_bytes, &full, true, c->now_us, &r, why);
+			status = reservation_create(c, s, &wish, &r, why);
 			if (status != STATUS_EXHAUSTED)
 				*why = write_refusal(status);
 		}
@@ -219,18 +227,17 @@ static void read_unpin(struct cache *c, struct cache_read *r)
 	r->pin = NULL;
 }
 
-enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout, const uint8_t *key,
-			     uint32_t key_bytes, uint64_t now_us, struct cache_read *out, struct cache_wait *w,
-			     const char **why)
+enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q, struct cache_read *out,
+			     struct cache_wait *w, const char **why)
 {
 	enum status status;
-	struct pool *p = stream_pool(c, session, layout, key_bytes, &status, why);
+	struct pool *p = stream_pool(c, q, &status, why);
 	struct index_record *found;
 	struct index_ident ident;
 
 	if (!p)
 		return status;
-	block_ident(p, key, key_bytes, &ident);
+	block_ident(p, q->key, q->key_bytes, &ident);
 	*why = "no such block";
 	status = STATUS_MISS;
 	index_read_lock();
@@ -239,11 +246,11 @@ enum status cache_read_begin(struct cache *c, uint64_t session, uint32_t layout,
 		struct block *b = block_of(found);
 
 		cache_lock(c);
-		cache_time(c, now_us);
+		cache_time(c, q->now_us);
 		if (!block_live(b))
 			b = block_find_again(c, b);
 		if (b && b->span) {
-			status = read_pin(c, session, b, out, why);
+			status = read_pin(c, q->session, b, out, why);
 		} else if (b && wait_goes_on(w)) {
 			status = STATUS_BUSY;
 		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {

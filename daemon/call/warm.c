@@ -118,12 +118,13 @@ static uint32_t warm_ahead(struct admission *a, uint64_t session, struct gpu *gp
 }
 
 /* The same: finds all. The GPU whose mover expects some of them, or NULL. */
-static struct gpu *warm_begin(struct admission *a, uint64_t session, int32_t gpu, uint64_t now_us, struct lease *l)
+static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call *q, struct lease *l)
 {
-	struct gpu *g = vram_find_last(a->cache, gpu, a->pools, a->layouts, a->keys, l->block);
-	const uint32_t found = g ? warm_ahead(a, session, g, now_us, l) : 0;
+	const struct vram_search search = { q->gpu, a->pools, a->layouts, a->keys, l->block };
+	struct gpu *g = vram_find_last(a->cache, &search);
+	const uint32_t found = g ? warm_ahead(a, q->session, g, q->now_us, l) : 0;
 
-	return vram_find_rest(a->cache, g, gpu, a->pools, a->layouts, a->keys, found, l->block);
+	return vram_find_rest(a->cache, &search, g, found);
 }
 
 /* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what warm_ahead has begun has failed
@@ -147,18 +148,13 @@ static enum status warm_steps(struct admission *a, struct lease *l, bool found, 
 	return s;
 }
 
-enum status cache_warm(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
-		       struct cache_wait *w, uint32_t *blocks, const char **why)
+enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct cache_wait *w, uint32_t *blocks,
+		       const char **why)
 {
-	return cache_warm_on(c, session, k, CACHE_HOST, now_us, w, blocks, why);
-}
-
-enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_keys *k, int32_t gpu, uint64_t now_us,
-			  struct cache_wait *w, uint32_t *blocks, const char **why)
-{
-	const struct cache_on on = { .gpu = gpu };
+	const struct cache_on on = { .gpu = q->gpu };
+	const struct cache_keys *k = q->keys;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
+	uint32_t layouts = session_pools(c, q->session, pools);
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	const bool found = !w || !w->warmed;
 	struct gpu *expecting = NULL;
@@ -178,16 +174,16 @@ enum status cache_warm_on(struct cache *c, uint64_t session, const struct cache_
 		return STATUS_EXHAUSTED;
 	index_read_lock();
 	if (!w || !w->stage)
-		expecting = warm_begin(&a, session, gpu, now_us, l);
+		expecting = warm_begin(&a, q, l);
 	else if (found)
 		blocks_find(c, pools, layouts, k, l->block);
 	cache_lock(c);
-	cache_time(c, now_us);
+	cache_time(c, q->now_us);
 	if (a.ahead)
 		w->outstanding--;
-	s = session_get(c, session, why);
+	s = session_get(c, q->session, why);
 	if (s)
-		session_on_gpu(s, gpu);
+		session_on_gpu(s, q->gpu);
 	status = admit_want(&a, &on, why);
 	a.want.may_begin = false;
 	if (!status)

@@ -95,7 +95,7 @@ void near_free(struct near_connection *k);
 
 /* ---- local/local_loop.c ---- */
 
-/* The thread; ends when near_stop has been called and every connection is closed. */
+/* The thread; ends when its calls were stopped (near_part) and every connection is closed. */
 void *near_main(void *near);
 /* What a worker runs for a call. */
 void near_work(struct work *work);

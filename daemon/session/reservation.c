@@ -177,9 +177,7 @@ static void reservation_give(const struct session *s, const struct gpu *gpu, uin
 	quota_give_all(s->holder, w, 2);
 }
 
-enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
-			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
-			       const struct slot_info *info, bool stream, uint64_t now_us,
+enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why)
 {
 	bool wanted[CACHE_LAYOUTS_MAX];
@@ -188,39 +186,41 @@ enum status reservation_create(struct cache *c, struct session *s, struct gpu *g
 	enum status status;
 
 	index_read_lock();
-	status = key_state(c, pools, layouts, key, key_bytes, wanted, &bytes);
+	status = key_state(c, w->pools, w->layouts, w->key, w->key_bytes, wanted, &bytes);
 	index_read_unlock();
 	if (status)
 		return status;
-	status = reservation_take(c, s, gpu, bytes, !key, why);
+	status = reservation_take(c, s, w->gpu, bytes, !w->key, why);
 	if (status)
 		return status;
 	*why = "no slot can be had now";
-	r = calloc(1, sizeof(*r) + layouts * sizeof(r->part[0]));
+	r = calloc(1, sizeof(*r) + w->layouts * sizeof(r->part[0]));
 	if (!r) {
-		reservation_give(s, gpu, bytes);
+		reservation_give(s, w->gpu, bytes);
 		return STATUS_EXHAUSTED;
 	}
-	r->info = *info;
-	r->gpu = gpu;
+	r->info = *w->info;
+	r->gpu = w->gpu;
 	r->charged = bytes;
-	r->open = !key;
-	r->stream = stream;
-	r->parts = layouts;
-	r->key_bytes = key_bytes;
-	if (key)
-		memcpy(r->key, key, key_bytes);
+	r->open = !w->key;
+	r->stream = w->stream;
+	r->call = w->call;
+	r->attachment = w->attachment;
+	r->parts = w->layouts;
+	r->key_bytes = w->key_bytes;
+	if (w->key)
+		memcpy(r->key, w->key, w->key_bytes);
 	r->handle = handles_give(&c->grants->reservations, &c->grants->random, r);
-	status = r->handle ? reservation_fill(c, r, pools, wanted) : STATUS_EXHAUSTED;
+	status = r->handle ? reservation_fill(c, r, w->pools, wanted) : STATUS_EXHAUSTED;
 	if (status) {
 		reservation_empty(c, r);
 		handles_drop(&c->grants->reservations, r->handle);
-		reservation_give(s, gpu, bytes);
+		reservation_give(s, w->gpu, bytes);
 		free(r);
 		return status;
 	}
 	CRASH_POINT("reserve");
-	reservation_link(c, s, r, now_us);
+	reservation_link(c, s, r, c->now_us);
 	*out = r;
 	return STATUS_OK;
 }

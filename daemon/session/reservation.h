@@ -43,10 +43,20 @@ struct reservation {
 	struct part part[];
 };
 
-/* gpu NULL: in memory. BUSY with c->gpu_busy set: something makes room on the GPU. */
-enum status reservation_create(struct cache *c, struct session *s, struct gpu *gpu, struct pool *const *pools,
-			       uint32_t layouts, const uint8_t *key, uint32_t key_bytes,
-			       const struct slot_info *info, bool stream, uint64_t now_us,
+/* A reservation as it is asked for. */
+struct reservation_wish {
+	struct gpu *gpu;               /* NULL: in memory */
+	struct pool *const *pools;     /* [layouts] */
+	uint32_t layouts;
+	const uint8_t *key;            /* NULL: an open block */
+	uint32_t key_bytes;
+	const struct slot_info *info;
+	bool stream;
+	uint64_t call, attachment;     /* as in the reservation */
+};
+
+/* BUSY with c->gpu_busy set: something makes room on the GPU. */
+enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
 /* Without the lock, of one that is `committing`: zeroes what its engine has not written, and writes headers and

@@ -172,19 +172,20 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 }
 
 /* The holder is the session's if that is OK. */
-static enum status session_of(struct cache *c, struct quota_holder *holder, const struct kv_layout *layouts, uint32_t n, const char *engine,
-			      uint64_t now_us, struct cache_session_view *out, const char **why)
+static enum status session_of(struct cache *c, struct quota_holder *holder, const struct cache_open_call *q,
+			      struct cache_session_view *out, const char **why)
 {
+	const uint64_t now_us = cache_time(c, q->now_us);
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
 	enum status status = quota_take(holder, QUOTA_SESSIONS, 1, why);
 
 	if (status)
 		return status;
-	for (uint32_t i = 0; i < n && !status; i++)
-		status = pool_get(c, holder, &layouts[i], &pools[i], why);
+	for (uint32_t i = 0; i < q->layout_count && !status; i++)
+		status = pool_get(c, holder, &q->layouts[i], &pools[i], why);
 	if (!status)
-		status = session_start(c, pools, n, engine, now_us, &s, why);
+		status = session_start(c, pools, q->layout_count, q->engine, now_us, &s, why);
 	if (status) {
 		quota_give(holder, QUOTA_SESSIONS, 1);
 		return status;
@@ -194,40 +195,33 @@ static enum status session_of(struct cache *c, struct quota_holder *holder, cons
 	return STATUS_OK;
 }
 
-enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
-				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why)
+enum status cache_session_open(struct cache *c, const struct cache_open_call *q, struct cache_session_view *out,
+			       const char **why)
 {
 	struct quota_holder *holder;
 	enum status status;
 
 	*why = "unknown tenant: this version has \"default\" only";
-	if (*tenant && strcmp(tenant, c->tenant.name))
+	if (*q->tenant && strcmp(q->tenant, c->tenant.name))
 		return STATUS_DENIED;
-	*why = layouts_problem(layouts, n);
+	*why = layouts_problem(q->layouts, q->layout_count);
 	if (*why)
 		return STATUS_INVALID;
-	if (!fit_host(c, layouts, n, why))
+	if (!fit_host(c, q->layouts, q->layout_count, why))
 		return STATUS_INVALID;
 	*why = "the daemon is draining";
 	if (cache_draining(c))
 		return STATUS_UNAVAILABLE;
 	*why = "no memory for the session";
-	holder = quota_join(c->quota, peer);
+	holder = quota_join(c->quota, q->peer);
 	if (!holder)
 		return STATUS_EXHAUSTED;
 	cache_lock(c);
-	status = session_of(c, holder, layouts, n, engine, cache_time(c, now_us), out, why);
+	status = session_of(c, holder, q, out, why);
 	cache_unlock(c);
 	if (status)
 		quota_leave(holder);
 	return status;
-}
-
-enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
-			       uint32_t n, const char *engine, uint64_t now_us,
-			       struct cache_session_view *out, const char **why)
-{
-	return cache_session_open_for(c, NULL, tenant, layouts, n, engine, now_us, out, why);
 }
 
 enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,

@@ -11,6 +11,7 @@
 
 struct attachment;
 struct cache;
+struct cache_peer;
 struct cache_session_view;
 struct kv_layout;
 struct lease;
@@ -48,17 +49,22 @@ struct session {
 
 /* Public numbers of the sessions that the last tick has ended since they idled, CACHE_IDLED_MAX at most; the others end in later ones. By the thread that ticks. */
 uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
-/* tenant: "" or "default"; anything else is DENIED. engine: for people, cut after CACHE_ENGINE_MAX. INVALID:
- * no layout, a bad or double one, unequal block_tokens, a block that host memory can never have (session/budget.h).
- * EXHAUSTED: too many
- * sessions, or layouts since the start (4096). UNAVAILABLE: draining. */
-enum status cache_session_open(struct cache *c, const char *tenant, const struct kv_layout *layouts,
-			       uint32_t n, const char *engine, uint64_t now_us,
-			       struct cache_session_view *out, const char **why);
-/* The same for a process that may hold no more than its share (block/quota.h: EXHAUSTED): of sessions, ended ones included whose memory may still be
- * mapped; of the layouts that it brings; and of all that the session holds. NULL, and a peer that is not known: no bound but that of all. */
-enum status cache_session_open_for(struct cache *c, const struct cache_peer *peer, const char *tenant, const struct kv_layout *layouts,
-				   uint32_t n, const char *engine, uint64_t now_us, struct cache_session_view *out, const char **why);
+/* What OpenSession is asked for. */
+struct cache_open_call {
+	const struct cache_peer *peer; /* whose share it is charged to; NULL, or not known: no bound but that of all */
+	const char *tenant;            /* "" or "default" */
+	const struct kv_layout *layouts;
+	uint32_t layout_count;
+	const char *engine;            /* for people, cut after CACHE_ENGINE_MAX */
+	uint64_t now_us;
+};
+
+/* DENIED: another tenant. INVALID: no layout, a bad or double one, unequal block_tokens, a block that host
+ * memory can never have (session/budget.h).
+ * EXHAUSTED: too many sessions, ended ones included whose memory may still be mapped, or layouts since the start
+ * (4096), of all or of the peer's share (block/quota.h). UNAVAILABLE: draining. */
+enum status cache_session_open(struct cache *c, const struct cache_open_call *q, struct cache_session_view *out,
+			       const char **why);
 /* NOT_FOUND (compared in constant time). */
 enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
 				   struct cache_session_view *out, const char **why);

@@ -354,29 +354,29 @@ static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct b
 }
 
 /* Of most calls whose blocks are to be copied the last one is. */
-struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
-			   struct block **found)
+struct gpu *vram_find_last(struct cache *c, const struct vram_search *s)
 {
+	const struct cache_keys *k = s->keys;
 	const struct cache_keys last = { k->bytes + (size_t)(k->count - 1) * k->key_bytes, 1, k->key_bytes };
 
-	if (gpu < 0 || k->count < 2)
+	if (s->gpu < 0 || k->count < 2)
 		return NULL;
-	blocks_find(c, pools, layouts, &last, found);
-	return expect(c, gpu, layouts, found);
+	blocks_find(c, s->pools, s->layouts, &last, s->found);
+	return expect(c, s->gpu, s->layouts, s->found);
 }
 
-struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
-			   const struct cache_keys *k, uint32_t from, struct block **found)
+struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting, uint32_t from)
 {
+	const struct cache_keys *k = s->keys;
 	const struct cache_keys rest = { k->bytes + (size_t)from * k->key_bytes, k->count - from, k->key_bytes };
 
-	blocks_find(c, pools, layouts, &rest, found + (size_t)from * layouts);
-	return expecting ? expecting : expect(c, gpu, k->count * layouts, found);
+	blocks_find(c, s->pools, s->layouts, &rest, s->found + (size_t)from * s->layouts);
+	return expecting ? expecting : expect(c, s->gpu, k->count * s->layouts, s->found);
 }
 
-struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found)
+struct gpu *vram_find(struct cache *c, const struct vram_search *s)
 {
-	return vram_find_rest(c, vram_find_last(c, gpu, pools, layouts, k, found), gpu, pools, layouts, k, 0, found);
+	return vram_find_rest(c, s, vram_find_last(c, s), 0);
 }
 
 void vram_brought(struct gpu *expecting)

@@ -33,15 +33,23 @@ void vram_mover_halt(struct gpu *g, bool over);
 /* Any thread. */
 void vram_mover_wake(struct gpu *g);
 void vram_keeper_wake(struct gpu *g);
-/* Without the lock, in a read section: blocks_find for a new call for that GPU (CACHE_HOST: none). If some of them are to be copied there, as it
- * seems, its mover comes awake, and makes the device ready, while the call is still at its work, since to be woken takes as long as half of that:
- * so the last one is looked for before the others. What this returns is told when it is over: NULL: nothing. */
-struct gpu *vram_find(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, struct block **found);
-/* The same in two steps; between them the first `from` may be found. */
-struct gpu *vram_find_last(struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
-			   struct block **found);
-struct gpu *vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
-			   const struct cache_keys *k, uint32_t from, struct block **found);
+/* The blocks of a call, which are looked for. */
+struct vram_search {
+	int32_t gpu;                   /* where they are wanted; CACHE_HOST: on none */
+	struct pool *const *pools;     /* [layouts] */
+	uint32_t layouts;
+	const struct cache_keys *keys;
+	struct block **found;          /* [keys * layouts], as blocks_find has it */
+};
+
+/* Without the lock, in a read section: blocks_find for a new call for that GPU. If some of them are to be copied
+ * there, as it seems, its mover comes awake, and makes the device ready, while the call is still at its work, since
+ * to be woken takes as long as half of that: so the last one is looked for before the others. What this returns is
+ * told when it is over: NULL: nothing. */
+struct gpu *vram_find(struct cache *c, const struct vram_search *s);
+/* The same in two steps; between them the first `from` may be found. expecting: what the first step returned. */
+struct gpu *vram_find_last(struct cache *c, const struct vram_search *s);
+struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting, uint32_t from);
 /* Some of these seem to be in memory and not on a GPU. */
 bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found);
 void vram_brought(struct gpu *expecting);

@@ -64,7 +64,9 @@ static void cache_open(struct advised *a, uint32_t graph_nodes)
 
 	*a = (struct advised){ .now_us = 1, .seed = 7 };
 	check(cache_create(&o, a->now_us, &a->cache, &why), "cache", why);
-	check(cache_session_open(a->cache, "", &layout, 1, "bench", a->now_us, &a->session, &why), "session", why);
+	check(cache_session_open(a->cache, &(struct cache_open_call){ .tenant = "", .layouts = &layout,
+			.layout_count = 1, .engine = "bench", .now_us = a->now_us }, &a->session, &why),
+	      "session", why);
 }
 
 static void look_up(struct advised *a, uint32_t first)

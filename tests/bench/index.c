@@ -98,7 +98,9 @@ static void open_cache(struct index_bench *b)
 
 	cache_thread_enter();
 	check(cache_create(&options, 1, &b->cache, &why), "cache", why);
-	check(cache_session_open(b->cache, "", &layout, 1, "bench", 1, &b->session, &why), "session", why);
+	check(cache_session_open(b->cache, &(struct cache_open_call){ .tenant = "", .layouts = &layout,
+			.layout_count = 1, .engine = "bench", .now_us = 1 }, &b->session, &why), "session",
+	      why);
 }
 
 static void seed_blocks(struct index_bench *b)

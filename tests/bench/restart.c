@@ -97,7 +97,10 @@ static uint64_t open_session(struct restart *b, struct cache *c)
 	struct cache_session_view view;
 	const char *why = NULL;
 
-	check(cache_session_open(c, "", &b->layout, 1, "bench restart", bench_now_ns() / 1000, &view, &why), "session", why);
+	check(cache_session_open(c, &(struct cache_open_call){ .tenant = "", .layouts = &b->layout,
+							       .layout_count = 1, .engine = "bench restart",
+							       .now_us = bench_now_ns() / 1000 }, &view, &why),
+	      "session", why);
 	return view.id;
 }
 

@@ -33,12 +33,17 @@ static void put_rest(struct rig *r, const struct cache_keys *k, uint32_t from)
 
 	for (uint32_t i = 0; i < count; i++)
 		info[i].position = (uint64_t)(from + i) * RIG_TOKENS;
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &rest, info, false, r->attachment, true, r->now, st, id, places,
-				       count * r->s.layouts, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &rest,
+			.info = info, .on = &(struct cache_on){ .attachment = r->attachment,
+								.gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = r->now, .statuses = st, .reservations = id, .places = places,
+			.places_max = count * r->s.layouts }, &r->why), STATUS_OK);
 	for (uint32_t i = 0; i < count; i++)
 		if (st[i] == STATUS_OK)
 			item[items++].reservation = id[i];
-	ck_assert_int_eq(cache_commit(r->c, r->s.id, item, items, false, 0, r->now, 1, st, NULL, 0, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = item,
+			.count = items, .now_us = r->now, .unix_ms = 1, .statuses = st }, NULL, &r->why),
+			 STATUS_OK);
 	free(places);
 	free(item);
 	free(info);
@@ -56,7 +61,12 @@ uint32_t chain_request(struct rig *r, const uint64_t *keys, uint32_t count)
 
 	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, NULL, 0, &r->why), STATUS_OK);
 	if (count)
-		cache_lease(r->c, r->s.id, &k, false, r->attachment, r->now, places, count * r->s.layouts, &first, NULL, &r->why);
+		cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = &k,
+							      .on = &(struct cache_on){
+				.attachment = r->attachment, .gpu = CACHE_HOST }, .now_us = r->now,
+							      .places = places,
+							      .places_max = count * r->s.layouts }, &first,
+			    NULL, &r->why);
 	if (first.blocks < count)
 		put_rest(r, &k, first.blocks);
 	if (first.lease)
@@ -96,6 +106,7 @@ void chain_report(struct rig *r, const uint64_t *keys, uint32_t count, enum cach
 {
 	struct cache_keys k = keys_of(keys, count);
 
-	ck_assert_int_eq(cache_report(r->c, r->s.id, &k, event, 0, 0, r->now, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_report(r->c, r->s.id, &k, &(struct cache_hint){ .event = event }, r->now,
+				      &r->why), STATUS_OK);
 	free((void *)k.bytes);
 }

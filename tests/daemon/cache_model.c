@@ -199,8 +199,10 @@ static void reserve(struct model *m, uint64_t n)
 	if (!h->id) {
 		clash = claimed(m, n);
 		memcpy(before, m->present[n], sizeof(before));
-		ck_assert_int_eq(cache_reserve(m->r.c, m->r.s.id, &k, NULL, false, m->r.attachment, true, m->r.now,
-					       &st, &h->id, h->place, LAYOUTS, &m->r.why),
+		ck_assert_int_eq(cache_reserve(m->r.c, &(struct cache_reserve_call){ .session = m->r.s.id,
+				.keys = &k, .on = &(struct cache_on){ .attachment = m->r.attachment,
+				.gpu = CACHE_HOST }, .may_grow = true, .now_us = m->r.now, .statuses = &st,
+				.reservations = &h->id, .places = h->place, .places_max = LAYOUTS }, &m->r.why),
 				 STATUS_OK);
 		if (in_all(m, n))
 			ck_assert_int_eq(st, STATUS_EXISTS);
@@ -239,9 +241,9 @@ static void finish(struct model *m, bool commit)
 	if (commit) {
 		bool won = false;
 
-		ck_assert_int_eq(cache_commit(m->r.c, m->r.s.id, &item, 1, false, 0, m->r.now, 1, &st, NULL,
-					      0, NULL, &m->r.why),
-				 STATUS_OK);
+		ck_assert_int_eq(cache_commit(m->r.c, &(struct cache_commit_call){ .session = m->r.s.id,
+				.items = &item, .count = 1, .now_us = m->r.now, .unix_ms = 1, .statuses = &st },
+					      NULL, &m->r.why), STATUS_OK);
 		for (uint32_t l = 0; l < LAYOUTS; l++)
 			if (h->mine[l]) {
 				won |= !m->present[h->key][l];
@@ -275,14 +277,16 @@ static void stream(struct model *m, uint64_t n, uint32_t l)
 	enum status s;
 
 	rig_key(key, n);
-	s = cache_read_begin(m->r.c, m->r.s.id, l, key, sizeof(key), m->r.now, &read, NULL, &m->r.why);
+	s = cache_read_begin(m->r.c, &(struct cache_stream_call){ .session = m->r.s.id, .layout = l, .key = key,
+			.key_bytes = sizeof(key), .now_us = m->r.now }, &read, NULL, &m->r.why);
 	ck_assert_int_eq(s, m->present[n][l] ? STATUS_OK : STATUS_MISS);
 	if (!s) {
 		ck_assert(rig_matches(read.block, read.block_bytes, m->content[n][l], l));
 		cache_read_end(m->r.c, &read);
 		return;
 	}
-	s = cache_write_begin(m->r.c, m->r.s.id, l, key, sizeof(key), NULL, m->r.now, &w, &m->r.why);
+	s = cache_write_begin(m->r.c, &(struct cache_stream_call){ .session = m->r.s.id, .layout = l,
+			.key = key, .key_bytes = sizeof(key), .now_us = m->r.now }, &w, &m->r.why);
 	if (s) {
 		ck_assert(s == STATUS_EXHAUSTED || (s == STATUS_BUSY && claimed(m, n)));
 		return;
@@ -299,7 +303,8 @@ static void open_model_session(struct model *m)
 
 	for (uint32_t i = 0; i < LAYOUTS; i++)
 		l[i] = rig_layout(i, windows[i]);
-	ck_assert_int_eq(cache_session_open(m->r.c, "", l, LAYOUTS, "model", m->r.now, &m->r.s, &m->r.why),
+	ck_assert_int_eq(cache_session_open(m->r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = LAYOUTS, .engine = "model", .now_us = m->r.now }, &m->r.s, &m->r.why),
 			 STATUS_OK);
 	ck_assert_int_eq(
 		cache_attach(m->r.c, m->r.s.token, 1, m->r.now, &m->r.attachment, &session, &m->r.why), 0);

@@ -87,7 +87,9 @@ static void session_over(struct rig *r, const struct kv_layout *l, uint32_t layo
 {
 	uint64_t session;
 
-	ck_assert_int_eq(cache_session_open(r->c, "", l, layouts, "test", r->now, &r->s, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = layouts, .engine = "test", .now_us = r->now }, &r->s, &r->why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
 			 STATUS_OK);
 	ck_assert_uint_eq(session, r->s.id);
@@ -263,8 +265,10 @@ uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
 	struct cache_place *p = calloc((size_t)count * layouts, sizeof(*p));
 	struct cache_commit_item *item = calloc(count, sizeof(*item));
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, st, id, p,
-				       count * layouts, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = st, .reservations = id, .places = p,
+			.places_max = count * layouts }, &r->why), STATUS_OK);
 	for (uint32_t i = 0; i < count; i++) {
 		for (uint32_t l = 0; l < layouts && st[i] == STATUS_OK; l++)
 			if (p[i * layouts + l].extent != (uint32_t)CACHE_EXTENT_NONE)
@@ -273,9 +277,9 @@ uint32_t rig_put(struct rig *r, uint64_t first, uint32_t count)
 		if (st[i] == STATUS_OK)
 			item[items++].reservation = id[i];
 	}
-	ck_assert_int_eq(
-		cache_commit(r->c, r->s.id, item, items, false, 0, r->now, r->now / 1000 + 1, st, NULL, 0, NULL, &r->why),
-		STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = item,
+			.count = items, .now_us = r->now, .unix_ms = r->now / 1000 + 1, .statuses = st }, NULL,
+				      &r->why), STATUS_OK);
 	for (uint32_t i = 0; i < items; i++)
 		stored += st[i] == STATUS_OK;
 	free((void *)k.bytes);
@@ -300,8 +304,10 @@ enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, s
 		      struct cache_leased *out)
 {
 	struct cache_keys k = rig_keys(first, count);
-	enum status s = cache_lease(r->c, r->s.id, &k, all, r->attachment, r->now, places,
-				    count * r->s.layouts, out, NULL, &r->why);
+	enum status s = cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = &k,
+			.all = all, .on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.now_us = r->now, .places = places, .places_max = count * r->s.layouts }, out, NULL,
+				    &r->why);
 
 	free((void *)k.bytes);
 	return s;

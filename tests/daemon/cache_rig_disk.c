@@ -159,8 +159,10 @@ static enum status lease_keys(struct rig *r, const struct cache_keys *k, bool al
 	enum status s;
 
 	wait_open(&w);
-	while ((s = cache_lease(r->c, r->s.id, k, all, r->attachment, r->now, places, k->count * r->s.layouts, out, &w.wait,
-				&r->why)) == STATUS_BUSY)
+	while ((s = cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = k, .all = all,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.now_us = r->now, .places = places, .places_max = k->count * r->s.layouts }, out,
+				&w.wait, &r->why)) == STATUS_BUSY)
 		wait_some(r, &w);
 	wait_close(r, &w);
 	return s;
@@ -217,7 +219,9 @@ uint32_t rig_warm(struct rig *r, uint64_t first, uint32_t count)
 	enum status s;
 
 	wait_open(&w);
-	while ((s = cache_warm(r->c, r->s.id, &k, r->now, &w.wait, &blocks, &r->why)) == STATUS_BUSY)
+	while ((s = cache_warm(r->c, &(struct cache_warm_call){ .session = r->s.id, .keys = &k,
+								.gpu = CACHE_HOST, .now_us = r->now }, &w.wait,
+			       &blocks, &r->why)) == STATUS_BUSY)
 		wait_some(r, &w);
 	ck_assert_int_eq(s, STATUS_OK);
 	wait_close(r, &w);

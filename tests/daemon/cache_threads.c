@@ -63,13 +63,15 @@ static void stream(struct worker *w, uint64_t n, uint32_t layout)
 	struct cache_read read;
 
 	rig_key(key, n);
-	if (cache_read_begin(w->rig.c, w->rig.s.id, layout, key, sizeof(key), w->rig.now, &read, NULL,
+	if (cache_read_begin(w->rig.c, &(struct cache_stream_call){ .session = w->rig.s.id, .layout = layout,
+			.key = key, .key_bytes = sizeof(key), .now_us = w->rig.now }, &read, NULL,
 			     &w->rig.why) == STATUS_OK) {
 		ck_assert(rig_matches(read.block, read.block_bytes, n, layout));
 		cache_read_end(w->rig.c, &read);
 		w->read++;
-	} else if (cache_write_begin(w->rig.c, w->rig.s.id, layout, key, sizeof(key), NULL, w->rig.now,
-				     &write, &w->rig.why) == STATUS_OK) {
+	} else if (cache_write_begin(w->rig.c, &(struct cache_stream_call){ .session = w->rig.s.id,
+			.layout = layout, .key = key, .key_bytes = sizeof(key), .now_us = w->rig.now }, &write,
+				     &w->rig.why) == STATUS_OK) {
 		rig_fill(write.block, write.block_bytes, n, layout);
 		cache_write_end(w->rig.c, w->rig.s.id, &write, rand_r(&w->seed) % 8 != 0, w->rig.now, 1);
 	}
@@ -197,9 +199,11 @@ static void *race(void *arg)
 	rig_key(item.key, 1);
 	cache_thread_enter();
 	pthread_barrier_wait(x->start);
-	ck_assert_int_eq(cache_commit(x->rig.c, x->rig.s.id, &item, 1, true, x->rig.attachment, x->rig.now, 1,
-				      &st, places, LAYOUTS, &leased, &x->rig.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(x->rig.c, &(struct cache_commit_call){ .session = x->rig.s.id,
+			.items = &item, .count = 1, .want_lease = true, .on = &(struct cache_on){
+			.attachment = x->rig.attachment, .gpu = CACHE_HOST }, .now_us = x->rig.now,
+			.unix_ms = 1, .statuses = &st, .places = places, .places_max = LAYOUTS }, &leased,
+				      &x->rig.why), STATUS_OK);
 	x->won = st == STATUS_OK;
 	if (!x->won)
 		ck_assert_int_eq(st, STATUS_EXISTS);
@@ -231,10 +235,12 @@ START_TEST(one_of_many_commits_wins)
 
 			rig_join(&x[i].rig, &keeper, LAYOUTS);
 			x[i].start = &start;
-			ck_assert_int_eq(cache_reserve(x[i].rig.c, x[i].rig.s.id, &none, NULL, true,
-						       x[i].rig.attachment, true, x[i].rig.now, &st, &x[i].id,
-						       places, LAYOUTS, &x[i].rig.why),
-					 0);
+			ck_assert_int_eq(cache_reserve(x[i].rig.c, &(struct cache_reserve_call){
+					.session = x[i].rig.s.id, .keys = &none, .open = true,
+					.on = &(struct cache_on){ .attachment = x[i].rig.attachment,
+					.gpu = CACHE_HOST }, .may_grow = true, .now_us = x[i].rig.now,
+					.statuses = &st, .reservations = &x[i].id, .places = places,
+					.places_max = LAYOUTS }, &x[i].rig.why), 0);
 			ck_assert_int_eq(st, STATUS_OK);
 			for (uint32_t l = 0; l < LAYOUTS; l++)
 				rig_fill(rig_block(&x[i].rig, &places[l]), x[i].rig.s.block_bytes[l], 1, l);

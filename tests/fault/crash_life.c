@@ -154,7 +154,9 @@ static void open_session(struct life *l, uint32_t class)
 
 	for (uint32_t i = 0; i < n; i++)
 		layouts[i] = layout_of(class, i);
-	if (cache_session_open(l->c, "", layouts, n, "crash", now_us(), &l->s[class], &why) ||
+	if (cache_session_open(l->c, &(struct cache_open_call){ .tenant = "", .layouts = layouts,
+								.layout_count = n, .engine = "crash",
+								.now_us = now_us() }, &l->s[class], &why) ||
 	    cache_attach(l->c, l->s[class].token, 1, now_us(), &l->attachment[class], &session, &why))
 		wrong(l, "no session: %s", why);
 }
@@ -253,7 +255,9 @@ static uint32_t read_one(struct life *l, uint32_t class, uint32_t key, uint32_t 
 
 	crash_key_bytes(class, key, bytes);
 	wait_open(&w);
-	while ((st = cache_read_begin(l->c, l->s[class].id, layout, bytes, 16, now_us(), &r, &w.wait, &why)) == STATUS_BUSY)
+	while ((st = cache_read_begin(l->c, &(struct cache_stream_call){ .session = l->s[class].id,
+			.layout = layout, .key = bytes, .key_bytes = 16, .now_us = now_us() }, &r, &w.wait,
+				      &why)) == STATUS_BUSY)
 		wait_some(l, &w, "a read");
 	if (!st) {
 		v = check_block(l, class, key, layout, r.block);
@@ -394,8 +398,12 @@ static void put(struct life *l, uint32_t class, uint32_t first, uint32_t count)
 	uint64_t id[CRASH_KEYS];
 	const char *why = "";
 
-	if (cache_reserve(l->c, l->s[class].id, &k, NULL, false, l->attachment[class], true, now_us(), st, id, places,
-			  count * layouts, &why))
+	if (cache_reserve(l->c, &(struct cache_reserve_call){ .session = l->s[class].id, .keys = &k,
+							      .on = &(struct cache_on){
+			.attachment = l->attachment[class], .gpu = CACHE_HOST }, .may_grow = true,
+							      .now_us = now_us(), .statuses = st,
+							      .reservations = id, .places = places,
+							      .places_max = count * layouts }, &why))
 		wrong(l, "a reserve fails: %s", why);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t key = (first + i) % CRASH_KEYS;
@@ -410,8 +418,10 @@ static void put(struct life *l, uint32_t class, uint32_t first, uint32_t count)
 		which[items] = i;
 		item[items++].reservation = id[i];
 	}
-	if (cache_commit(l->c, l->s[class].id, item, items, false, 0, now_us(), (uint64_t)time(NULL) * 1000, st, NULL, 0, NULL,
-			 &why))
+	if (cache_commit(l->c, &(struct cache_commit_call){ .session = l->s[class].id, .items = item,
+							    .count = items, .now_us = now_us(),
+							    .unix_ms = (uint64_t)time(NULL) * 1000,
+							    .statuses = st }, NULL, &why))
 		wrong(l, "a commit fails: %s", why);
 	for (uint32_t i = 0; i < items; i++) {
 		struct crash_key *key = &l->shadow->key[class][(first + which[i]) % CRASH_KEYS];
@@ -434,8 +444,10 @@ static void lease(struct life *l, uint32_t class, uint32_t first, uint32_t count
 	enum status st;
 
 	wait_open(&w);
-	while ((st = cache_lease(l->c, l->s[class].id, &k, false, l->attachment[class], now_us(), places,
-				 count * l->s[class].layouts, &leased, &w.wait, &why)) == STATUS_BUSY)
+	while ((st = cache_lease(l->c, &(struct cache_lease_call){ .session = l->s[class].id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = l->attachment[class], .gpu = CACHE_HOST },
+			.now_us = now_us(), .places = places, .places_max = count * l->s[class].layouts },
+				 &leased, &w.wait, &why)) == STATUS_BUSY)
 		wait_some(l, &w, "a lease");
 	wait_close(l, &w);
 	if (st)
@@ -525,7 +537,9 @@ static void warm(struct life *l, uint32_t class, uint32_t first, uint32_t count)
 	uint32_t blocks;
 
 	wait_open(&w);
-	while (cache_warm(l->c, l->s[class].id, &k, now_us(), &w.wait, &blocks, &why) == STATUS_BUSY && patient)
+	while (cache_warm(l->c, &(struct cache_warm_call){ .session = l->s[class].id, .keys = &k,
+							   .gpu = CACHE_HOST, .now_us = now_us() }, &w.wait,
+			  &blocks, &why) == STATUS_BUSY && patient)
 		wait_some(l, &w, "a warm");
 	wait_close(l, &w);
 }

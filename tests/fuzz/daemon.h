@@ -54,7 +54,9 @@ static inline void fuzz_daemon_open(struct fuzz_daemon *f)
 	f->daemon.started_us = daemon_now_us();
 	cache_thread_enter();
 	if (cache_create(&o, daemon_now_us(), &f->daemon.cache, &why) != STATUS_OK ||
-	    cache_session_open(f->daemon.cache, "", layouts, 2, "fuzz", daemon_now_us(), &f->session, &why) != STATUS_OK)
+	    cache_session_open(f->daemon.cache, &(struct cache_open_call){ .tenant = "", .layouts = layouts,
+			.layout_count = 2, .engine = "fuzz", .now_us = daemon_now_us() }, &f->session,
+			       &why) != STATUS_OK)
 		abort();
 }
 

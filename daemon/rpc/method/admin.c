@@ -153,8 +153,14 @@ enum status rpc_inspect(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		return s;
 	if (!r || !views || !rows)
 		return rpc_too_big(c);
-	s = cache_inspect(rpc_cache(c), q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us,
-			  views, INSPECT_MAX, &n, &why);
+	const struct cache_block_name name = {
+		.tenant = q->tenant,
+		.layout_id = q->layout_id,
+		.key = q->key.data,
+		.key_bytes = (uint32_t)q->key.len,
+	};
+
+	s = cache_inspect(rpc_cache(c), &name, c->now_us, views, INSPECT_MAX, &n, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	for (uint32_t i = 0; i < n; i++)

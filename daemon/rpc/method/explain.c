@@ -108,8 +108,13 @@ static enum status explain_session(struct rpc_call *c, const Terrace__V1__Explai
 
 		if (q->layout_id && q->layout_id != ids[i])
 			continue;
-		enum status s = cache_explain(rpc_cache(c), q->tenant, ids[i], q->key.data, (uint32_t)q->key.len, c->now_us,
-					      &views[*n], 1, &got, &why);
+		const struct cache_block_name name = {
+			.tenant = q->tenant,
+			.layout_id = ids[i],
+			.key = q->key.data,
+			.key_bytes = (uint32_t)q->key.len,
+		};
+		enum status s = cache_explain(rpc_cache(c), &name, c->now_us, &views[*n], 1, &got, &why);
 
 		if (s != STATUS_OK)
 			return rpc_fail_why(c, s, why);
@@ -122,6 +127,12 @@ static enum status explain_session(struct rpc_call *c, const Terrace__V1__Explai
 
 static enum status explain_views(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
 {
+	const struct cache_block_name name = {
+		.tenant = q->tenant,
+		.layout_id = q->layout_id,
+		.key = q->key.data,
+		.key_bytes = (uint32_t)q->key.len,
+	};
 	const char *why = NULL;
 	enum status s;
 
@@ -131,8 +142,7 @@ static enum status explain_views(struct rpc_call *c, const Terrace__V1__ExplainR
 		return rpc_fail(c, STATUS_INVALID, "session and number: one of them");
 	if (q->session || q->number)
 		return explain_session(c, q, views, n);
-	s = cache_explain(rpc_cache(c), q->tenant, q->layout_id, q->key.data, (uint32_t)q->key.len, c->now_us, views,
-			  EXPLAIN_MAX, n, &why);
+	s = cache_explain(rpc_cache(c), &name, c->now_us, views, EXPLAIN_MAX, n, &why);
 	return s == STATUS_OK ? s : rpc_fail_why(c, s, why);
 }
 

@@ -203,9 +203,15 @@ static enum rpc_next get_block_none(struct rpc_call *c, struct get *g, enum stat
 /* A block that memory had wrong may be right elsewhere: from there it comes by the same way. */
 static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct rpc_out *out, enum status *failure)
 {
-	const uint8_t *key = g->keys.bytes + (size_t)g->index * g->keys.key_bytes;
 	struct get_block *b = calloc(1, sizeof *b);
 	const char *why = "no memory for a block";
+	const struct cache_stream_call call = {
+		.session = g->session,
+		.layout = g->layout,
+		.key = g->keys.bytes + (size_t)g->index * g->keys.key_bytes,
+		.key_bytes = g->keys.key_bytes,
+		.now_us = c->now_us,
+	};
 	enum status s;
 
 	if (!b) {
@@ -213,7 +219,7 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		return RPC_NEXT_FAIL;
 	}
 	do {
-		s = cache_read_begin(rpc_cache(c), g->session, g->layout, key, g->keys.key_bytes, c->now_us, &b->read, rpc_wait(c), &why);
+		s = cache_read_begin(rpc_cache(c), &call, &b->read, rpc_wait(c), &why);
 		if (s == STATUS_OK)
 			s = get_block_copy(c, b);
 	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);

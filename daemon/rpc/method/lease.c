@@ -39,8 +39,17 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (!r || !places)
 		return rpc_too_big(c);
 	terrace__v1__lease_reply__init(r);
-	s = cache_lease_on(rpc_cache(c), q->session, &keys, q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL, &on, c->now_us,
-			   places, keys.count * layouts, &leased, rpc_wait(c), &why);
+	const struct cache_lease_call call = {
+		.session = q->session,
+		.keys = &keys,
+		.all = q->mode == TERRACE__V1__LEASE_MODE__LEASE_ALL,
+		.on = &on,
+		.now_us = c->now_us,
+		.places = places,
+		.places_max = keys.count * layouts,
+	};
+
+	s = cache_lease(rpc_cache(c), &call, &leased, rpc_wait(c), &why);
 	if (s == STATUS_BUSY)
 		return rpc_wait_busy(c);
 	if (s == STATUS_OK) {

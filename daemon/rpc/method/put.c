@@ -82,8 +82,21 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	r->places = rpc_places(c, NULL, n);
 	if (!r->status || !r->places)
 		return rpc_too_big(c);
-	s = cache_reserve_on(rpc_cache(c), q->session, &keys, info, q->open, &on, c->worker, c->now_us, statuses,
-			     reservations, places, n, &why);
+	const struct cache_reserve_call call = {
+		.session = q->session,
+		.keys = &keys,
+		.info = info,
+		.open = q->open,
+		.on = &on,
+		.may_grow = c->worker,
+		.now_us = c->now_us,
+		.statuses = statuses,
+		.reservations = reservations,
+		.places = places,
+		.places_max = n,
+	};
+
+	s = cache_reserve(rpc_cache(c), &call, &why);
 	if (s == STATUS_BUSY && again_us) {
 		c->step.comes++;
 		c->resume_us = c->now_us + again_us;
@@ -179,9 +192,21 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	r->places = n ? rpc_places(c, NULL, n) : NULL;
 	if (!r->status || (n && !r->places))
 		return rpc_too_big(c);
-	s = cache_commit_on(rpc_cache(c), q->session, items, count, q->lease,
-			    &(struct cache_on){ .attachment = q->attachment, .gpu = CACHE_HOST, .call = q->call }, c->now_us,
-			    daemon_unix_ms(), statuses, places, n, &leased, &why);
+	const struct cache_on on = { .attachment = q->attachment, .gpu = CACHE_HOST, .call = q->call };
+	const struct cache_commit_call call = {
+		.session = q->session,
+		.items = items,
+		.count = count,
+		.want_lease = q->lease,
+		.on = &on,
+		.now_us = c->now_us,
+		.unix_ms = daemon_unix_ms(),
+		.statuses = statuses,
+		.places = places,
+		.places_max = n,
+	};
+
+	s = cache_commit(rpc_cache(c), &call, &leased, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	r->epoch = cache_epoch(rpc_cache(c));

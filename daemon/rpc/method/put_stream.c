@@ -205,8 +205,16 @@ static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace_
 	s = header_check(c, h, &info);
 	if (s != STATUS_OK)
 		return s;
-	s = cache_write_begin(rpc_cache(c), h->session, h->layout, h->key.data, (uint32_t)h->key.len,
-			      h->info ? &info : NULL, c->now_us, &p->write, &why);
+	const struct cache_stream_call call = {
+		.session = h->session,
+		.layout = h->layout,
+		.key = h->key.data,
+		.key_bytes = (uint32_t)h->key.len,
+		.info = h->info ? &info : NULL,
+		.now_us = c->now_us,
+	};
+
+	s = cache_write_begin(rpc_cache(c), &call, &p->write, &why);
 	p->skipping = s == STATUS_EXISTS || s == STATUS_BUSY || s == STATUS_EXHAUSTED;
 	if (s != STATUS_OK && !p->skipping)
 		return rpc_fail_why(c, s, why);

@@ -152,7 +152,16 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 	}
 	if (c->peer)
 		c->peer(c, &peer);
-	s = cache_session_open_for(rpc_cache(c), &peer, q->tenant, layouts, (uint32_t)q->n_layouts, q->engine, c->now_us, v, &why);
+	const struct cache_open_call call = {
+		.peer = &peer,
+		.tenant = q->tenant,
+		.layouts = layouts,
+		.layout_count = (uint32_t)q->n_layouts,
+		.engine = q->engine,
+		.now_us = c->now_us,
+	};
+
+	s = cache_session_open(rpc_cache(c), &call, v, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	if (q->gpu_write_back)

@@ -42,8 +42,13 @@ enum status rpc_report(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_fail(c, STATUS_INVALID, "event: unknown event %d", (int)q->event);
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_report(rpc_cache(c), q->session, &keys, (enum cache_event)q->event, q->priority, q->ttl_ms,
-			 c->now_us, &why);
+	const struct cache_hint hint = {
+		.event = (enum cache_event)q->event,
+		.priority = q->priority,
+		.ttl_ms = q->ttl_ms,
+	};
+
+	s = cache_report(rpc_cache(c), q->session, &keys, &hint, c->now_us, &why);
 	if (s != STATUS_OK)
 		return rpc_fail_why(c, s, why);
 	terrace__v1__report_reply__init(r);

@@ -23,7 +23,9 @@ enum status rpc_warm(struct rpc_call *c, const ProtobufCMessage *request, Protob
 		return s;
 	if (!r)
 		return rpc_too_big(c);
-	s = cache_warm_on(rpc_cache(c), q->session, &keys, gpu, c->now_us, rpc_wait(c), &blocks, &why);
+	const struct cache_warm_call call = { .session = q->session, .keys = &keys, .gpu = gpu, .now_us = c->now_us };
+
+	s = cache_warm(rpc_cache(c), &call, rpc_wait(c), &blocks, &why);
 	if (s == STATUS_BUSY && q->wait)
 		return rpc_wait_busy(c);
 	if (s != STATUS_OK && s != STATUS_BUSY)

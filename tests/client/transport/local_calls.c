@@ -174,7 +174,8 @@ static void open_near(bool known, uint64_t busy_poll_us, bool adapts)
 	ck_assert_int_eq(pipe(fake.stop), 0);
 	ck_assert_int_eq(pthread_create(&fake.thread, NULL, fake_main, NULL), 0);
 	client_near_list_init(&list);
-	near = client_near_create(&list, fake.path, token, EPOCH, SESSION, known, busy_poll_us, adapts);
+	near = client_near_create(&list, &(struct client_near_options){ .path = fake.path, .token = token, .epoch = EPOCH,
+			.session = SESSION, .known = known, .busy_poll_us = busy_poll_us, .adapts = adapts });
 	ck_assert_ptr_nonnull(near);
 }
 

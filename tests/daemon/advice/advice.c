@@ -153,10 +153,12 @@ START_TEST(reports_are_hints)
 	ck_assert_double_eq(rig_stat(&r, "terrace_requests_hinted_total", ""), 3);
 	struct cache_keys k = rig_keys(1, 4);
 
-	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, CACHE_EVENT_NONE, -5, 1500, r.now, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, &(struct cache_hint){ .event = CACHE_EVENT_NONE,
+			.priority = -5, .ttl_ms = 1500 }, r.now, &r.why), STATUS_OK);
 	ck_assert_uint_eq(heard.priority, POLICY_PRIORITY_LOW);
 	ck_assert_uint_eq(heard.ttl_s, 2);
-	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, CACHE_EVENT_NONE, 0, 0, r.now, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, &(struct cache_hint){ .event = CACHE_EVENT_NONE }, r.now,
+				      &r.why), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_requests_hinted_total", ""), 4);
 	free((void *)k.bytes);
 	rig_close(&r);
@@ -173,9 +175,13 @@ START_TEST(what_engines_say_of_turns_goes_on)
 	struct rig r;
 
 	open_heard(&r);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, &info, false, r.attachment, true, r.now, &st, &item.reservation,
-				       &place, 1, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_commit(r.c, r.s.id, &item, 1, false, 0, r.now, 1, &st, NULL, 0, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.info = &info, .on = &(struct cache_on){ .attachment = r.attachment,
+			.gpu = CACHE_HOST }, .may_grow = true, .now_us = r.now, .statuses = &st,
+			.reservations = &item.reservation, .places = &place, .places_max = 1 }, &r.why),
+			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, &(struct cache_commit_call){ .session = r.s.id, .items = &item,
+			.count = 1, .now_us = r.now, .unix_ms = 1, .statuses = &st }, NULL, &r.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	rig_prefix(&r, 50, 1);
 	rig_tick(r.c, r.now);
@@ -255,12 +261,17 @@ START_TEST(a_lease_with_the_commit_is_no_use)
 	struct rig r;
 
 	open_heard(&r);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &item.reservation, &place, 1,
-				       &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_commit(r.c, r.s.id, &item, 1, true, r.attachment, r.now, 1, &st, &place, 1, &leased, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = &st, .reservations = &item.reservation,
+			.places = &place, .places_max = 1 }, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, &(struct cache_commit_call){ .session = r.s.id, .items = &item,
+			.count = 1, .want_lease = true, .on = &(struct cache_on){ .attachment = r.attachment,
+			.gpu = CACHE_HOST }, .now_us = r.now, .unix_ms = 1, .statuses = &st, .places = &place,
+			.places_max = 1 }, &leased, &r.why), STATUS_OK);
 	ck_assert_uint_ne(leased.lease, 0);
-	ck_assert_int_eq(cache_explain(r.c, "", 0, k.bytes, k.key_bytes, r.now, &e, 1, &n, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "", .key = k.bytes,
+			.key_bytes = k.key_bytes }, r.now, &e, 1, &n, &r.why), STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	ck_assert_uint_eq(e.uses, 0);
 	free((void *)k.bytes);

@@ -424,10 +424,14 @@ static void put_keys(struct rig *r, uint64_t n, uint64_t seed, float noise, uint
 		for (int i = 0; i < 64; i++)
 			keys[t][i] = 3 + random_float(&direction) + noise * random_float(state);
 	}
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, &item.reservation, &place, 1,
-				       &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = &st, .reservations = &item.reservation,
+			.places = &place, .places_max = 1 }, &r->why), STATUS_OK);
 	kv_encode(&l, &g, rig_block(r, &place), 0, 0, KV_SIDE_K, 0, RIG_TOKENS, keys, KV_DTYPE_F32, 64);
-	ck_assert_int_eq(cache_commit(r->c, r->s.id, &item, 1, false, 0, r->now, 1, &st, NULL, 0, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = &item,
+			.count = 1, .now_us = r->now, .unix_ms = 1, .statuses = &st }, NULL, &r->why),
+			 STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	free((void *)k.bytes);
 }

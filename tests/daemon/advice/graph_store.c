@@ -313,7 +313,9 @@ START_TEST(a_class_that_comes_between_changes_no_owner)
 		ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
 	pthread_mutex_unlock(&a->lock);
 	other = (struct rig){ .c = k.r.c, .now = k.r.now };
-	ck_assert_int_eq(cache_session_open(other.c, "", &l, 1, "", other.now, &other.s, &other.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(other.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = other.now }, &other.s, &other.why),
+			 STATUS_OK);
 	came = k.r.c->classes[1]->stride;
 	pthread_mutex_lock(&a->lock);
 	/* The one before it is in its place, and begins at its own beginning. */

@@ -166,15 +166,26 @@ static void try_session(struct rig *r, uint64_t guess)
 	uint32_t n;
 
 	ck_assert_int_eq(cache_lookup(r->c, guess, &k, &n, NULL, 0, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_lease(r->c, guess, &k, false, r->attachment, r->now, &place, 1, &leased, NULL, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_reserve(r->c, guess, &k, NULL, false, r->attachment, true, r->now, &st, &id, &place, 1, &r->why),
+	ck_assert_int_eq(cache_lease(r->c, &(struct cache_lease_call){ .session = guess, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.now_us = r->now, .places = &place, .places_max = 1 }, &leased, NULL, &r->why),
 			 STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_commit(r->c, guess, &item, 1, false, 0, r->now, 1, &st, NULL, 0, &leased, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_write_begin(r->c, guess, 0, k.bytes, k.key_bytes, NULL, r->now, &write, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_read_begin(r->c, guess, 0, k.bytes, k.key_bytes, r->now, &read, NULL, &r->why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = guess, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = &st, .reservations = &id,
+			.places = &place, .places_max = 1 }, &r->why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = guess, .items = &item,
+			.count = 1, .now_us = r->now, .unix_ms = 1, .statuses = &st }, &leased, &r->why),
+			 STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_write_begin(r->c, &(struct cache_stream_call){ .session = guess, .key = k.bytes,
+			.key_bytes = k.key_bytes, .now_us = r->now }, &write, &r->why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_read_begin(r->c, &(struct cache_stream_call){ .session = guess, .key = k.bytes,
+			.key_bytes = k.key_bytes, .now_us = r->now }, &read, NULL, &r->why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_touch(r->c, guess, &k, r->now, &n, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_report(r->c, guess, &k, CACHE_EVENT_NONE, 0, 0, r->now, &r->why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_warm(r->c, guess, &k, r->now, NULL, &n, &r->why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_report(r->c, guess, &k, &(struct cache_hint){ .event = CACHE_EVENT_NONE },
+				      r->now, &r->why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_warm(r->c, &(struct cache_warm_call){ .session = guess, .keys = &k,
+			.gpu = CACHE_HOST, .now_us = r->now }, NULL, &n, &r->why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_flush(r->c, guess, &k, r->now, NULL, &st, &r->why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_delete(r->c, guess, &k, &st, NULL, &r->why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_watch_open(r->c, guess, true, NULL, NULL, &w, &r->why), STATUS_NOT_FOUND);
@@ -201,13 +212,17 @@ START_TEST(a_stranger_has_no_use_of_numbers)
 	ck_assert_int_eq(rig_lease(&holder, 0, 1, true, &place, &held), STATUS_OK);
 	ck_assert_int_eq(rig_lease(&stranger, 0, 1, true, &place, &own), STATUS_OK);
 	k.count = 1;
-	ck_assert_int_eq(cache_reserve(holder.c, holder.s.id, &k, NULL, false, holder.attachment, true, holder.now, &st, &reserved, &place,
-				       1, &holder.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(holder.c, &(struct cache_reserve_call){ .session = holder.s.id,
+			.keys = &k, .on = &(struct cache_on){ .attachment = holder.attachment,
+							      .gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = holder.now, .statuses = &st, .reservations = &reserved, .places = &place,
+			.places_max = 1 }, &holder.why), STATUS_OK);
 	k.bytes += RIG_KEY_BYTES;
-	ck_assert_int_eq(cache_reserve(stranger.c, stranger.s.id, &k, NULL, false, stranger.attachment, true, stranger.now, &st,
-				       &own_reserved, &place, 1, &stranger.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(stranger.c, &(struct cache_reserve_call){ .session = stranger.s.id,
+			.keys = &k, .on = &(struct cache_on){ .attachment = stranger.attachment,
+							      .gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = stranger.now, .statuses = &st, .reservations = &own_reserved,
+			.places = &place, .places_max = 1 }, &stranger.why), STATUS_OK);
 	for (uint64_t n = 0; n <= 64; n++)
 		g.at[g.count++] = n; /* public numbers, and numbers of attachments */
 	guess_near(&g, stranger.s.id);
@@ -226,8 +241,9 @@ START_TEST(a_stranger_has_no_use_of_numbers)
 		if (g.at[i] == own_reserved)
 			continue;
 		ck_assert_int_eq(cache_abort(stranger.c, stranger.s.id, g.at[i]), STATUS_NOT_FOUND);
-		ck_assert_int_eq(cache_commit(stranger.c, stranger.s.id, &item, 1, false, 0, stranger.now, 1, &st, NULL, 0, &own, &stranger.why),
-				 STATUS_OK);
+		ck_assert_int_eq(cache_commit(stranger.c, &(struct cache_commit_call){ .session = stranger.s.id,
+				.items = &item, .count = 1, .now_us = stranger.now, .unix_ms = 1,
+				.statuses = &st }, &own, &stranger.why), STATUS_OK);
 		ck_assert_int_eq(st, STATUS_NOT_FOUND);
 	}
 	cache_load(holder.c, &load);
@@ -257,14 +273,17 @@ START_TEST(a_call_number_is_of_its_session)
 	rig_join(&stranger, &holder, 1);
 	rig_put(&holder, 0, 1);
 	mine.attachment = holder.attachment;
-	ck_assert_int_eq(cache_lease_on(holder.c, holder.s.id, &k, true, &mine, holder.now, &place, 1, &held, NULL, &holder.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(holder.c, &(struct cache_lease_call){ .session = holder.s.id, .keys = &k,
+			.all = true, .on = &mine, .now_us = holder.now, .places = &place, .places_max = 1 },
+				     &held, NULL, &holder.why), STATUS_OK);
 	cache_recall(stranger.c, stranger.s.id, on.call);
 	cache_recall(stranger.c, holder.s.number, on.call);
 	cache_load(holder.c, &load);
 	ck_assert_uint_eq(load.leases, 1);
 	/* Nor is another session's attachment of use. */
-	ck_assert_int_eq(cache_lease_on(stranger.c, stranger.s.id, &k, true, &mine, stranger.now, &place, 1, &held, NULL, &stranger.why),
-			 STATUS_PRECONDITION);
+	ck_assert_int_eq(cache_lease(stranger.c, &(struct cache_lease_call){ .session = stranger.s.id,
+			.keys = &k, .all = true, .on = &mine, .now_us = stranger.now, .places = &place,
+			.places_max = 1 }, &held, NULL, &stranger.why), STATUS_PRECONDITION);
 	cache_recall(holder.c, holder.s.id, on.call);
 	cache_load(holder.c, &load);
 	ck_assert_uint_eq(load.leases, 0);
@@ -317,7 +336,10 @@ START_TEST(statistics_show_public_numbers)
 	ck_assert_uint_eq(other.s.number, 2);
 	rig_put(&r, 0, 1);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &held), STATUS_OK);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &secret[2], &place, 1, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = &st, .reservations = &secret[2],
+			.places = &place, .places_max = 1 }, &r.why), STATUS_OK);
 	secret[0] = r.s.id;
 	secret[1] = held.lease;
 	cache_stats(r.c, r.now, look_for, &shown);

@@ -21,7 +21,8 @@ static bool explain(struct rig *r, uint64_t n, struct cache_explained *out)
 	uint32_t shown;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(r->c, "", 0, key, sizeof(key), r->now, out, 1, &shown, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_explain(r->c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, r->now, out, 1, &shown, &r->why), STATUS_OK);
 	return shown;
 }
 
@@ -49,8 +50,10 @@ START_TEST(those_that_are_there_have_a_rank_and_a_rival)
 		ck_assert_str_eq(e.left, "");
 	}
 	ck_assert(!explain(&r, 99, &e));
-	ck_assert_int_eq(cache_explain(r.c, "nobody", 0, key, sizeof(key), r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_DENIED);
-	ck_assert_int_eq(cache_explain(r.c, "", 0, key, 0, r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "nobody", .key = key,
+			.key_bytes = sizeof(key) }, r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_DENIED);
+	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "", .key = key }, r.now, &e,
+				       1, &(uint32_t){ 0 }, &r.why), STATUS_INVALID);
 	rig_close(&r);
 }
 END_TEST

@@ -29,16 +29,18 @@ START_TEST(inspection_shows_one_block)
 	rig_open(&r, &o, 2);
 	rig_key(key, 1);
 	rig_key(other, 2);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, &info, r.now, &w, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .info = &info, .now_us = r.now }, &w, &r.why), STATUS_OK);
 	rig_fill(w.block, w.block_bytes, 1, 1);
 	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, true, r.now, 1), STATUS_OK);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 0, other, 16, &info, r.now, &pending, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = other,
+			.key_bytes = 16, .info = &info, .now_us = r.now }, &pending, &r.why), STATUS_OK);
 	r.now += 3000000;
 	struct cache_keys k = { key, 1, 16 };
 	ck_assert_int_eq(cache_touch(r.c, r.s.id, &k, r.now, &found, &r.why), STATUS_OK);
 	r.now += 2000000;
-	ck_assert_int_eq(cache_inspect(r.c, "", 0, key, 16, r.now, v, 4, &n, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = 16 }, r.now, v, 4, &n, &r.why), STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	ck_assert_str_eq(v[0].state, "stored");
 	ck_assert_str_eq(v[0].tier, "host");
@@ -55,17 +57,22 @@ START_TEST(inspection_shows_one_block)
 	ck_assert_int_eq(memcmp(v[0].parent, "mother", 6), 0);
 	ck_assert(v[0].checksum_ok);
 	w.block[100] ^= 1;
-	ck_assert_int_eq(cache_inspect(r.c, "default", r.s.layout_id[1], key, 16, r.now, v, 4, &n, &r.why),
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "default",
+			.layout_id = r.s.layout_id[1], .key = key, .key_bytes = 16 }, r.now, v, 4, &n, &r.why),
 			 STATUS_OK);
 	ck_assert(!v[0].checksum_ok);
-	ck_assert_int_eq(cache_inspect(r.c, "", r.s.layout_id[0], key, 16, r.now, v, 4, &n, &r.why),
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "",
+			.layout_id = r.s.layout_id[0], .key = key, .key_bytes = 16 }, r.now, v, 4, &n, &r.why),
 			 STATUS_OK);
 	ck_assert_uint_eq(n, 0);
-	ck_assert_int_eq(cache_inspect(r.c, "", 0, other, 16, r.now, v, 4, &n, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "", .key = other,
+			.key_bytes = 16 }, r.now, v, 4, &n, &r.why), STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	ck_assert_str_eq(v[0].state, "reserved");
-	ck_assert_int_eq(cache_inspect(r.c, "", 0, key, 0, r.now, v, 4, &n, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_inspect(r.c, "acme", 0, key, 16, r.now, v, 4, &n, &r.why), STATUS_DENIED);
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "", .key = key }, r.now, v, 4,
+				       &n, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "acme", .key = key,
+			.key_bytes = 16 }, r.now, v, 4, &n, &r.why), STATUS_DENIED);
 	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &pending, false, r.now, 1), STATUS_CANCELLED);
 	rig_close(&r);
 }
@@ -149,7 +156,8 @@ static bool in_memory(struct rig *r, uint64_t n)
 	uint32_t found;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_inspect(r->c, "", 0, key, sizeof(key), r->now, &v, 1, &found, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(r->c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, r->now, &v, 1, &found, &r->why), STATUS_OK);
 	ck_assert_uint_eq(found, 1);
 	return !strncmp(v.tier, "host", 4);
 }

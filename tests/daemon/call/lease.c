@@ -82,7 +82,9 @@ START_TEST(modes_and_owners)
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_pinned_bytes", "tier=host"), 0);
 	struct cache_keys k = rig_keys(0, 4);
-	ck_assert_int_eq(cache_lease(r.c, r.s.id, &k, true, r.attachment, r.now, places, 7, &leased, NULL, &r.why),
+	ck_assert_int_eq(cache_lease(r.c, &(struct cache_lease_call){ .session = r.s.id, .keys = &k,
+			.all = true, .on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.now_us = r.now, .places = places, .places_max = 7 }, &leased, NULL, &r.why),
 			 STATUS_INVALID);
 	free((void *)k.bytes);
 	rig_close(&r);
@@ -105,12 +107,18 @@ START_TEST(granted_to_a_call_that_nobody_hears_of)
 	rig_join(&b, &r, 1);
 	mine.attachment = other.attachment = r.attachment;
 	ck_assert_uint_eq(rig_put(&r, 0, 4), 4);
-	ck_assert_int_eq(cache_lease_on(r.c, r.s.id, &k, true, &other, r.now, places, 4, &kept, NULL, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_lease_on(r.c, r.s.id, &k, true, &mine, r.now, places, 4, &leased, NULL, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &fresh, NULL, false, &mine, true, r.now, statuses, ids, places, 4, &r.why),
-			 STATUS_OK);
-	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &more, NULL, false, &other, true, r.now, statuses, &id, places, 1, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_lease(r.c, &(struct cache_lease_call){ .session = r.s.id, .keys = &k,
+			.all = true, .on = &other, .now_us = r.now, .places = places, .places_max = 4 }, &kept,
+				     NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(r.c, &(struct cache_lease_call){ .session = r.s.id, .keys = &k,
+			.all = true, .on = &mine, .now_us = r.now, .places = places, .places_max = 4 }, &leased,
+				     NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &fresh,
+			.on = &mine, .may_grow = true, .now_us = r.now, .statuses = statuses,
+			.reservations = ids, .places = places, .places_max = 4 }, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &more,
+			.on = &other, .may_grow = true, .now_us = r.now, .statuses = statuses,
+			.reservations = &id, .places = places, .places_max = 1 }, &r.why), STATUS_OK);
 	cache_recall(r.c, b.s.id, 7); /* another session's */
 	ck_assert_double_eq(rig_stat(&r, "terrace_leases", ""), 2);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 5);
@@ -148,9 +156,10 @@ START_TEST(pinned_and_reserved_bytes_have_a_bound)
 	ck_assert_int_eq(rig_lease(&s, 8, 6, true, places, &c), STATUS_EXHAUSTED);
 	ck_assert_int_eq(rig_lease(&s, 8, 2, true, places, &c), STATUS_OK);
 	struct cache_keys k = rig_keys(100, 4);
-	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 16, &r.why),
-		0);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 16 }, &r.why), 0);
 	ck_assert_int_eq(st[1], STATUS_OK);
 	ck_assert_int_eq(st[2], STATUS_EXHAUSTED);
 	ck_assert_int_eq(st[3], STATUS_EXHAUSTED);
@@ -248,10 +257,10 @@ START_TEST(use_refreshes)
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
 	ck_assert_uint_eq(rig_put(&r, 100, 6), 6); /* 2 .. 7 go */
 	ck_assert_uint_eq(rig_prefix(&r, 0, 8), 2);
-	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, CACHE_EVENT_TURN_END, 3, 10, r.now, &r.why),
-			 STATUS_OK);
-	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, (enum cache_event)9, 3, 10, r.now, &r.why),
-			 STATUS_INVALID);
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, &(struct cache_hint){ .event = CACHE_EVENT_TURN_END,
+			.priority = 3, .ttl_ms = 10 }, r.now, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_report(r.c, r.s.id, &k, &(struct cache_hint){ .event = (enum cache_event)9,
+			.priority = 3, .ttl_ms = 10 }, r.now, &r.why), STATUS_INVALID);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reports_total", "event=turn_end"), 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_touched_blocks_total", ""), 3);
 	free((void *)k.bytes);

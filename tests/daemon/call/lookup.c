@@ -49,8 +49,9 @@ static void put_one(struct rig *r, uint32_t layout, uint64_t n)
 	uint8_t key[RIG_KEY_BYTES];
 
 	rig_key(key, n);
-	ck_assert_int_eq(
-		cache_write_begin(r->c, r->s.id, layout, key, sizeof(key), NULL, r->now, &w, &r->why), 0);
+	ck_assert_int_eq(cache_write_begin(r->c, &(struct cache_stream_call){ .session = r->s.id,
+			.layout = layout, .key = key, .key_bytes = sizeof(key), .now_us = r->now }, &w,
+					   &r->why), 0);
 	rig_fill(w.block, w.block_bytes, n, layout);
 	ck_assert_int_eq(cache_write_end(r->c, r->s.id, &w, true, r->now, 1), STATUS_OK);
 }
@@ -60,8 +61,10 @@ static void check_lease(struct rig *r, const struct cache_keys *k, uint64_t firs
 {
 	struct cache_place places[KEYS * LAYOUTS];
 	struct cache_leased leased = { 0 };
-	enum status s = cache_lease(r->c, r->s.id, k, false, r->attachment, r->now, places, KEYS * LAYOUTS,
-				    &leased, NULL, &r->why);
+	enum status s = cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.now_us = r->now, .places = places, .places_max = KEYS * LAYOUTS }, &leased, NULL,
+				    &r->why);
 
 	ck_assert_int_eq(s, prefix ? STATUS_OK : STATUS_MISS);
 	for (uint32_t i = 0; i < prefix; i++)
@@ -100,8 +103,8 @@ static void round_of(struct rig *r, unsigned round)
 		windows[i] = choice[rand() % (sizeof(choice) / sizeof(choice[0]))];
 		l[i] = rig_layout(i, windows[i]);
 	}
-	ck_assert_int_eq(cache_session_open(r->c, "default", l, layouts, "", r->now, &r->s, &r->why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .tenant = "default", .layouts = l,
+			.layout_count = layouts, .engine = "", .now_us = r->now }, &r->s, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
 			 STATUS_OK);
 	for (uint32_t i = 0; i < layouts; i++) {

@@ -24,8 +24,10 @@ static enum status reserve_one(struct rig *r, uint64_t n, uint64_t *id, struct c
 	struct cache_keys k = rig_keys(n, 1);
 	enum status st = STATUS_INTERNAL;
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, id, places,
-				       r->s.layouts, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = &st, .reservations = id,
+			.places = places, .places_max = r->s.layouts }, &r->why), STATUS_OK);
 	free((void *)k.bytes);
 	return st;
 }
@@ -34,9 +36,9 @@ static enum status commit_one(struct rig *r, const struct cache_commit_item *ite
 {
 	enum status st = STATUS_INTERNAL;
 
-	ck_assert_int_eq(
-		cache_commit(r->c, r->s.id, item, 1, false, 0, r->now, 1, &st, NULL, 0, NULL, &r->why),
-		STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = item,
+			.count = 1, .now_us = r->now, .unix_ms = 1, .statuses = &st }, NULL, &r->why),
+			 STATUS_OK);
 	return st;
 }
 
@@ -56,9 +58,10 @@ START_TEST(two_puts_of_one_key_end_as_one_block)
 	ck_assert_uint_eq(rig_prefix(&a, 1, 1), 0); /* reserved is not stored */
 	/* An open block claims no key: it may be first all the same. */
 	struct cache_keys none = { NULL, 1, 0 };
-	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &none, NULL, true, b.attachment, true, b.now, &st, &open_id,
-				       places, 2, &b.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(b.c, &(struct cache_reserve_call){ .session = b.s.id, .keys = &none,
+			.open = true, .on = &(struct cache_on){ .attachment = b.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = b.now, .statuses = &st, .reservations = &open_id,
+			.places = places, .places_max = 2 }, &b.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	for (uint32_t l = 0; l < 2; l++)
 		rig_fill(rig_block(&b, &places[l]), b.s.block_bytes[l], 1, l);
@@ -92,9 +95,10 @@ START_TEST(a_key_stored_in_some_layouts_gets_slots_in_the_others)
 	for (uint32_t l = 1; l < 3; l++)
 		rig_fill(rig_block(&three, &places[l]), three.s.block_bytes[l], 7, l);
 	const struct cache_commit_item item = { .reservation = id };
-	ck_assert_int_eq(cache_commit(three.c, three.s.id, &item, 1, true, three.attachment, three.now, 1,
-				      &st, places, 3, &leased, &three.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(three.c, &(struct cache_commit_call){ .session = three.s.id,
+			.items = &item, .count = 1, .want_lease = true, .on = &(struct cache_on){
+			.attachment = three.attachment, .gpu = CACHE_HOST }, .now_us = three.now, .unix_ms = 1,
+			.statuses = &st, .places = places, .places_max = 3 }, &leased, &three.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	ck_assert_uint_ne(leased.lease, 0);
 	for (uint32_t l = 0; l < 3; l++)
@@ -114,9 +118,10 @@ START_TEST(open_blocks_grow_and_are_stored)
 	struct rig r;
 
 	rig_open(&r, &o, 1);
-	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &none, NULL, true, r.attachment, true, r.now, st, id, places, 9, &r.why),
-		0);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &none,
+			.open = true, .on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 9 }, &r.why), 0);
 	ck_assert_int_eq(st[7], STATUS_OK);
 	ck_assert_int_eq(st[8], STATUS_EXHAUSTED); /* the quota */
 	ck_assert_double_eq(rig_stat(&r, "terrace_open_blocks", ""), 8);
@@ -149,7 +154,8 @@ START_TEST(open_blocks_grow_and_are_stored)
 	struct cache_read read;
 	uint8_t key[RIG_KEY_BYTES];
 	rig_key(key, 3);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = key,
+			.key_bytes = sizeof(key), .now_us = r.now }, &read, NULL, &r.why), STATUS_OK);
 	ck_assert_uint_eq(read.tokens, 9);
 	ck_assert(rig_matches_to(read.block, read.block_bytes, 3, 0, 9));
 	cache_read_end(r.c, &read);
@@ -170,19 +176,22 @@ START_TEST(commits_are_checked)
 
 	rig_open(&a, &o, 1);
 	rig_join(&b, &a, 1);
-	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
-		0);
+	ck_assert_int_eq(cache_reserve(a.c, &(struct cache_reserve_call){ .session = a.s.id, .keys = &k,
+			.info = &info, .on = &(struct cache_on){ .attachment = a.attachment,
+			.gpu = CACHE_HOST }, .may_grow = true, .now_us = a.now, .statuses = st,
+			.reservations = &id, .places = &place, .places_max = 1 }, &a.why), 0);
 	ck_assert_int_eq(st[0], STATUS_INVALID);
 	info = (struct slot_info){ .tokens = 5, .parent_bytes = 33 };
-	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
-		0);
+	ck_assert_int_eq(cache_reserve(a.c, &(struct cache_reserve_call){ .session = a.s.id, .keys = &k,
+			.info = &info, .on = &(struct cache_on){ .attachment = a.attachment,
+			.gpu = CACHE_HOST }, .may_grow = true, .now_us = a.now, .statuses = st,
+			.reservations = &id, .places = &place, .places_max = 1 }, &a.why), 0);
 	ck_assert_int_eq(st[0], STATUS_INVALID);
 	info.parent_bytes = 2;
-	ck_assert_int_eq(
-		cache_reserve(a.c, a.s.id, &k, &info, false, a.attachment, true, a.now, st, &id, &place, 1, &a.why),
-		0);
+	ck_assert_int_eq(cache_reserve(a.c, &(struct cache_reserve_call){ .session = a.s.id, .keys = &k,
+			.info = &info, .on = &(struct cache_on){ .attachment = a.attachment,
+			.gpu = CACHE_HOST }, .may_grow = true, .now_us = a.now, .statuses = st,
+			.reservations = &id, .places = &place, .places_max = 1 }, &a.why), 0);
 	ck_assert_int_eq(st[0], STATUS_OK);
 	ck_assert_uint_eq(place.tokens, 5);
 	ck_assert_int_eq(commit_one(&b, &(struct cache_commit_item){ .reservation = id }), STATUS_NOT_FOUND);
@@ -192,18 +201,22 @@ START_TEST(commits_are_checked)
 	/* The same reservation twice in a call: once is enough. */
 	const struct cache_commit_item twice[2] = { { .reservation = id, .tokens = 6 },
 						    { .reservation = id } };
-	ck_assert_int_eq(cache_commit(a.c, a.s.id, twice, 2, false, 0, a.now, 1, st, NULL, 0, NULL, &a.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(a.c, &(struct cache_commit_call){ .session = a.s.id, .items = twice,
+			.count = 2, .now_us = a.now, .unix_ms = 1, .statuses = st }, NULL, &a.why), STATUS_OK);
 	ck_assert_int_eq(st[0], STATUS_OK);
 	ck_assert_int_eq(st[1], STATUS_BUSY);
-	ck_assert_int_eq(
-		cache_commit(a.c, a.s.id, twice, 2, true, 999, a.now, 1, st, &place, 1, NULL, &a.why),
-		STATUS_INVALID);
-	ck_assert_int_eq(
-		cache_commit(a.c, a.s.id, twice, 1, true, 999, a.now, 1, st, &place, 1, NULL, &a.why),
-		STATUS_PRECONDITION);
-	ck_assert_int_eq(cache_reserve(a.c, a.s.id, &k, NULL, false, 999, true, a.now, st, &id, &place, 1, &a.why),
-			 STATUS_PRECONDITION);
+	ck_assert_int_eq(cache_commit(a.c, &(struct cache_commit_call){ .session = a.s.id, .items = twice,
+			.count = 2, .want_lease = true, .on = &(struct cache_on){ .attachment = 999,
+			.gpu = CACHE_HOST }, .now_us = a.now, .unix_ms = 1, .statuses = st, .places = &place,
+			.places_max = 1 }, NULL, &a.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_commit(a.c, &(struct cache_commit_call){ .session = a.s.id, .items = twice,
+			.count = 1, .want_lease = true, .on = &(struct cache_on){ .attachment = 999,
+			.gpu = CACHE_HOST }, .now_us = a.now, .unix_ms = 1, .statuses = st, .places = &place,
+			.places_max = 1 }, NULL, &a.why), STATUS_PRECONDITION);
+	ck_assert_int_eq(cache_reserve(a.c, &(struct cache_reserve_call){ .session = a.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = 999, .gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = a.now, .statuses = st, .reservations = &id, .places = &place,
+			.places_max = 1 }, &a.why), STATUS_PRECONDITION);
 	free((void *)k.bytes);
 	rig_close(&a);
 }
@@ -221,19 +234,28 @@ START_TEST(streams_write_and_read)
 
 	rig_open(&r, &o, 2);
 	rig_key(key, 5);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 2, key, 16, r.now, &read, NULL, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 2, key, 16, NULL, r.now, &w, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 0, NULL, r.now, &w, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_write_begin(r.c, 4, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_NOT_FOUND);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &v, &r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &read, NULL, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 2,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &read, NULL, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 2,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &w, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .now_us = r.now }, &w, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = 4, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &w, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &w, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &v, &r.why), STATUS_BUSY);
 	ck_assert_int_eq(reserve_one(&r, 5, &id, places), STATUS_BUSY);
 	ck_assert_int_eq(cache_abort(r.c, r.s.id, w.reservation),
 			 STATUS_NOT_FOUND); /* not a client's to abort */
 	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, false, r.now, 1), STATUS_CANCELLED);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_MISS);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &read, NULL, &r.why), STATUS_MISS);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &w, &r.why), STATUS_OK);
 	rig_fill(w.block, w.block_bytes, 5, 1);
 	/* The session ends before its put does: no harm. */
 	ck_assert_int_eq(cache_session_close(r.c, r.s.id, r.now, &r.why), STATUS_OK);
@@ -243,8 +265,10 @@ START_TEST(streams_write_and_read)
 	ck_assert_double_eq(rig_stat(&r, "terrace_ghost_sessions", ""), 0);
 	struct rig b;
 	rig_join(&b, &r, 2);
-	ck_assert_int_eq(cache_write_begin(b.c, b.s.id, 1, key, 16, NULL, r.now, &w, &r.why), STATUS_EXISTS);
-	ck_assert_int_eq(cache_read_begin(b.c, b.s.id, 1, key, 16, r.now, &read, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(b.c, &(struct cache_stream_call){ .session = b.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &w, &r.why), STATUS_EXISTS);
+	ck_assert_int_eq(cache_read_begin(b.c, &(struct cache_stream_call){ .session = b.s.id, .layout = 1,
+			.key = key, .key_bytes = 16, .now_us = r.now }, &read, NULL, &r.why), STATUS_OK);
 	ck_assert(rig_matches(read.block, read.block_bytes, 5, 1));
 	cache_read_end(b.c, &read);
 	rig_close(&r);
@@ -265,13 +289,16 @@ START_TEST(a_commit_at_the_bound_gets_its_lease)
 
 	o.pinned_bytes_max = 8 * RIG_SLOT_BYTES;
 	rig_open(&r, &o, 2);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 8,
-				       &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 8 }, &r.why), STATUS_OK);
 	for (int i = 0; i < 4; i++)
 		item[i].reservation = id[i];
-	ck_assert_int_eq(cache_commit(r.c, r.s.id, item, 4, true, r.attachment, r.now, 1, st, places, 8,
-				      &leased, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, &(struct cache_commit_call){ .session = r.s.id, .items = item,
+			.count = 4, .want_lease = true, .on = &(struct cache_on){ .attachment = r.attachment,
+			.gpu = CACHE_HOST }, .now_us = r.now, .unix_ms = 1, .statuses = st, .places = places,
+			.places_max = 8 }, &leased, &r.why), STATUS_OK);
 	ck_assert_uint_ne(leased.lease, 0);
 	ck_assert_uint_eq(leased.blocks, 4);
 	ck_assert_double_eq(rig_stat(&r, "terrace_pinned_bytes", "tier=host"), 8 * RIG_SLOT_BYTES);
@@ -317,14 +344,16 @@ START_TEST(without_leave_to_grow_nothing_is_reserved)
 	ck_assert_uint_lt(extents, 8);
 	first = 1024 * extents - 2;
 	ck_assert_uint_eq(rig_put(&r, 0, first), first);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, false, r.now, st, id, places,
-				       4, &r.why),
-			 STATUS_BUSY);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 4 }, &r.why), STATUS_BUSY);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reserve_keys_total", "status=ok"), first);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places,
-				       4, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 4 }, &r.why), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 4);
 	ck_assert_double_eq(rig_stat(&r, "terrace_extents", "tier=host"), extents + 1);
 	free((void *)k.bytes);
@@ -364,8 +393,10 @@ START_TEST(a_call_comes_again_when_pages_have_come)
 	growing_set(r.c, true, 60 * 1000000ull);
 	for (int may_grow = 0; may_grow < 2; may_grow++) {
 		again_us = 0;
-		ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, may_grow, r.now, st, id, places,
-						  SMALL, &r.why), STATUS_BUSY);
+		ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+				.on = &on, .may_grow = may_grow, .now_us = r.now, .statuses = st,
+				.reservations = id, .places = places, .places_max = SMALL }, &r.why),
+				 STATUS_BUSY);
 		ck_assert_uint_gt(again_us, 0);
 		ck_assert_double_eq(rig_stat(&r, "terrace_reservations", ""), 0);
 	}
@@ -374,8 +405,9 @@ START_TEST(a_call_comes_again_when_pages_have_come)
 	growing_set(r.c, true, 100 * 1000);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	begun_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-	ck_assert_int_eq(cache_reserve_on(r.c, r.s.id, &k, NULL, false, &on, true, r.now, st, id, places, LARGE,
-					  &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &on, .may_grow = true, .now_us = r.now, .statuses = st, .reservations = id,
+			.places = places, .places_max = LARGE }, &r.why), STATUS_OK);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	ck_assert_uint_ge((uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000 - begun_us, 90 * 1000);
 	ck_assert_uint_eq(again_us, 0);

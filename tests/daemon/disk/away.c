@@ -222,7 +222,8 @@ START_TEST(test_a_new_layout_does_not_wait_for_the_catalog)
 	rig_put_slowly(&r, 0, 8);
 	flush_all(&r);
 	catalog_readable(false);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &s, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &s, &r.why), STATUS_OK);
 	catalog_readable(true);
 	rig_close(&r);
 	rig_disks_remove(&d);

@@ -399,7 +399,8 @@ START_TEST(test_memory_does_not_wait_for_a_disk_to_move)
 	keep_spills_off(&a, _i);
 	b.c = a.c;
 	b.now = a.now;
-	ck_assert_int_eq(cache_session_open(b.c, "", &l, 1, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(b.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = b.now }, &b.s, &b.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &session, &b.why), STATUS_OK);
 	for (uint64_t n = 0; n < 3; n++)
 		ck_assert_uint_eq(rig_put(&b, n, 1), 1);

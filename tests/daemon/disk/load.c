@@ -136,7 +136,10 @@ static void call_ready(void *arg)
 
 static enum status ask(struct rig *r, struct call *x)
 {
-	return cache_lease(r->c, r->s.id, &x->keys, true, r->attachment, r->now, &x->place, 1, &x->leased, &x->wait, &r->why);
+	return cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = &x->keys, .all = true,
+							     .on = &(struct cache_on){
+			.attachment = r->attachment, .gpu = CACHE_HOST }, .now_us = r->now, .places = &x->place,
+							     .places_max = 1 }, &x->leased, &x->wait, &r->why);
 }
 
 static void begin(struct rig *r, struct call *x, uint64_t n)
@@ -394,9 +397,14 @@ static void *looker_main(void *arg)
 	cache_thread_enter();
 	atomic_store(&l->tid, gettid());
 	if (l->get)
-		l->said = cache_read_begin(l->r->c, l->r->s.id, 0, k.bytes, RIG_KEY_BYTES, l->r->now, &read, &w, &why);
+		l->said = cache_read_begin(l->r->c, &(struct cache_stream_call){ .session = l->r->s.id,
+				.key = k.bytes, .key_bytes = RIG_KEY_BYTES, .now_us = l->r->now }, &read, &w,
+					   &why);
 	else
-		l->said = cache_lease(l->r->c, l->r->s.id, &k, true, l->r->attachment, l->r->now, &place, 1, &leased, &w, &why);
+		l->said = cache_lease(l->r->c, &(struct cache_lease_call){ .session = l->r->s.id, .keys = &k,
+				.all = true, .on = &(struct cache_on){ .attachment = l->r->attachment,
+				.gpu = CACHE_HOST }, .now_us = l->r->now, .places = &place, .places_max = 1 },
+				      &leased, &w, &why);
 	cache_wait_end(l->r->c, &w);
 	free((void *)k.bytes);
 	cache_thread_leave();

@@ -257,7 +257,8 @@ START_TEST(layouts_take_turns)
 	rig_restored(&r);
 	other.c = r.c;
 	other.now = r.now;
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &other.s, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &other.s, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, other.s.token, 1, r.now, &other.attachment, &session, &r.why), STATUS_OK);
 	ck_assert_uint_eq(rig_put(&r, 0, ONE), ONE);
 	ck_assert_uint_eq(rig_put(&other, 0, OTHER), OTHER);

@@ -581,7 +581,9 @@ static int measure(uint32_t sessions)
 	for (uint32_t i = 0; i < sessions; i++) {
 		for (int k = 0; k < 4; k++)
 			memcpy(layouts[k].fingerprint, &i, sizeof i);
-		if (cache_session_open(s.daemon.cache, "", layouts, 4, "test", daemon_now_us(), &session, &why))
+		if (cache_session_open(s.daemon.cache, &(struct cache_open_call){ .tenant = "",
+				.layouts = layouts, .layout_count = 4, .engine = "test",
+				.now_us = daemon_now_us() }, &session, &why))
 			return cannot(why);
 	}
 	for (int i = 0; i < ROUNDS; i++) {

@@ -122,7 +122,9 @@ START_TEST(another_session_is_denied)
 	const char *why = "";
 	int fd = caller();
 
-	ck_assert_int_eq(cache_session_open(s.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(s.daemon.cache, &(struct cache_open_call){ .tenant = "",
+			.layouts = &layout, .layout_count = 1, .engine = "other", .now_us = daemon_now_us() },
+					    &other, &why), STATUS_OK);
 	q.session = other.id;
 	say(fd, FDSOCK_LOOKUP, &q, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_DENIED);

@@ -86,7 +86,9 @@ static void setup(void)
 	shell_open(&s);
 	s.config.connections_max = CONNECTIONS;
 	for (int i = 0; i < SESSIONS; i++)
-		ck_assert_int_eq(cache_session_open(s.daemon.cache, "", &layout, 1, "test", daemon_now_us(), &session[i], &said), STATUS_OK);
+		ck_assert_int_eq(cache_session_open(s.daemon.cache, &(struct cache_open_call){ .tenant = "",
+				.layouts = &layout, .layout_count = 1, .engine = "test",
+				.now_us = daemon_now_us() }, &session[i], &said), STATUS_OK);
 	for (int i = 0; i < PROCESSES; i++) {
 		int ends[2];
 

@@ -56,9 +56,10 @@ static uint64_t lease_one(uint64_t attachment, uint32_t *extent)
 	struct cache_keys k = { (const uint8_t *)"key1", 1, 4 };
 	const char *why = "";
 
-	ck_assert_msg(cache_lease(shell.daemon.cache, shell.session.id, &k, true, attachment, daemon_now_us(), places, 2, &leased, NULL,
-				  &why) == STATUS_OK,
-		      "%s", why);
+	ck_assert_msg(cache_lease(shell.daemon.cache, &(struct cache_lease_call){ .session = shell.session.id,
+			.keys = &k, .all = true, .on = &(struct cache_on){ .attachment = attachment,
+			.gpu = CACHE_HOST }, .now_us = daemon_now_us(), .places = places, .places_max = 2 },
+				  &leased, NULL, &why) == STATUS_OK, "%s", why);
 	*extent = places[0].extent;
 	return leased.lease;
 }
@@ -198,7 +199,9 @@ START_TEST(a_release_is_of_ones_own_leases)
 
 	shell_store(&shell, "key1");
 	lease = lease_one(w.attachment, &extent);
-	ck_assert_int_eq(cache_session_open(shell.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(shell.daemon.cache, &(struct cache_open_call){ .tenant = "",
+			.layouts = &layout, .layout_count = 1, .engine = "other", .now_us = daemon_now_us() },
+					    &other, &why), STATUS_OK);
 	memcpy(h.token, other.token, sizeof h.token);
 	ck_assert_int_eq(send(stranger, &h, sizeof h, 0), sizeof h);
 	ck_assert_int_eq(hear(stranger, &w, sizeof w, NULL), sizeof w);

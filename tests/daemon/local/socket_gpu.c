@@ -68,8 +68,10 @@ static uint32_t reserve_one(const struct cache_on *on)
 	enum status status;
 	const char *why = "";
 
-	ck_assert_int_eq(cache_reserve_on(shell.daemon.cache, shell.session.id, &k, NULL, false, on, true, daemon_now_us(), &status,
-					  &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(shell.daemon.cache, &(struct cache_reserve_call){
+			.session = shell.session.id, .keys = &k, .on = on, .may_grow = true,
+			.now_us = daemon_now_us(), .statuses = &status, .reservations = &reservation,
+			.places = places, .places_max = 2 }, &why), STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	return places[1].extent;
 }
@@ -294,8 +296,9 @@ START_TEST(extents_of_other_layouts_are_offered)
 	int fd = dial(), got;
 
 	shell_store(&shell, "key1");
-	ck_assert_int_eq(cache_session_open(shell.daemon.cache, "", &layout, 1, "other", daemon_now_us(), &other, &why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_session_open(shell.daemon.cache, &(struct cache_open_call){ .tenant = "",
+			.layouts = &layout, .layout_count = 1, .engine = "other", .now_us = daemon_now_us() },
+					    &other, &why), STATUS_OK);
 	memcpy(h.token, other.token, sizeof h.token);
 	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
 	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);

@@ -186,8 +186,11 @@ START_TEST(a_caller_that_goes_while_a_worker_has_his_call)
 	enum status status;
 	const char *why = "";
 
-	ck_assert_int_eq(cache_reserve(s.daemon.cache, s.session.id, &key, NULL, false, attachment, true, daemon_now_us(), &status,
-				       &item.reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(s.daemon.cache, &(struct cache_reserve_call){ .session = s.session.id,
+			.keys = &key, .on = &(struct cache_on){ .attachment = attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = daemon_now_us(), .statuses = &status,
+			.reservations = &item.reservation, .places = places, .places_max = 2 }, &why),
+			 STATUS_OK);
 	q.session = s.session.id;
 	q.attachment = attachment;
 	q.lease = true;
@@ -335,8 +338,10 @@ static uint64_t reserve_here(const char *key)
 	enum status status;
 	const char *why = "";
 
-	ck_assert_int_eq(cache_reserve(s.daemon.cache, s.session.id, &k, NULL, false, attachment, true, daemon_now_us(), &status,
-				       &reservation, places, 2, &why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(s.daemon.cache, &(struct cache_reserve_call){ .session = s.session.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = attachment, .gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = daemon_now_us(), .statuses = &status, .reservations = &reservation,
+			.places = places, .places_max = 2 }, &why), STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	return reservation;
 }

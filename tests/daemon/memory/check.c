@@ -130,13 +130,19 @@ static void put_halves(struct rig *r, uint64_t first, uint32_t count)
 
 	for (uint32_t i = 0; i < count; i++)
 		info[i].tokens = HALF;
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, info, false, r->attachment, true, r->now, st, id, p, count, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.info = info, .on = &(struct cache_on){ .attachment = r->attachment,
+								.gpu = CACHE_HOST }, .may_grow = true,
+			.now_us = r->now, .statuses = st, .reservations = id, .places = p,
+			.places_max = count }, &r->why), STATUS_OK);
 	for (uint32_t i = 0; i < count; i++) {
 		ck_assert_int_eq(st[i], STATUS_OK);
 		rig_fill(rig_block(r, &p[i]), r->s.block_bytes[0], first + i, 0);
 		item[i].reservation = id[i];
 	}
-	ck_assert_int_eq(cache_commit(r->c, r->s.id, item, count, false, 0, r->now, 1, st, NULL, 0, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = item,
+			.count = count, .now_us = r->now, .unix_ms = 1, .statuses = st }, NULL, &r->why),
+			 STATUS_OK);
 	free((void *)k.bytes);
 }
 
@@ -172,7 +178,9 @@ static enum status get(struct rig *r, uint64_t n)
 
 	rig_key(key, n);
 	do {
-		while ((s = cache_read_begin(r->c, r->s.id, 0, key, sizeof(key), r->now, &read, &w, &r->why)) == STATUS_BUSY)
+		while ((s = cache_read_begin(r->c, &(struct cache_stream_call){ .session = r->s.id, .key = key,
+				.key_bytes = sizeof(key), .now_us = r->now }, &read, &w,
+					     &r->why)) == STATUS_BUSY)
 			rig_quiet(r);
 		if (s)
 			break;
@@ -246,7 +254,8 @@ START_TEST(get_sends_its_own_copy)
 	rig_open(&r, &o, 1);
 	put_halves(&r, 0, 1);
 	rig_key(key, 0);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, key, sizeof(key), r.now, &read, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = key,
+			.key_bytes = sizeof(key), .now_us = r.now }, &read, NULL, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_read_copy(r.c, &read, copy, &crc), STATUS_OK);
 	scribble(&r, 0, _i);
 	ck_assert(rig_matches_to(copy, read.block_bytes, 0, 0, read.tokens));
@@ -270,7 +279,8 @@ START_TEST(verify_and_inspect_find_it)
 	put_halves(&r, 0, 4);
 	scribble(&r, 1, _i);
 	rig_key(key, 1);
-	ck_assert_int_eq(cache_inspect(r.c, "", 0, key, sizeof(key), r.now, &view, 1, &n, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, r.now, &view, 1, &n, &r.why), STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	ck_assert(!view.checksum_ok);
 	ck_assert_uint_eq(view.tokens, HALF);
@@ -623,7 +633,9 @@ START_TEST(a_put_is_what_its_client_sent)
 	rig_open(&r, &o, 1);
 	rig_key(key, 1);
 	for (int changed = 1; changed >= 0; changed--) {
-		ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 0, key, sizeof(key), NULL, r.now, &w, &r.why), STATUS_OK);
+		ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id,
+				.key = key, .key_bytes = sizeof(key), .now_us = r.now }, &w, &r.why),
+				 STATUS_OK);
 		rig_fill(w.block, w.block_bytes, 1, 0);
 		crc = slot_crc32c(0, w.block, w.block_bytes);
 		w.block[w.block_bytes / 2] ^= (uint8_t)changed;
@@ -656,7 +668,8 @@ static enum status read_one(struct rig *r, struct cache_read *read)
 	uint8_t key[RIG_KEY_BYTES];
 
 	rig_key(key, 0);
-	return cache_read_begin(r->c, r->s.id, 0, key, sizeof(key), r->now, read, NULL, &r->why);
+	return cache_read_begin(r->c, &(struct cache_stream_call){ .session = r->s.id, .key = key,
+			.key_bytes = sizeof(key), .now_us = r->now }, read, NULL, &r->why);
 }
 
 START_TEST(reads_leave_room_for_others)
@@ -727,7 +740,10 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 	ck_assert_int_eq(rig_lease(&r, 9, 1, true, &place, &leased), STATUS_OK);
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, false), STATUS_OK);
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, true), STATUS_PRECONDITION);
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, 2, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = 2 }, &r.why), STATUS_OK);
 	ck_assert_uint_eq(places[0].extent, place.extent);
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, true), STATUS_OK);
 	/* Another session's process has none there. */
@@ -739,7 +755,8 @@ START_TEST(memory_is_writable_with_a_reservation_there)
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, true), STATUS_OK); /* the other is there still */
 	item[0].reservation = id[1];
 	rig_fill(rig_block(&r, &places[1]), r.s.block_bytes[0], 1, 0);
-	ck_assert_int_eq(cache_commit(r.c, r.s.id, item, 1, false, 0, r.now, 1, st, NULL, 0, NULL, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, &(struct cache_commit_call){ .session = r.s.id, .items = item,
+			.count = 1, .now_us = r.now, .unix_ms = 1, .statuses = st }, NULL, &r.why), STATUS_OK);
 	ck_assert_int_eq(map(&r, r.attachment, place.extent, true), STATUS_PRECONDITION);
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
 	free((void *)k.bytes);
@@ -761,7 +778,10 @@ START_TEST(each_extent_for_itself)
 
 	rig_open(&r, &o, 1);
 	rig_watch(&r, getpid());
-	ck_assert_int_eq(cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, st, id, places, KEYS, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = st, .reservations = id, .places = places,
+			.places_max = KEYS }, &r.why), STATUS_OK);
 	for (int i = 0; i < KEYS; i++) {
 		ck_assert_int_eq(st[i], STATUS_OK);
 		extents += !i || places[i].extent != places[i - 1].extent;

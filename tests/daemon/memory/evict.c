@@ -28,7 +28,8 @@ static struct rig other_class(struct rig *r)
 	struct rig b = { .c = r->c, .now = r->now };
 	uint64_t session;
 
-	ck_assert_int_eq(cache_session_open(b.c, "", &l, 1, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(b.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = b.now }, &b.s, &b.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &session, &b.why), STATUS_OK);
 	ck_assert_uint_eq(b.s.slot_bytes[0], RIG_OTHER_SLOT_BYTES);
 	return b;
@@ -317,16 +318,21 @@ START_TEST(a_key_of_many_layouts_ends)
 		l[i] = rig_layout_other(40 + 8 * i);
 	b.c = a.c;
 	b.now = a.now;
-	ck_assert_int_eq(cache_session_open(b.c, "", l, LAYOUTS, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(b.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = LAYOUTS, .engine = "", .now_us = b.now }, &b.s, &b.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &session, &b.why), STATUS_OK);
 	pass(&a, &b, 1000 * 1000);
-	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &k, NULL, false, b.attachment, true, b.now, &st, &id[0], places, LAYOUTS, &b.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(b.c, &(struct cache_reserve_call){ .session = b.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = b.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = b.now, .statuses = &st, .reservations = &id[0],
+			.places = places, .places_max = LAYOUTS }, &b.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	free((void *)k.bytes);
 	k = rig_keys(1, 1);
-	ck_assert_int_eq(cache_reserve(b.c, b.s.id, &k, NULL, false, b.attachment, true, b.now, &st, &id[1], places, LAYOUTS, &b.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_reserve(b.c, &(struct cache_reserve_call){ .session = b.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = b.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = b.now, .statuses = &st, .reservations = &id[1],
+			.places = places, .places_max = LAYOUTS }, &b.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	k.count = 1;
 	free((void *)k.bytes);
@@ -398,7 +404,8 @@ START_TEST(layouts_of_nearly_one_size_share)
 	rig_open(&r, &o, 1);
 	l[0].layers = 200; /* 115,200 bytes, in a slot of 122,880 */
 	l[1].layers = 195;
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 2, "", r.now, &r.s, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 2, .engine = "", .now_us = r.now }, &r.s, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, r.s.token, 1, r.now, &r.attachment, &session, &r.why), STATUS_OK);
 	ck_assert_uint_eq(session_pools(r.c, r.s.id, pools), 2);
 	ck_assert_uint_gt(pools[0]->geometry.need_bytes, pools[1]->geometry.need_bytes);

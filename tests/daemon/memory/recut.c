@@ -81,7 +81,8 @@ static void session_open(struct shadow *s, uint32_t n)
 	}
 	if (n)
 		*r = (struct rig){ .c = s->r[0].c, .now = s->r[0].now };
-	ck_assert_int_eq(cache_session_open(r->c, "", l, count, "", r->now, &r->s, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = count, .engine = "", .now_us = r->now }, &r->s, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &(uint64_t){ 0 }, &r->why), STATUS_OK);
 }
 
@@ -94,8 +95,10 @@ static void put(struct shadow *s, uint32_t n, uint64_t key, bool commits)
 	struct cache_commit_item item;
 	enum status st;
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, &item.reservation, place,
-				       r->s.layouts, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = &st, .reservations = &item.reservation,
+			.places = place, .places_max = r->s.layouts }, &r->why), STATUS_OK);
 	free((void *)k.bytes);
 	if (st == STATUS_EXISTS)
 		return;
@@ -116,7 +119,9 @@ static void put(struct shadow *s, uint32_t n, uint64_t key, bool commits)
 		return;
 	}
 	item = (struct cache_commit_item){ .reservation = item.reservation };
-	ck_assert_int_eq(cache_commit(r->c, r->s.id, &item, 1, false, 0, r->now, r->now / 1000 + 1, &st, NULL, 0, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = &item,
+			.count = 1, .now_us = r->now, .unix_ms = r->now / 1000 + 1, .statuses = &st }, NULL,
+				      &r->why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	for (uint32_t l = 0; l < r->s.layouts; l++) {
 		place[l].tokens = 1;

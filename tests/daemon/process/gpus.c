@@ -130,11 +130,16 @@ static void calls_on_gpu(struct cache *c, uint64_t session, const struct cache_o
 	const char *why = "";
 	bool more = true;
 
-	ck_assert_int_eq(cache_lease_on(c, session, &key, true, on, now, &place, 1, &leased, NULL, &why), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_lease(c, &(struct cache_lease_call){ .session = session, .keys = &key,
+			.all = true, .on = on, .now_us = now, .places = &place, .places_max = 1 }, &leased,
+				     NULL, &why), STATUS_UNAVAILABLE);
 	ck_assert_str_eq(why, "the GPU is lost");
-	ck_assert_int_eq(cache_warm_on(c, session, &key, on->gpu, now, &wait, &blocks, &why), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_warm(c, &(struct cache_warm_call){ .session = session, .keys = &key,
+			.gpu = on->gpu, .now_us = now }, &wait, &blocks, &why), STATUS_UNAVAILABLE);
 	cache_wait_end(c, &wait);
-	ck_assert_int_eq(cache_reserve_on(c, session, &key, NULL, false, on, true, now, &status, &reservation, &place, 1, &why),
+	ck_assert_int_eq(cache_reserve(c, &(struct cache_reserve_call){ .session = session, .keys = &key,
+			.on = on, .may_grow = true, .now_us = now, .statuses = &status,
+			.reservations = &reservation, .places = &place, .places_max = 1 }, &why),
 			 STATUS_UNAVAILABLE);
 	ck_assert_int_eq(cache_attach_ahead(c, on->attachment, on->gpu), STATUS_OK);
 	ck_assert_uint_eq(cache_attach_offers(c, on->attachment, on->gpu, &extent, 1, &more), 0);
@@ -165,9 +170,12 @@ static void lives_on(struct cache *c, const struct cache_session_view *session)
 		calls_on_gpu(c, session->id, &on, now);
 	}
 	on.or_host = true;
-	ck_assert_int_eq(cache_lease_on(c, session->id, &key, true, &on, 6000000, &place, 1, &leased, NULL, &why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(c, &(struct cache_lease_call){ .session = session->id, .keys = &key,
+			.all = true, .on = &on, .now_us = 6000000, .places = &place, .places_max = 1 }, &leased,
+				     NULL, &why), STATUS_OK);
 	ck_assert_int_eq(cache_release(c, session->id, leased.lease), STATUS_OK);
-	ck_assert_int_eq(cache_explain(c, "", 0, key.bytes, 3, 6000000, &explained, 1, &n, &why), STATUS_OK);
+	ck_assert_int_eq(cache_explain(c, &(struct cache_block_name){ .tenant = "", .key = key.bytes,
+			.key_bytes = 3 }, 6000000, &explained, 1, &n, &why), STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	cache_stats(c, 6000000, count_row, &rows);
 	ck_assert_uint_eq(rows, 2);
@@ -209,8 +217,10 @@ START_TEST(named_and_no_cuda)
 	ck_assert_ptr_nonnull(strstr(line, cases[_i].reason));
 	ck_assert_ptr_nonnull(strstr(line, "left out of gpus"));
 	ck_assert_str_eq(logged(&log, c), "");
-	ck_assert_int_eq(cache_session_open(c, "", &layout, 1, "test", 1, &session, &why), STATUS_OK);
-	ck_assert_int_eq(cache_write_begin(c, session.id, 0, (const uint8_t *)"key", 3, NULL, 1, &w, &why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(c, &(struct cache_open_call){ .tenant = "", .layouts = &layout,
+			.layout_count = 1, .engine = "test", .now_us = 1 }, &session, &why), STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(c, &(struct cache_stream_call){ .session = session.id,
+			.key = (const uint8_t *)"key", .key_bytes = 3, .now_us = 1 }, &w, &why), STATUS_OK);
 	ck_assert_int_eq(cache_write_end(c, session.id, &w, true, 1, 1), STATUS_OK);
 	lives_on(c, &session);
 	cache_destroy(c);

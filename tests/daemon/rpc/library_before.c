@@ -2,6 +2,7 @@
  * packets of HTTP/2 by which it greets, asks for the daemon's health, and opens a session.
  */
 #include "daemon/process/daemon.h"
+#include "daemon/process/part.h"
 #include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
 #include "tests/shell.h"
@@ -81,9 +82,9 @@ static void setup(void)
 static void teardown(void)
 {
 	dup2(log_before, STDERR_FILENO);
-	rpc_server_stop(s.daemon.rpc, 2000000);
-	ck_assert(rpc_server_wait(s.daemon.rpc, NET_S * 1000000ull));
-	rpc_server_destroy(s.daemon.rpc);
+	rpc_part.calls_stop(s.daemon.rpc, 2000000);
+	ck_assert(rpc_part.calls_wait(s.daemon.rpc, NET_S * 1000000ull));
+	rpc_part.destroy(s.daemon.rpc);
 	workers_destroy(s.daemon.workers);
 	shell_close(&s);
 	close(log_before);

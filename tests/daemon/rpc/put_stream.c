@@ -57,9 +57,9 @@ static void check_stored(const char *key, const uint8_t *want)
 	struct cache_read r;
 	const char *why = "";
 
-	ck_assert_int_eq(cache_read_begin(s.daemon.cache, s.session.id, 0, (const uint8_t *)key, (uint32_t)strlen(key),
-					  daemon_now_us(), &r, NULL, &why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(s.daemon.cache, &(struct cache_stream_call){ .session = s.session.id,
+			.key = (const uint8_t *)key, .key_bytes = (uint32_t)strlen(key),
+			.now_us = daemon_now_us() }, &r, NULL, &why), STATUS_OK);
 	ck_assert_int_eq(memcmp(r.block, want, r.block_bytes), 0);
 	cache_read_end(s.daemon.cache, &r);
 }
@@ -167,9 +167,9 @@ START_TEST(checksum_is_checked)
 	ck_assert_int_eq(put->end(&call, &reply), STATUS_OK);
 	ck_assert_int_eq(((Terrace__V1__PutReply *)reply)->status[0], TERRACE__V1__STATUS__CORRUPT);
 	ck_assert_int_eq(((Terrace__V1__PutReply *)reply)->status[1], TERRACE__V1__STATUS__OK);
-	ck_assert_int_eq(cache_read_begin(s.daemon.cache, s.session.id, 0, (const uint8_t *)"crc", 3, daemon_now_us(),
-					  &(struct cache_read){ 0 }, NULL, &why),
-			 STATUS_MISS);
+	ck_assert_int_eq(cache_read_begin(s.daemon.cache, &(struct cache_stream_call){ .session = s.session.id,
+			.key = (const uint8_t *)"crc", .key_bytes = 3, .now_us = daemon_now_us() },
+					  &(struct cache_read){ 0 }, NULL, &why), STATUS_MISS);
 	check_stored("crd", block);
 	free(block);
 	free(packed);

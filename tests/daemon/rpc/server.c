@@ -546,8 +546,10 @@ START_TEST(a_cancelled_commit_keeps_no_lease)
 	q.lease = true;
 	q.items = &items;
 	q.n_items = 1;
-	ck_assert_int_eq(cache_reserve(s.daemon.cache, s.session.id, &key, NULL, false, q.attachment, true,
-				       daemon_now_us(), &status, &item.reservation, places, 2, &why),
+	ck_assert_int_eq(cache_reserve(s.daemon.cache, &(struct cache_reserve_call){ .session = s.session.id,
+			.keys = &key, .on = &(struct cache_on){ .attachment = q.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = daemon_now_us(), .statuses = &status,
+			.reservations = &item.reservation, .places = places, .places_max = 2 }, &why),
 			 STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	cache_lock(s.daemon.cache);

@@ -31,7 +31,8 @@ static enum status open_session(struct rig *r, uint32_t n, struct cache_session_
 {
 	const struct kv_layout l[2] = { layers(1), layers(n) };
 
-	return cache_session_open(r->c, "", l, 2, "", r->now, v, &r->why);
+	return cache_session_open(r->c, &(struct cache_open_call){ .tenant = "", .layouts = l, .layout_count = 2,
+			.engine = "", .now_us = r->now }, v, &r->why);
 }
 
 /* ---- host memory ---- */
@@ -176,7 +177,8 @@ static enum status lease_on(struct rig *r, const struct cache_on *on, struct cac
 {
 	const struct cache_keys k = rig_keys(0, 1);
 	struct cache_leased leased;
-	enum status s = cache_lease_on(r->c, r->s.id, &k, true, on, r->now, place, 1, &leased, NULL, &r->why);
+	enum status s = cache_lease(r->c, &(struct cache_lease_call){ .session = r->s.id, .keys = &k, .all = true,
+			.on = on, .now_us = r->now, .places = place, .places_max = 1 }, &leased, NULL, &r->why);
 
 	free((void *)k.bytes);
 	return s;
@@ -200,7 +202,8 @@ START_TEST(calls_that_name_such_a_gpu_are_refused)
 	says(v.r.why, "GPU 1", "gpu_bytes");
 	ck_assert_int_eq(lease_on(&v.r, &on, &place), STATUS_INVALID);
 	says(v.r.why, "GPU 1", "gpu_bytes");
-	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 1, v.r.now, NULL, &blocks, &v.r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_warm(v.r.c, &(struct cache_warm_call){ .session = v.r.s.id, .keys = &k, .gpu = 1,
+			.now_us = v.r.now }, NULL, &blocks, &v.r.why), STATUS_INVALID);
 	says(v.r.why, "GPU 1", "gpu_bytes");
 	on.or_host = true;
 	ck_assert_msg(lease_on(&v.r, &on, &place) == STATUS_OK, "%s", v.r.why);

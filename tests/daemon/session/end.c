@@ -97,9 +97,10 @@ static uint64_t reserve(struct rig *r, uint64_t n, struct cache_place *p)
 	enum status st;
 	uint64_t id = 0;
 
-	ck_assert_int_eq(
-		cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, &st, &id, p, 1, &r->why),
-		0);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = &st, .reservations = &id, .places = p,
+			.places_max = 1 }, &r->why), 0);
 	ck_assert_int_eq(st, STATUS_OK);
 	free((void *)k.bytes);
 	return id;

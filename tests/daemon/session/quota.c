@@ -42,7 +42,9 @@ static enum status open_session(struct client *k)
 {
 	const struct kv_layout l = rig_layout(0, 0);
 	struct cache_session_view v;
-	const enum status s = cache_session_open_for(k->r.c, k->peer, "", &l, 1, "", k->r.now, &v, &k->r.why);
+	const enum status s = cache_session_open(k->r.c, &(struct cache_open_call){ .peer = k->peer,
+			.tenant = "", .layouts = &l, .layout_count = 1, .engine = "", .now_us = k->r.now }, &v,
+						 &k->r.why);
 
 	if (!s)
 		k->session[k->sessions++] = v.id;
@@ -53,7 +55,9 @@ static enum status bring_layout(struct client *k)
 {
 	const struct kv_layout l = rig_layout(++next_layout, 0);
 	struct cache_session_view v;
-	const enum status s = cache_session_open_for(k->r.c, k->peer, "", &l, 1, "", k->r.now, &v, &k->r.why);
+	const enum status s = cache_session_open(k->r.c, &(struct cache_open_call){ .peer = k->peer,
+			.tenant = "", .layouts = &l, .layout_count = 1, .engine = "", .now_us = k->r.now }, &v,
+						 &k->r.why);
 
 	if (!s)
 		ck_assert_int_eq(cache_session_close(k->r.c, v.id, k->r.now, &k->r.why), STATUS_OK);
@@ -83,7 +87,12 @@ static enum status reserve_one(struct client *k)
 	enum status status, s;
 	uint64_t id;
 
-	s = cache_reserve(k->r.c, k->r.s.id, &keys, NULL, false, k->r.attachment, true, k->r.now, &status, &id, &place, 1, &k->r.why);
+	s = cache_reserve(k->r.c, &(struct cache_reserve_call){ .session = k->r.s.id, .keys = &keys,
+								.on = &(struct cache_on){
+			.attachment = k->r.attachment, .gpu = CACHE_HOST }, .may_grow = true,
+								.now_us = k->r.now, .statuses = &status,
+								.reservations = &id, .places = &place,
+								.places_max = 1 }, &k->r.why);
 	free((void *)keys.bytes);
 	return s ? s : status;
 }
@@ -92,7 +101,8 @@ static enum status begin_write(struct client *k)
 {
 	const struct cache_keys keys = rig_keys(20000 + next_key++, 1);
 	struct cache_write w;
-	enum status s = cache_write_begin(k->r.c, k->r.s.id, 0, keys.bytes, RIG_KEY_BYTES, NULL, k->r.now, &w, &k->r.why);
+	enum status s = cache_write_begin(k->r.c, &(struct cache_stream_call){ .session = k->r.s.id,
+			.key = keys.bytes, .key_bytes = RIG_KEY_BYTES, .now_us = k->r.now }, &w, &k->r.why);
 
 	free((void *)keys.bytes);
 	return s;
@@ -130,7 +140,9 @@ static struct client join(const struct rig *r, const struct cache_peer *peer)
 	struct client k = { .r = *r, .peer = peer };
 	uint64_t session;
 
-	ck_assert_int_eq(cache_session_open_for(r->c, peer, "", &l, 1, "", r->now, &k.r.s, &k.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .peer = peer, .tenant = "",
+			.layouts = &l, .layout_count = 1, .engine = "", .now_us = r->now }, &k.r.s, &k.r.why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, k.r.s.token, (pid_t)peer->process, r->now, &k.r.attachment, &session, &k.r.why), STATUS_OK);
 	return k;
 }
@@ -287,7 +299,9 @@ static struct vram_rig gpu_client(const struct vram_rig *v, const struct cache_p
 	struct vram_rig k = *v;
 	uint64_t session;
 
-	ck_assert_int_eq(cache_session_open_for(v->r.c, peer, "", &l, 1, "", v->r.now, &k.r.s, &k.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(v->r.c, &(struct cache_open_call){ .peer = peer, .tenant = "",
+			.layouts = &l, .layout_count = 1, .engine = "", .now_us = v->r.now }, &k.r.s, &k.r.why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(v->r.c, k.r.s.token, 1, v->r.now, &k.r.attachment, &session, &k.r.why), STATUS_OK);
 	return k;
 }

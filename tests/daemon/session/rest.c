@@ -24,8 +24,10 @@ static void slots_spoil(struct rig *r)
 	enum status st[SLOTS];
 	uint64_t id[SLOTS];
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, NULL, false, r->attachment, true, r->now, st, id, places,
-				       SLOTS, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r->now, .statuses = st, .reservations = id,
+			.places = places, .places_max = SLOTS }, &r->why), STATUS_OK);
 	for (int i = 0; i < SLOTS; i++) {
 		ck_assert_int_eq(st[i], STATUS_OK);
 		memset(rig_block(r, &places[i]) - SLOT_HEADER_BYTES, 0xff, RIG_SLOT_BYTES);
@@ -62,8 +64,10 @@ static uint64_t reserve(struct rig *r, uint64_t n, bool open, const struct slot_
 	enum status st;
 	uint64_t id = 0;
 
-	ck_assert_int_eq(cache_reserve(r->c, r->s.id, &k, info, open, r->attachment, true, r->now, &st, &id, p, 1,
-				       &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = &k,
+			.info = info, .open = open, .on = &(struct cache_on){ .attachment = r->attachment,
+			.gpu = CACHE_HOST }, .may_grow = true, .now_us = r->now, .statuses = &st,
+			.reservations = &id, .places = p, .places_max = 1 }, &r->why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	free((void *)k.bytes);
 	return id;
@@ -73,7 +77,8 @@ static void commit(struct rig *r, const struct cache_commit_item *item)
 {
 	enum status st;
 
-	ck_assert_int_eq(cache_commit(r->c, r->s.id, item, 1, false, 0, r->now, 1, &st, NULL, 0, NULL, &r->why),
+	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = item,
+			.count = 1, .now_us = r->now, .unix_ms = 1, .statuses = &st }, NULL, &r->why),
 			 STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 }
@@ -145,8 +150,8 @@ START_TEST(a_stream_keeps_its_bytes)
 	rig_key(key, 1);
 	for (size_t i = 0; i < sizeof(block); i++)
 		block[i] = (uint8_t)(i * 31 + 7);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 0, key, RIG_KEY_BYTES, &info, r.now, &w, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = key,
+			.key_bytes = RIG_KEY_BYTES, .info = &info, .now_us = r.now }, &w, &r.why), STATUS_OK);
 	memcpy(w.block, block, sizeof(block));
 	ck_assert_int_eq(cache_write_end(r.c, r.s.id, &w, true, r.now, 1), STATUS_OK);
 	ck_assert_int_eq(rig_lease(&r, 1, 1, true, &p, &lease), STATUS_OK);

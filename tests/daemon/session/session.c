@@ -30,25 +30,34 @@ START_TEST(bad_sessions_are_refused)
 	struct rig r;
 
 	rig_open(&r, &o, 1);
-	ck_assert_int_eq(cache_session_open(r.c, "acme", l, 1, "", r.now, &v, &r.why), STATUS_DENIED);
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 0, "", r.now, &v, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 65, "", r.now, &v, &r.why), STATUS_INVALID);
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 3, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "acme", .layouts = l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_DENIED);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 65, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 3, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
 	l[1].block_tokens = 32;
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 2, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 2, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
 	l[0].head_dim_k = 65;
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
 	l[0] = rig_layout(0, 0);
 	l[0].layers = 512;
 	l[0].heads = l[0].total_heads = 1024; /* a block larger than the tier */
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
 	l[0].layers = 128; /* and one that is larger than an extent alone */
 	l[0].heads = l[0].total_heads = 1;
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_INVALID);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(r.why, "extent_bytes"));
 	l[0].layers = 100;
-	ck_assert_int_eq(cache_session_open(r.c, "", l, 1, "", r.now, &v, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_OK);
 	v.id = 99;
 	ck_assert_uint_eq(v.id, 99);
 	rig_close(&r);
@@ -127,9 +136,12 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	struct rig r;
 
 	rig_open(&r, &o, 1);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &idle, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &busy, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &watched, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &idle, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &busy, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &watched, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_watch_open(r.c, watched.id, true, NULL, NULL, &w, &r.why), STATUS_OK);
 	for (int i = 0; i < 30; i++) {
 		r.now += 50000;
@@ -176,12 +188,15 @@ START_TEST(tables_have_bounds)
 	o.leases_max = 5;
 	rig_open(&r, &o, 1);
 	for (int i = 0; i < 2; i++)
-		ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_EXHAUSTED);
+		ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+				.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_EXHAUSTED);
 	ck_assert_str_eq(r.why, "too many sessions: 0 of 3 are free: close some, or raise sessions_max");
 	ck_assert(rig_stat(&r, "terrace_quota_refused_total", "thing=sessions,reason=full") == 1);
 	ck_assert_int_eq(cache_session_close(r.c, v.id, r.now, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_OK);
 
 	rig_put(&r, 0, 1);
 	for (int i = 0; i < 5; i++)
@@ -220,31 +235,35 @@ START_TEST(draining_refuses_new_work_and_lets_old_end)
 	rig_open(&r, &o, 1);
 	rig_put(&r, 0, 1);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, place, &leased), STATUS_OK);
-	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &id, place, 2, &r.why),
-		0);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = &st, .reservations = &id,
+			.places = place, .places_max = 2 }, &r.why), 0);
 	ck_assert(!cache_draining(r.c));
 	cache_drain(r.c, true);
 	ck_assert(cache_draining(r.c));
-	ck_assert_int_eq(cache_session_open(r.c, "", &l, 1, "", r.now, &v, &r.why), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "", .now_us = r.now }, &v, &r.why), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, place, &leased), STATUS_UNAVAILABLE);
-	ck_assert_int_eq(
-		cache_reserve(r.c, r.s.id, &k, NULL, false, r.attachment, true, r.now, &st, &id, place, 2, &r.why),
-		STATUS_UNAVAILABLE);
-	ck_assert_int_eq(cache_write_begin(r.c, r.s.id, 0, k.bytes, RIG_KEY_BYTES, NULL, r.now, &w, &r.why),
-			 STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k,
+			.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST },
+			.may_grow = true, .now_us = r.now, .statuses = &st, .reservations = &id,
+			.places = place, .places_max = 2 }, &r.why), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(cache_write_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = k.bytes,
+			.key_bytes = RIG_KEY_BYTES, .now_us = r.now }, &w, &r.why), STATUS_UNAVAILABLE);
 	cache_load(r.c, &load);
 	ck_assert_uint_eq(load.leases, 1);
 	ck_assert_uint_eq(load.reservations, 1);
 	const struct cache_commit_item item = { .reservation = id };
-	ck_assert_int_eq(cache_commit(r.c, r.s.id, &item, 1, true, r.attachment, r.now, 1, &st, place, 2,
-				      &leased, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(r.c, &(struct cache_commit_call){ .session = r.s.id, .items = &item,
+			.count = 1, .want_lease = true, .on = &(struct cache_on){ .attachment = r.attachment,
+			.gpu = CACHE_HOST }, .now_us = r.now, .unix_ms = 1, .statuses = &st, .places = place,
+			.places_max = 2 }, &leased, &r.why), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_OK);
 	ck_assert_uint_eq(leased.lease, 0); /* stored, but no lease */
 	ck_assert_uint_eq(place[0].extent, (uint32_t)CACHE_EXTENT_NONE);
-	ck_assert_int_eq(cache_read_begin(r.c, r.s.id, 0, k.bytes, RIG_KEY_BYTES, r.now, &read, NULL, &r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_read_begin(r.c, &(struct cache_stream_call){ .session = r.s.id, .key = k.bytes,
+			.key_bytes = RIG_KEY_BYTES, .now_us = r.now }, &read, NULL, &r.why), STATUS_OK);
 	cache_read_end(r.c, &read);
 	cache_drain(r.c, false);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, place, &leased), STATUS_OK);
@@ -283,7 +302,8 @@ START_TEST(extents_go_to_sessions_of_their_tenant)
 	cache_attach_unmapped(r.c, r.attachment, place.extent);
 	cache_attach_unmapped(r.c, 777, place.extent);
 	b = (struct rig){ .c = r.c, .now = r.now };
-	ck_assert_int_eq(cache_session_open(b.c, "", &other, 1, "", b.now, &b.s, &b.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(b.c, &(struct cache_open_call){ .tenant = "", .layouts = &other,
+			.layout_count = 1, .engine = "", .now_us = b.now }, &b.s, &b.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &(uint64_t){ 0 }, &b.why), STATUS_OK);
 	rig_watch(&b, getpid());
 	ck_assert_int_eq(cache_attach_map(b.c, b.attachment, place.extent, false, &fd, &bytes, &page), STATUS_OK);

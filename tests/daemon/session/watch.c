@@ -186,7 +186,8 @@ START_TEST(the_first_look_around_is_in_pieces)
 	rig_open(&r, &o, 1);
 	rig_put(&r, 1, 1);
 	other = r;
-	ck_assert_int_eq(cache_session_open(r.c, "", &layout, 1, "other", r.now, &other.s, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(r.c, &(struct cache_open_call){ .tenant = "", .layouts = &layout,
+			.layout_count = 1, .engine = "other", .now_us = r.now }, &other.s, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r.c, other.s.token, 1, r.now, &other.attachment, &session, &r.why), STATUS_OK);
 	for (uint64_t n = 0; n < OTHERS; n += 1000)
 		ck_assert_uint_eq(rig_put(&other, n, 1000), 1000);

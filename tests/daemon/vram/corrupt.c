@@ -136,7 +136,9 @@ START_TEST(several_wait_for_it)
 		struct cache_leased l;
 
 		w[i] = (struct cache_wait){ .ready = vr_count, .arg = &called };
-		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_BUSY);
+		ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+				.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l,
+					     &w[i], &v.r.why), STATUS_BUSY);
 	}
 	vr_go(&v, 0);
 	vr_await_called(&v, &called, 3);
@@ -144,7 +146,9 @@ START_TEST(several_wait_for_it)
 		struct cache_place p;
 		struct cache_leased l;
 
-		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w[i], &v.r.why), STATUS_OK);
+		ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+				.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l,
+					     &w[i], &v.r.why), STATUS_OK);
 		ck_assert(vr_matches(&v, &p, 0, 0));
 		vr_release(&v, &l);
 		cache_wait_end(v.r.c, &w[i]);
@@ -663,14 +667,18 @@ START_TEST(lost_while_it_is_summed)
 	pthread_mutex_lock(&gate.lock);
 	ck_assert(sums_submit(v.r.c->sums, &gate.work));
 	atomic_store(&copied_down, 0);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 2 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	RIG_AWAIT(copied_down >= 2);
 	lose(&v);
 	swept(&v);
 	ck_assert_int_eq(atomic_load(&called), 0);
 	pthread_mutex_unlock(&gate.lock);
 	vr_await_called(&v, &called, 1);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 2 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	ck_assert(vr_matches(&v, &p[0], 0, 0) && vr_matches(&v, &p[1], 1, 0));
 	vr_release(&v, &l);
 	cache_wait_end(v.r.c, &w);

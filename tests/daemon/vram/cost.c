@@ -190,8 +190,9 @@ static void lease(struct bench *b, double *call, double *to_copy)
 	atomic_store(&first_copy_ns, 0);
 	stages_begin(b->blocks);
 	since = now_ns();
-	while ((s = cache_lease_on(b->v.r.c, b->v.r.s.id, &k, true, &on, b->v.r.now, b->places, b->blocks, &l, &w, &b->v.r.why)) ==
-	       STATUS_BUSY)
+	while ((s = cache_lease(b->v.r.c, &(struct cache_lease_call){ .session = b->v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = b->v.r.now, .places = b->places,
+			.places_max = b->blocks }, &l, &w, &b->v.r.why)) == STATUS_BUSY)
 		wait_step(b);
 	stage_reached(STAGE_GRANTED);
 	cache_wait_end(b->v.r.c, &w);
@@ -214,7 +215,8 @@ static void warm(struct bench *b, int32_t gpu, uint64_t first, double *call)
 	enum status s;
 	uint64_t since = now_ns();
 
-	while ((s = cache_warm_on(b->v.r.c, b->v.r.s.id, &k, gpu, b->v.r.now, &w, &blocks, &b->v.r.why)) == STATUS_BUSY)
+	while ((s = cache_warm(b->v.r.c, &(struct cache_warm_call){ .session = b->v.r.s.id, .keys = &k,
+			.gpu = gpu, .now_us = b->v.r.now }, &w, &blocks, &b->v.r.why)) == STATUS_BUSY)
 		wait_step(b);
 	cache_wait_end(b->v.r.c, &w);
 	least(call, since, now_ns());

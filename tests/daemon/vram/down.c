@@ -298,13 +298,17 @@ START_TEST(lost_on_its_way_down)
 	ck_assert_str_eq(vr_tier(&v, 0), _i ? "gpu" : "gpu+disk");
 	vr_hold(&v, 0, 0);
 	vr_hold(&v, 1, 0);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	vr_lose(&v, rig_stat(&v.r, "terrace_gpu_downs", "gpu=1") == 1);
 	RIG_AWAIT(cache_degraded(v.r.c));
 	vr_go(&v, 0);
 	vr_go(&v, 1);
 	RIG_AWAIT(called);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	ck_assert(vr_matches(&v, &p, 0, 0));
 	vr_release(&v, &l);
 	cache_wait_end(v.r.c, &w);
@@ -455,7 +459,9 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 	pthread_mutex_lock(&vr_writes);
 	for (uint64_t n = 1000; n < 1048; n++)
 		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = LEASED }, &l,
+				     &wait, &v.r.why), STATUS_BUSY);
 	for (uint64_t i = 0; !called && i < 2000; i++) {
 		ck_assert_int_eq(vr_lease(&w, 0, i % 3 * LEASED, LEASED, true, false, q, &other), STATUS_OK);
 		vr_release(&w, &other);
@@ -464,7 +470,9 @@ START_TEST(leases_beside_those_that_wait_for_nothing)
 	}
 	ck_assert(called);
 	pthread_mutex_unlock(&vr_writes);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, LEASED, &l, &wait, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = LEASED }, &l,
+				     &wait, &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &wait);
 	vr_release(&v, &l);
 	vr_release(&v, &held);

@@ -415,12 +415,15 @@ START_TEST(copies_that_have_failed_and_not_ended)
 	on.attachment = v.r.attachment;
 	vr_warm_begin(&v, 0, 0, 4);
 	RIG_AWAIT(untold.failed);
-	s = cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why);
+	s = cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k, .all = true,
+							   .on = &on, .now_us = v.r.now, .places = p,
+							   .places_max = 4 }, &l, &w, &v.r.why);
 	untold.goes_on = true;
 	for (int i = 0; s == STATUS_BUSY; i++) {
 		ck_assert_int_lt(i, 10000);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-		s = cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why);
+		s = cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k, .all = true,
+				.on = &on, .now_us = v.r.now, .places = p, .places_max = 4 }, &l, &w, &v.r.why);
 	}
 	cache_wait_end(v.r.c, &w);
 	ck_assert_int_eq(s, STATUS_OK);

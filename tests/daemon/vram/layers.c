@@ -137,7 +137,9 @@ START_TEST(a_lease_that_is_given_up)
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
 	on.attachment = v.r.attachment;
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 4, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 4 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	if (_i == 1)
 		vr_lose(&v, 0);
 	if (_i)
@@ -194,8 +196,12 @@ START_TEST(granted_when_it_is_there)
 	ck_assert_uint_eq(vr_put(&v, across ? 0 : CACHE_HOST, 0, 2), 2);
 	ck_assert_uint_eq(vr_put(&v, across, 50, 1), 1); /* there is an extent */
 	vr_hold(&v, across, 1);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_BUSY);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &second, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 2 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 2 }, &l, &second,
+				     &v.r.why), STATUS_BUSY);
 	for (int i = 0; i < 50; i++) {
 		rig_tick(v.r.c, v.r.now);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -203,7 +209,9 @@ START_TEST(granted_when_it_is_there)
 	}
 	vr_go(&v, across);
 	RIG_AWAIT(called == 2);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 2, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 2 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	cache_wait_end(v.r.c, &second);
 	ck_assert_uint_eq(l.board_layers, 0);
@@ -283,7 +291,8 @@ static bool lease_beside_a_long_warm(void)
 	grow(&v, BLOCKS + VR_EXTENT_SLOTS);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, BLOCKS + 1), BLOCKS + 1);
 	rung = vram_gpu(v.r.c, 0)->rung;
-	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_warm(v.r.c, &(struct cache_warm_call){ .session = v.r.s.id, .keys = &k,
+			.now_us = v.r.now }, &w, &warmed, &v.r.why), STATUS_BUSY);
 	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->rung - rung, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
 	RIG_AWAIT(on_gpu(&v, 0));
 	ck_assert_int_eq(vr_lease(&v, 0, BLOCKS, 1, true, false, &p, &l), STATUS_OK);
@@ -466,7 +475,9 @@ static void join_small(struct vram_rig *v, const struct vram_rig *of)
 	l.block_tokens = 16;
 	l.k_format = l.v_format = KV_TQ4;
 	*v = *of;
-	ck_assert_int_eq(cache_session_open(v->r.c, "", &l, 1, "small", v->r.now, &v->r.s, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(v->r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "small", .now_us = v->r.now }, &v->r.s, &v->r.why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
 	vr_board(v);
 }
@@ -557,7 +568,8 @@ START_TEST(a_long_queue_before_a_full_gpu)
 	v.r.c->policy = &counted;
 	cache_unlock(v.r.c);
 	vr_hold(&v, 0, 0); /* what is to go down for them does not come down */
-	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 0, v.r.now, &w, &warmed, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_warm(v.r.c, &(struct cache_warm_call){ .session = v.r.s.id, .keys = &k,
+			.now_us = v.r.now }, &w, &warmed, &v.r.why), STATUS_BUSY);
 	rig_tick(v.r.c, v.r.now);
 	atomic_store(&searches, 0);
 	for (int i = 0; i < TICKS; i++)
@@ -596,7 +608,9 @@ START_TEST(a_full_gpu_keeps_no_lease_waiting)
 
 		v.r.now += 1100000;
 		rig_tick(v.r.c, v.r.now);
-		ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, p, 8, &l, &w, &v.r.why), STATUS_OK);
+		ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+				.all = true, .on = &on, .now_us = v.r.now, .places = p, .places_max = 8 }, &l,
+					     &w, &v.r.why), STATUS_OK);
 		vr_wait_layers(&v, &l);
 		vr_release(&v, &l);
 		cache_wait_end(v.r.c, &w);

@@ -154,11 +154,15 @@ START_TEST(a_lease_waits_before_a_warm)
 	vr_hold(&v, 0, 0);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 16), 16);
 	vr_warm_begin(&v, 0, 180, 10);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	list_count = 0;
 	vr_go(&v, 0);
 	RIG_AWAIT(called);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	came(&v, &p, &l, 190, 1);
 	rig_quiet(&v.r);
@@ -188,10 +192,14 @@ START_TEST(a_lease_waits_for_what_may_go)
 	vr_hold(&v, 0, 0);
 	vr_warm_begin(&v, 0, 8, 8);
 	ck_assert_uint_eq(vr_warm(&v, 0, 16, 1), 0);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	vr_go(&v, 0);
 	RIG_AWAIT(called);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	ck_assert(vr_on_gpu(&p, 0));
 	came(&v, &p, &l, 16, 1);
@@ -201,10 +209,14 @@ START_TEST(a_lease_waits_for_what_may_go)
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 8, true, false, q, &all), STATUS_OK);
 	called = 0;
 	w = (struct cache_wait){ .ready = vr_count, .arg = &called };
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	vr_go(&v, 0);
 	RIG_AWAIT(called);
-	ck_assert_int_ne(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_OK);
+	ck_assert_int_ne(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	came(&v, q, &all, 0, 8);
 	rig_quiet(&v.r);

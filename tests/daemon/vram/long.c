@@ -104,13 +104,13 @@ static struct {
 	int told;                       /* times that the call was told by then */
 } idles;
 
-struct gpu *__real_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
-				  const struct cache_keys *k, uint32_t from, struct block **found);
-struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
-				  const struct cache_keys *k, uint32_t from, struct block **found);
+struct gpu *__real_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+				  uint32_t from);
+struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+				  uint32_t from);
 
-struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_t gpu, struct pool *const *pools, uint32_t layouts,
-				  const struct cache_keys *k, uint32_t from, struct block **found)
+struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+				  uint32_t from)
 {
 	for (int ms = 0, moving = 1; c == idles.cache && moving && ms < SECONDS_MAX * 1000; ms++) {
 		usleep(1000);
@@ -120,7 +120,7 @@ struct gpu *__wrap_vram_find_rest(struct cache *c, struct gpu *expecting, int32_
 	}
 	if (c == idles.cache)
 		sem_getvalue(idles.ready, &idles.told);
-	return __real_vram_find_rest(c, expecting, gpu, pools, layouts, k, from, found);
+	return __real_vram_find_rest(c, s, expecting, from);
 }
 
 static void on_ready(void *arg)
@@ -158,7 +158,9 @@ static void put(struct long_rig *l, int32_t gpu, uint64_t first)
 /* A Warm's step, once what it waited for has come. */
 static enum status step(struct long_rig *l, int32_t gpu, uint32_t *blocks)
 {
-	return cache_warm_on(l->v.r.c, l->v.r.s.id, &l->keys, gpu, l->v.r.now, &l->wait, blocks, &l->v.r.why);
+	return cache_warm(l->v.r.c, &(struct cache_warm_call){ .session = l->v.r.s.id, .keys = &l->keys,
+							       .gpu = gpu, .now_us = l->v.r.now }, &l->wait,
+			  blocks, &l->v.r.why);
 }
 
 static void begin(struct long_rig *l, int32_t gpu, uint64_t first)

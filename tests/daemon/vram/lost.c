@@ -123,7 +123,9 @@ START_TEST(come_down_and_not_summed)
 	} else {
 		vr_hold(&v, 0, VR_LAYERS - 1);
 	}
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), STATUS_BUSY);
 	if (threads) {
 		RIG_AWAIT(down.ended);
 		lose(&v, 0);
@@ -133,7 +135,9 @@ START_TEST(come_down_and_not_summed)
 		vr_go(&v, 0);
 	}
 	vr_await_called(&v, &called, 1);
-	ck_assert_int_eq(cache_lease_on(v.r.c, v.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why), kept ? STATUS_OK : STATUS_MISS);
+	ck_assert_int_eq(cache_lease(v.r.c, &(struct cache_lease_call){ .session = v.r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l, &w,
+				     &v.r.why), kept ? STATUS_OK : STATUS_MISS);
 	if (kept) {
 		ck_assert(vr_matches(&v, &p, 0, 0));
 		vr_release(&v, &l);

@@ -281,8 +281,9 @@ static const char *first_tier(struct model *m, uint64_t n)
 	uint32_t shown;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(m->v.r.c, "", m->v.r.s.layout_id[0], key, sizeof(key), m->v.r.now, &e, 1, &shown, &m->v.r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_explain(m->v.r.c, &(struct cache_block_name){ .tenant = "",
+			.layout_id = m->v.r.s.layout_id[0], .key = key, .key_bytes = sizeof(key) }, m->v.r.now,
+				       &e, 1, &shown, &m->v.r.why), STATUS_OK);
 	return shown ? e.tier : "";
 }
 

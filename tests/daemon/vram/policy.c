@@ -25,7 +25,8 @@ static bool explain(struct vram_rig *v, uint64_t n, struct cache_explained *out)
 	uint32_t shown;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, out, 1, &shown, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_explain(v->r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, v->r.now, out, 1, &shown, &v->r.why), STATUS_OK);
 	return shown;
 }
 
@@ -60,7 +61,9 @@ static void join(struct vram_rig *to, const struct vram_rig *from)
 	uint64_t session;
 
 	*to = *from;
-	ck_assert_int_eq(cache_session_open(to->r.c, "", &l, 1, "other", to->r.now, &to->r.s, &to->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(to->r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = "other", .now_us = to->r.now }, &to->r.s, &to->r.why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(to->r.c, to->r.s.token, 1, to->r.now, &to->r.attachment, &session, &to->r.why), STATUS_OK);
 }
 
@@ -226,7 +229,9 @@ static struct cache_leased lease_late(struct vram_rig *v, uint64_t first)
 	struct cache_place p[2];
 	struct cache_leased l;
 
-	ck_assert_int_eq(cache_lease_on(v->r.c, v->r.s.id, &k, true, &on, v->r.now, p, 2, &l, NULL, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_lease(v->r.c, &(struct cache_lease_call){ .session = v->r.s.id, .keys = &k,
+			.all = true, .on = &on, .now_us = v->r.now, .places = p, .places_max = 2 }, &l, NULL,
+				     &v->r.why), STATUS_OK);
 	ck_assert_uint_gt(l.board_layers, 0);
 	free((void *)k.bytes);
 	return l;

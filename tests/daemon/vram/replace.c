@@ -209,7 +209,8 @@ END_TEST
 static enum status warm_step(struct vram_rig *v, int32_t gpu, struct cache_wait *w, uint32_t *blocks)
 {
 	struct cache_keys k = rig_keys(0, 1);
-	enum status s = cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, w, blocks, &v->r.why);
+	enum status s = cache_warm(v->r.c, &(struct cache_warm_call){ .session = v->r.s.id, .keys = &k,
+			.gpu = gpu, .now_us = v->r.now }, w, blocks, &v->r.why);
 
 	free((void *)k.bytes);
 	return s;
@@ -315,8 +316,11 @@ static enum status bring(struct vram_rig *v, const struct cache_keys *k, struct 
 	enum status s;
 
 	if (v->board)
-		return cache_warm_on(v->r.c, v->r.s.id, k, 2, v->r.now, w, blocks, &v->r.why);
-	s = cache_lease_on(v->r.c, v->r.s.id, k, true, &on, v->r.now, &p, 1, &l, w, &v->r.why);
+		return cache_warm(v->r.c, &(struct cache_warm_call){ .session = v->r.s.id, .keys = k, .gpu = 2,
+				.now_us = v->r.now }, w, blocks, &v->r.why);
+	s = cache_lease(v->r.c, &(struct cache_lease_call){ .session = v->r.s.id, .keys = k, .all = true,
+							    .on = &on, .now_us = v->r.now, .places = &p,
+							    .places_max = 1 }, &l, w, &v->r.why);
 	if (!s) {
 		ck_assert(vr_on_gpu(&p, 2) && vr_matches(v, &p, 0, 0));
 		vr_release(v, &l);
@@ -584,12 +588,16 @@ START_TEST(who_comes_when_it_is_known)
 	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
 	cache_lock(v.r.c); /* who has told of it has it for so long */
 	cache_unlock(v.r.c);
-	s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+	s = cache_lease(v.r.c, &(struct cache_lease_call){ .session = other.r.s.id, .keys = &k, .all = true,
+							   .on = &on, .now_us = v.r.now, .places = &p,
+							   .places_max = 1 }, &l, &w, &v.r.why);
 	ck_assert_int_eq(s, STATUS_BUSY);
 	vr_go(&v, 0);
 	for (int seen = 0; s == STATUS_BUSY; seen = called) {
 		RIG_AWAIT((rig_tick(v.r.c, v.r.now), called > seen));
-		s = cache_lease_on(v.r.c, other.r.s.id, &k, true, &on, v.r.now, &p, 1, &l, &w, &v.r.why);
+		s = cache_lease(v.r.c, &(struct cache_lease_call){ .session = other.r.s.id, .keys = &k,
+				.all = true, .on = &on, .now_us = v.r.now, .places = &p, .places_max = 1 }, &l,
+				&w, &v.r.why);
 	}
 	ck_assert_int_eq(s, STATUS_OK);
 	vr_wait_layers(&other, &l);
@@ -670,11 +678,13 @@ START_TEST(found_while_it_waits_for_room)
 	vr_flip(&v, CACHE_HOST, 0, 9);
 	vr_hold(&v, 2, 1);
 	ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
-	ck_assert_int_eq(cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_warm(v.r.c, &(struct cache_warm_call){ .session = v.r.s.id, .keys = &k, .gpu = 2,
+			.now_us = v.r.now }, &w, &blocks, &v.r.why), STATUS_BUSY);
 	find(&v, true);
 	ck_assert_int_eq(called, 0);
 	vr_go(&v, 2);
-	RIG_AWAIT((rig_tick(v.r.c, v.r.now), cache_warm_on(v.r.c, v.r.s.id, &k, 2, v.r.now, &w, &blocks, &v.r.why)) == STATUS_OK);
+	RIG_AWAIT((rig_tick(v.r.c, v.r.now), cache_warm(v.r.c, &(struct cache_warm_call){ .session = v.r.s.id,
+			.keys = &k, .gpu = 2, .now_us = v.r.now }, &w, &blocks, &v.r.why)) == STATUS_OK);
 	ck_assert_uint_eq(blocks, 1);
 	cache_wait_end(v.r.c, &w);
 	free((void *)k.bytes);

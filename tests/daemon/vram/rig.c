@@ -142,7 +142,9 @@ void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, con
 	uint64_t session;
 
 	*v = *of;
-	ck_assert_int_eq(cache_session_open(v->r.c, "", &l, 1, engine, v->r.now, &v->r.s, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_open(v->r.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
+			.layout_count = 1, .engine = engine, .now_us = v->r.now }, &v->r.s, &v->r.why),
+			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
 }
 
@@ -221,8 +223,10 @@ enum status vr_reserve(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t
 {
 	const struct cache_on on = { .attachment = v->r.attachment, .gpu = gpu };
 	struct cache_keys k = rig_keys(first, count);
-	enum status s = cache_reserve_on(v->r.c, v->r.s.id, &k, NULL, false, &on, true, v->r.now, statuses, ids, places,
-					 count * v->r.s.layouts, &v->r.why);
+	enum status s = cache_reserve(v->r.c, &(struct cache_reserve_call){ .session = v->r.s.id, .keys = &k,
+			.on = &on, .may_grow = true, .now_us = v->r.now, .statuses = statuses,
+			.reservations = ids, .places = places, .places_max = count * v->r.s.layouts },
+				      &v->r.why);
 
 	free((void *)k.bytes);
 	return s;
@@ -235,7 +239,9 @@ enum status vr_commit(struct vram_rig *v, const uint64_t *ids, uint32_t count, e
 
 	for (uint32_t i = 0; i < count; i++)
 		item[i].reservation = ids[i];
-	s = cache_commit(v->r.c, v->r.s.id, item, count, false, 0, v->r.now, 1, statuses, NULL, 0, NULL, &v->r.why);
+	s = cache_commit(v->r.c, &(struct cache_commit_call){ .session = v->r.s.id, .items = item,
+							      .count = count, .now_us = v->r.now, .unix_ms = 1,
+							      .statuses = statuses }, NULL, &v->r.why);
 	free(item);
 	return s;
 }
@@ -313,8 +319,9 @@ enum status vr_lease(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t c
 	enum status s;
 
 	wait_open(&w);
-	while ((s = cache_lease_on(v->r.c, v->r.s.id, &k, all, &on, v->r.now, places, count * v->r.s.layouts, out, &w.wait,
-				   &v->r.why)) == STATUS_BUSY)
+	while ((s = cache_lease(v->r.c, &(struct cache_lease_call){ .session = v->r.s.id, .keys = &k,
+			.all = all, .on = &on, .now_us = v->r.now, .places = places,
+			.places_max = count * v->r.s.layouts }, out, &w.wait, &v->r.why)) == STATUS_BUSY)
 		wait_some(v, &w);
 	wait_close(v, &w);
 	free((void *)k.bytes);
@@ -329,7 +336,8 @@ uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count
 	enum status s;
 
 	wait_open(&w);
-	while ((s = cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, &w.wait, &blocks, &v->r.why)) == STATUS_BUSY)
+	while ((s = cache_warm(v->r.c, &(struct cache_warm_call){ .session = v->r.s.id, .keys = &k, .gpu = gpu,
+			.now_us = v->r.now }, &w.wait, &blocks, &v->r.why)) == STATUS_BUSY)
 		wait_some(v, &w);
 	/* A GPU may be found lost meanwhile. */
 	ck_assert(s == STATUS_OK || (s == STATUS_UNAVAILABLE && cache_degraded(v->r.c)));
@@ -349,7 +357,8 @@ void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t cou
 	struct cache_keys k = rig_keys(first, count);
 	uint32_t blocks;
 
-	ck_assert_int_eq(cache_warm_on(v->r.c, v->r.s.id, &k, gpu, v->r.now, &w, &blocks, &v->r.why), STATUS_BUSY);
+	ck_assert_int_eq(cache_warm(v->r.c, &(struct cache_warm_call){ .session = v->r.s.id, .keys = &k,
+			.gpu = gpu, .now_us = v->r.now }, &w, &blocks, &v->r.why), STATUS_BUSY);
 	cache_wait_end(v->r.c, &w);
 	free((void *)k.bytes);
 }
@@ -419,7 +428,8 @@ const char *vr_tier(struct vram_rig *v, uint64_t n)
 	uint32_t shown;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(v->r.c, "", 0, key, sizeof(key), v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_explain(v->r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
 	return shown ? e.tier : "";
 }
 

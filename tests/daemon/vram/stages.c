@@ -59,10 +59,9 @@ static void leaser_reached(enum stage s)
 	type __wrap_##name(__VA_ARGS__); \
 	type __wrap_##name(__VA_ARGS__)
 
-IN_PLACE_OF(struct gpu *, vram_find, struct cache *c, int32_t gpu, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
-	    struct block **found)
+IN_PLACE_OF(struct gpu *, vram_find, struct cache *c, const struct vram_search *s)
 {
-	struct gpu *const g = __real_vram_find(c, gpu, pools, layouts, k, found);
+	struct gpu *const g = __real_vram_find(c, s);
 
 	leaser_reached(STAGE_FOUND);
 	return g;

@@ -111,7 +111,8 @@ static void read_one(struct vram_rig *v, uint64_t n)
 	struct cache_read r;
 
 	rig_key(key, n);
-	if (cache_read_begin(v->r.c, v->r.s.id, 0, key, sizeof(key), v->r.now, &r, NULL, &v->r.why))
+	if (cache_read_begin(v->r.c, &(struct cache_stream_call){ .session = v->r.s.id, .key = key,
+			.key_bytes = sizeof(key), .now_us = v->r.now }, &r, NULL, &v->r.why))
 		return;
 	ck_assert(rig_matches(r.block, r.block_bytes, n, 0));
 	cache_read_end(v->r.c, &r);

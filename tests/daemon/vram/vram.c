@@ -47,7 +47,8 @@ static const char *tier_of(struct vram_rig *v, uint64_t n, bool *checksum_ok)
 	uint32_t count;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_inspect(v->r.c, "", 0, key, sizeof(key), v->r.now, &view, 1, &count, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(v->r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+			.key_bytes = sizeof(key) }, v->r.now, &view, 1, &count, &v->r.why), STATUS_OK);
 	if (checksum_ok)
 		*checksum_ok = count && view.checksum_ok;
 	return count ? view.tier : "";
@@ -510,7 +511,10 @@ START_TEST(committed_and_leased)
 		rig_fill(vr_bytes(&v, &p[i]), VR_BLOCK_BYTES, (uint64_t)i, 0);
 		item[i].reservation = id[i];
 	}
-	ck_assert_int_eq(cache_commit(v.r.c, v.r.s.id, item, 3, true, v.r.attachment, v.r.now, 1, st, places, 3, &l, &v.r.why), 0);
+	ck_assert_int_eq(cache_commit(v.r.c, &(struct cache_commit_call){ .session = v.r.s.id, .items = item,
+			.count = 3, .want_lease = true, .on = &(struct cache_on){ .attachment = v.r.attachment,
+			.gpu = CACHE_HOST }, .now_us = v.r.now, .unix_ms = 1, .statuses = st, .places = places,
+			.places_max = 3 }, &l, &v.r.why), 0);
 	ck_assert_uint_ne(l.lease, 0);
 	for (uint64_t n = 0; n < 3; n++) {
 		ck_assert_int_eq(st[n], STATUS_OK);
@@ -536,17 +540,21 @@ START_TEST(an_open_block_grows_on_a_gpu)
 
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 });
 	on.attachment = v.r.attachment;
-	ck_assert_int_eq(cache_reserve_on(v.r.c, v.r.s.id, &nameless, &info, true, &on, true, v.r.now, &st, &item.reservation, &p,
-					  1, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(v.r.c, &(struct cache_reserve_call){ .session = v.r.s.id,
+			.keys = &nameless, .info = &info, .open = true, .on = &on, .may_grow = true,
+			.now_us = v.r.now, .statuses = &st, .reservations = &item.reservation, .places = &p,
+			.places_max = 1 }, &v.r.why), STATUS_OK);
 	ck_assert(vr_on_gpu(&p, 0));
 	rig_fill(vr_bytes(&v, &p), VR_BLOCK_BYTES, 5, 0);
-	ck_assert_int_eq(cache_commit(v.r.c, v.r.s.id, &item, 1, false, 0, v.r.now, 1, &st, NULL, 0, NULL, &v.r.why), 0);
+	ck_assert_int_eq(cache_commit(v.r.c, &(struct cache_commit_call){ .session = v.r.s.id, .items = &item,
+			.count = 1, .now_us = v.r.now, .unix_ms = 1, .statuses = &st }, NULL, &v.r.why), 0);
 	ck_assert_int_eq(st, STATUS_OK);
 	item.tokens = 256;
 	item.keep_open = false;
 	item.key_bytes = RIG_KEY_BYTES;
 	rig_key(item.key, 5);
-	ck_assert_int_eq(cache_commit(v.r.c, v.r.s.id, &item, 1, false, 0, v.r.now, 1, &st, NULL, 0, NULL, &v.r.why), 0);
+	ck_assert_int_eq(cache_commit(v.r.c, &(struct cache_commit_call){ .session = v.r.s.id, .items = &item,
+			.count = 1, .now_us = v.r.now, .unix_ms = 1, .statuses = &st }, NULL, &v.r.why), 0);
 	ck_assert_int_eq(st, STATUS_OK);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 5, 1), 1);
 	rig_quiet(&v.r);
