@@ -63,7 +63,7 @@ terrace_test(cache_vram_compact SOURCES daemon/vram/compact.c LIBS cache_vram_ri
 terrace_test(cache_vram_corrupt SOURCES daemon/vram/corrupt.c LIBS cache_vram_rig)
 terrace_test(cache_vram_down SOURCES daemon/vram/down.c LIBS cache_vram_rig)
 terrace_test(cache_vram_fault SOURCES daemon/vram/fault.c LIBS cache_vram_rig)
-terrace_test(cache_vram_heir SOURCES daemon/vram/replace.c LIBS cache_vram_rig)
+terrace_test(cache_vram_damaged SOURCES daemon/vram/damaged.c LIBS cache_vram_rig)
 terrace_test(cache_vram_layers SOURCES daemon/vram/layers.c LIBS cache_vram_rig)
 terrace_test(cache_vram_lists SOURCES daemon/vram/lists.c LIBS cache_vram_rig)
 terrace_test(cache_vram_long SOURCES daemon/vram/long.c LIBS cache_vram_rig)

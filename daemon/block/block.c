@@ -18,7 +18,6 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
-#include "daemon/vram/replace.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
@@ -27,7 +26,6 @@
 #include "store/index.h"
 #include "store/status.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,12 +246,6 @@ void block_books(struct block *b, bool on)
 		vram_books(b, held - b->memory_pins, on);
 }
 
-void block_pin_over(struct block *b, struct block *heir)
-{
-	index_unpin(&b->record);
-	index_pin(&heir->record, NULL);
-}
-
 static void pin(struct block *b)
 {
 	bool first = false;
@@ -409,84 +401,6 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	block_books(b, true);
 	observe_removed(c, b, reason);
 	dead_give(b);
-}
-
-/* Its name, its place on a disk and its copies on GPUs become those of another block. */
-static void hand_over(struct cache *c, struct block *b, struct block *heir)
-{
-	heir->record.ident = b->record.ident;
-	heir->node.id = b->node.id;
-	heir->pool = b->pool;
-	heir->generation = b->generation;
-	block_header_keep(heir, block_header_crc(b));
-	heir->stored_us = b->stored_us;
-	heir->tokens = b->tokens;
-	heir->role = b->role;
-	heir->wanted = b->wanted;
-	heir->turn = b->turn;
-	unwritten_inherit(b, heir);
-	if (b->rack) {
-		heir->rack = b->rack;
-		heir->rack_slot = b->rack_slot;
-		heir->rack_known = b->rack_known;
-		heir->doubted = b->doubted;
-		b->doubted = false;
-		b->rack->at[b->rack_slot].block = heir;
-		b->rack = NULL;
-		where_set(b, BLOCK_ON_DISK, false);
-		where_set(heir, BLOCK_ON_DISK, true);
-	}
-	if (b->vram) {
-		vram_hand_over(c, b, heir);
-		vram_removed(c, b);
-		where_set(heir, BLOCK_ON_GPU, vram_ready(heir));
-	}
-}
-
-static void heir_enter(struct cache *c, struct block *heir)
-{
-	enum status s;
-
-	index_read_lock();
-	s = index_insert(c->index, &heir->record, NULL);
-	index_read_unlock();
-	assert(!s);
-	(void)s;
-	by_id_add(c, heir);
-	block_books(heir, true);
-	if (heir->vram)
-		vram_sync(heir);
-	observe_moved(c, heir);
-}
-
-struct block *block_succeed(struct cache *c, struct block *b)
-{
-	struct block *heir = b->rack || vram_ready(b) ? calloc(1, sizeof(*heir)) : NULL;
-
-	if (!heir) {
-		block_remove(c, b, CACHE_REASON_CORRUPT);
-		return NULL;
-	}
-	c->pinned_lost++;
-	block_books(b, false);
-	index_kill(&b->record);
-	by_id_remove(c, b);
-	if (b->moving)
-		spill_orphan(c, b);
-	index_remove(c->index, &b->record);
-	leave_span(c, b);
-	hand_over(c, b, heir);
-	block_books(b, true);
-	if (heir->rack || heir->vram) {
-		heir_enter(c, heir);
-	} else {
-		unwritten_set(heir, false);
-		free(heir);
-		heir = NULL;
-		observe_removed(c, b, CACHE_REASON_CORRUPT);
-	}
-	dead_give(b);
-	return heir;
 }
 
 /* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */

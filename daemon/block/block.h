@@ -79,8 +79,6 @@ bool block_held_beyond(const struct block *b, uint32_t pins);
 void block_pin_apart(struct block *b, struct vram_slot *copy);
 /* Of its copy on that GPU, or in memory (NULL). */
 void block_unpin_on(struct block *b, const struct gpu *gpu);
-/* A pin becomes another block's. In the hands of who has both out of the books. */
-void block_pin_over(struct block *b, struct block *heir);
 /* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
 void block_books(struct block *b, bool on);
 /* An unpublished or dead slot of memory goes back. */
@@ -89,10 +87,6 @@ void block_slot_give(struct block *b);
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position);
 /* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
-/* Its copy in memory is wrong, and somebody may have it: what it has on a disk and on GPUs is a block of its own from now on, which is
- * returned, and this one is dead: who has a pin keeps what he sees. A lease on a GPU goes over to the new one, whose bytes it has. Without any
- * other copy, or without memory, it is removed: NULL. */
-struct block *block_succeed(struct cache *c, struct block *b);
 /* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
 /* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last

@@ -192,13 +192,6 @@ uint16_t turn_after(uint16_t turn, bool goes_on)
 	return turn && goes_on && turn < UINT16_MAX ? turn + 1 : turn;
 }
 
-struct block *block_find_again(struct cache *c, const struct block *b)
-{
-	struct index_record *r = index_find(c->index, &b->record.ident);
-
-	return r ? block_of(r) : NULL;
-}
-
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found)
 {

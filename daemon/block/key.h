@@ -45,10 +45,6 @@ void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
 uint32_t prefix_longest(const struct prefix *p);
 /* The turn that asks for something after a block of that turn; 0: not known. */
 uint16_t turn_after(uint16_t turn, bool goes_on);
-/* With the lock, of a block that was found without it in the same read section and has ended meanwhile: who has its name now, as its heir does
- * (block_succeed). NULL: nobody. Who looks just between the two still finds neither, and has a miss: the index has no two of a name, and to
- * look again for all that is missing would cost every lease something, for the nanoseconds after memory was found to be bad. */
-struct block *block_find_again(struct cache *c, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);

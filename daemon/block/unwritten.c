@@ -50,29 +50,6 @@ void unwritten_set(struct block *b, bool is)
 		take_out(&b->pool->unwritten, &b->record.link);
 }
 
-void unwritten_inherit(struct block *b, struct block *heir)
-{
-	struct unwritten *list = &b->pool->unwritten;
-	struct index_link *from = &b->record.link, *to = &heir->record.link;
-
-	if (!b->unwritten)
-		return;
-	b->unwritten = false;
-	heir->unwritten = true;
-	*to = *from;
-	if (to->prev)
-		to->prev->next = to;
-	else
-		list->first = to;
-	if (to->next)
-		to->next->prev = to;
-	else
-		list->last = to;
-	for (struct unwritten_walk *w = list->walks; w; w = w->next)
-		if (w->seen == from)
-			w->seen = to;
-}
-
 void unwritten_walk_begin(struct unwritten_walk *w, struct pool *p)
 {
 	unwritten_walk_end(w);

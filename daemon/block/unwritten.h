@@ -16,8 +16,6 @@ struct unwritten_walk;
 
 /* The published block has no copy on a disk, or has one, or is no longer published. Does nothing if it was known. */
 void unwritten_set(struct block *b, bool is);
-/* The heir, which is in no list, takes the place of the block in the list, if the block has one. */
-void unwritten_inherit(struct block *b, struct block *heir);
 /* Begins at the first block. A walk that was begun is ended first, and end() of one that was not does nothing. */
 void unwritten_walk_begin(struct unwritten_walk *w, struct pool *p);
 void unwritten_walk_end(struct unwritten_walk *w);

@@ -86,7 +86,6 @@ struct cache_damage {
 	uint64_t layout_id;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	const char *finder;         /* a fixed word: "get", "spill", "verify", "gpu" */
-	const char *left;           /* the tiers that still have the block, as "gpu+disk"; "": it is gone */
 };
 
 struct cache_watch_event {

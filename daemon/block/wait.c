@@ -18,7 +18,6 @@
 #include "store/slab/disk.h"
 #include "store/status.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 /* Calls have thousands of them, which another thread gives back: they are kept rather than freed. NULL: no memory. */
@@ -153,28 +152,6 @@ void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu)
 	block_pin_apart(l->pinned, gpu ? vram_slot_of(l->pinned, gpu) : NULL);
 	l->apart = true;
 	l->gpu = gpu;
-}
-
-void wait_link_follow(struct cache_wait_link *l, struct block *b)
-{
-	if (!l->pinned)
-		return;
-	if (l->apart)
-		block_unpin_on(l->pinned, l->gpu);
-	else
-		block_unpin(l->pinned);
-	l->apart = false;
-	l->pinned = b;
-	block_pin(b);
-}
-
-void wait_link_over(struct cache_wait_link *l, struct block *heir)
-{
-	if (!l->pinned)
-		return;
-	assert(!l->apart);
-	block_pin_over(l->pinned, heir);
-	l->pinned = heir;
 }
 
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu)

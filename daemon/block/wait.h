@@ -80,10 +80,6 @@ void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t pa
 void wait_links_drop(struct cache *c, struct cache_wait *w);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
-/* It is of that block instead, of all its copies. */
-void wait_link_follow(struct cache_wait_link *l, struct block *b);
-/* The same in the hands of who has both blocks out of the books, of one that is not apart. */
-void wait_link_over(struct cache_wait_link *l, struct block *heir);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);

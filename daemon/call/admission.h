@@ -27,7 +27,7 @@ struct admission {
 
 /* ---- call/lease.c ---- */
 
-/* l->block holds what was found, [key][layout]; those that have ended become their heirs or NULL, and NULL those that are on disk only unless
+/* l->block holds what was found, [key][layout]; those that have ended become NULL, and so do those that are on disk only unless
  * they may be waited for. The keys of the longest prefix of the first `keys`. In a read section. */
 uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l);
 /* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */

@@ -92,9 +92,7 @@ uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struc
 		for (uint32_t i = 0; i < keys; i++) {
 			struct block **b = &l->block[(size_t)i * a->layouts + j];
 
-			if (*b && !block_live(*b))
-				*b = block_find_again(a->cache, *b);
-			if (*b && !usable(*b, wait, &a->want))
+			if (*b && (!block_live(*b) || !usable(*b, wait, &a->want)))
 				*b = NULL;
 			prefix_feed(&p, &run, *b);
 		}

@@ -247,13 +247,13 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 
 		cache_lock(c);
 		cache_time(c, q->now_us);
-		if (!block_live(b))
-			b = block_find_again(c, b);
-		if (b && b->span) {
+		const bool live = block_live(b);
+
+		if (live && b->span) {
 			status = read_pin(c, q->session, b, out, why);
-		} else if (b && wait_goes_on(w)) {
+		} else if (live && wait_goes_on(w)) {
 			status = STATUS_BUSY;
-		} else if (b && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
+		} else if (live && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
 			status = STATUS_BUSY;
 		}
 		cache_unlock(c);

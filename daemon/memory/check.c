@@ -5,8 +5,8 @@
  * copies the header, compares the copy with that CRC, and compares the bytes with the sums in the copy. Nothing that stands in the slot says how
  * much is read, or of which block it is.
  *
- * A copy that is found wrong is dropped, counted by who found it, and noted for the log. The block goes on with what disk and GPUs have of it
- * (block_succeed), or is gone: a miss.
+ * A block whose copy is found wrong is counted by its finder, noted for the log, and removed from all tiers: it is a miss. What a lease holds of it,
+ * the wrong copy or a sound one on a GPU, stays as it is until the lease ends.
  */
 #include "daemon/memory/check.h"
 
@@ -64,7 +64,7 @@ void damage_notes_destroy(struct cache *c)
 }
 
 /* The oldest notes stay: what came first tells most. */
-static void note(struct cache *c, const struct block *b, const char *finder, const struct block *heir)
+static void note(struct cache *c, const struct block *b, const char *finder)
 {
 	struct damage_notes *d = c->damages;
 	struct cache_damage *n = &d->at[(d->first + d->count) % DAMAGES_MAX];
@@ -73,13 +73,12 @@ static void note(struct cache *c, const struct block *b, const char *finder, con
 		d->untold++;
 		return;
 	}
-	*n = (struct cache_damage){ .layout_id = b->record.ident.layout_id, .key_bytes = b->record.ident.key_bytes, .finder = finder,
-				    .left = heir ? block_tier(heir) : "" };
+	*n = (struct cache_damage){ .layout_id = b->record.ident.layout_id, .key_bytes = b->record.ident.key_bytes, .finder = finder };
 	memcpy(n->key, b->record.ident.key, n->key_bytes);
 	d->count++;
 }
 
-struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder)
+void memory_damaged(struct cache *c, struct block *b, enum counter finder)
 {
 	static const struct {
 		enum counter counter;
@@ -89,16 +88,14 @@ struct block *memory_damaged(struct cache *c, struct block *b, enum counter find
 		{ COUNTER_MEMORY_WRONG_VERIFY, "verify" }, { COUNTER_MEMORY_WRONG_GPU, "gpu" },
 	};
 	const char *word = "";
-	struct block *heir;
 
 	for (size_t i = 0; i < sizeof(finders) / sizeof(finders[0]); i++)
 		if (finders[i].counter == finder)
 			word = finders[i].word;
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, finder, 1);
-	heir = block_succeed(c, b);
-	note(c, b, word, heir);
-	return heir;
+	note(c, b, word);
+	block_remove(c, b, CACHE_REASON_CORRUPT);
 }
 
 bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold)

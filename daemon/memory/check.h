@@ -21,9 +21,9 @@ bool memory_header(const struct block *b, struct slot_header *h);
 bool memory_sound(const struct block *b, struct slot_header *h);
 /* Copies the bytes to `to` (the layout's block_bytes). True: what is in `to` is what was committed, and *crc32c is its sum. */
 bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c);
-/* With the lock, of a live block whose copy in memory was found wrong: counts it, COUNTER_MEMORY_WRONG_..., notes it for the log, drops the copy.
- * Returns the block that has what disk and GPUs have of it, or NULL: it is gone. */
-struct block *memory_damaged(struct cache *c, struct block *b, enum counter finder);
+/* With the lock, of a live block whose copy in memory was found wrong: counts it, COUNTER_MEMORY_WRONG_..., notes it for the log, and removes the
+ * block from all tiers. */
+void memory_damaged(struct cache *c, struct block *b, enum counter finder);
 
 enum { DAMAGES_MAX = 64 }; /* noted at a time; the oldest stay */
 

@@ -19,8 +19,7 @@ static void log_one(const struct cache_damage *d)
 	for (uint32_t i = 0; i < d->key_bytes; i++)
 		snprintf(key + 2 * (size_t)i, 3, "%02x", d->key[i]);
 	log_error("block_written_over", LOG_TEXT("tier", "host"), LOG_TEXT("layout", layout), LOG_TEXT("found_by", d->finder),
-		  LOG_TEXT("left", *d->left ? d->left : "nowhere"), LOG_TEXT("cause", CAUSE),
-		  LOG_TEXT("remedy", "the copy was dropped; what no other tier has is a miss; the key is logged at level debug"));
+		  LOG_TEXT("cause", CAUSE), LOG_TEXT("remedy", "the block was removed from all tiers, and is a miss; the key is logged at level debug"));
 	log_debug("block_written_over_key", LOG_TEXT("layout", layout), LOG_TEXT("key", key));
 }
 

@@ -23,7 +23,6 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
-#include "daemon/vram/replace.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"
@@ -146,6 +145,17 @@ struct found {
 	uint32_t count;
 };
 
+/* An up has found that what memory has is not the block, which is removed. What another GPU's up has found before, or what is deleted, has been dealt
+ * with. */
+static void up_wrong(struct cache *c, struct vram_move *m)
+{
+	if (!block_live(m->block))
+		return;
+	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
+	m->gpu->corrupt_up++;
+	memory_damaged(c, m->block, COUNTER_MEMORY_WRONG_GPU);
+}
+
 /* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. From then on
  * nobody gets memory's copy either, nor relies on it. */
 static void found_tell(struct found *f)
@@ -167,7 +177,7 @@ static void found_tell(struct found *f)
 	if (held)
 		observe_copies_failed(c, g);
 	for (uint32_t i = 0; i < f->count; i++)
-		vram_up_wrong(c, f->move[i]);
+		up_wrong(c, f->move[i]);
 	cache_unlock(c);
 	cache_thread_leave();
 	f->count = 0;

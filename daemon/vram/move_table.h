@@ -47,12 +47,10 @@ struct vram_move {
 	uint32_t sums, header_crc;     /* down: of what came */
 	uint64_t waits_us;             /* up: for room, since then; 0: it has not */
 	bool hasty;                    /* up: it waits for no disk that writes */
-	uint8_t wrong;                 /* up: times that what was there to be copied was not the block */
 	bool spare;                    /* down: takes only what memory can spare */
 	bool idle;                     /* down: nobody is in a hurry for it */
 	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
-	bool found;                    /* up: and it was the first to find that */
 };
 
 #endif

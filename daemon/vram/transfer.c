@@ -370,7 +370,7 @@ void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
-	if (!block_live(b) && !m->found) /* what is elsewhere may have gone on without it: who waits looks again */
+	if (!block_live(b) && !m->bad) /* it was removed meanwhile, and may have been put anew: the call that waits looks again */
 		s = STATUS_OK;
 	vram_fetched(c, m, false);
 	slot_leave(m);

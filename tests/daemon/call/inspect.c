@@ -158,12 +158,11 @@ static bool in_memory(struct rig *r, uint64_t n)
 	rig_key(key, n);
 	ck_assert_int_eq(cache_inspect(r->c, &(struct cache_block_name){ .tenant = "", .key = key,
 			.key_bytes = sizeof(key) }, r->now, &v, 1, &found, &r->why), STATUS_OK);
-	ck_assert_uint_eq(found, 1);
-	return !strncmp(v.tier, "host", 4);
+	return found && !strncmp(v.tier, "host", 4);
 }
 
-/* Half of the blocks have been looked at, and are on the disk alone for it. Those that are left leave memory and
- * come back before the others: each of them is looked at where it is now, and none of the others again. */
+/* Half of the blocks have been looked at, and are gone for it. Those that are left leave memory and come back before
+ * the others are put anew: each of them is looked at where it is now, and none of the others again. */
 START_TEST(the_scrub_sees_what_moves)
 {
 	struct cache_verified sum = { 0 };
@@ -187,9 +186,13 @@ START_TEST(the_scrub_sees_what_moves)
 		left[n] = in_memory(&r, n);
 	rig_put_slowly(&r, 500, HOST);
 	for (int after = 1; after >= 0; after--)
-		for (uint64_t n = 0; n < HOST; n++)
-			if (left[n] == after)
-				damage(&r, n);
+		for (uint64_t n = 0; n < HOST; n++) {
+			if (left[n] != after)
+				continue;
+			if (!after)
+				ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+			damage(&r, n);
+		}
 	sum.corrupt = 0;
 	while (cursor != UINT64_MAX)
 		ck_assert_int_eq(cache_verify_step(r.c, &cursor, 1, &sum), STATUS_OK);
