@@ -91,7 +91,7 @@ struct cache {
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
 	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
-	struct damage_notes *damages;  /* memory/check.c */
+	struct damage_notes *damages;  /* block/check.c */
 	struct advice *advice;         /* advice/advice.h */
 	struct memory_class *grow;     /* room_take gave up for it: see there */
 	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */

@@ -10,6 +10,7 @@
 #include "daemon/call/flush.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -22,7 +23,6 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
-#include "daemon/memory/check.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"

@@ -3,6 +3,7 @@
 #include "daemon/call/inspect.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -10,7 +11,6 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"
-#include "daemon/memory/check.h"
 #include "daemon/session/reservation.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"

@@ -7,6 +7,7 @@
 
 #include "daemon/advice/graph.h"
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -15,7 +16,6 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
-#include "daemon/memory/check.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/budget.h"

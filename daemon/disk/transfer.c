@@ -11,6 +11,7 @@
 #include "daemon/disk/transfer.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/slot_at.h"
@@ -24,7 +25,6 @@
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
-#include "daemon/memory/check.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/vram/fetch.h"
 #include "store/crash_point.h"

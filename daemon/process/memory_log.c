@@ -1,8 +1,8 @@
 /* See process/memory_log.h. */
 #include "daemon/process/memory_log.h"
 
+#include "daemon/block/check.h"
 #include "daemon/block/views.h"
-#include "daemon/memory/check.h"
 #include "daemon/process/log.h"
 #include "store/slot.h"
 

@@ -1,4 +1,4 @@
-/* What the log says of copies in memory that were not what was committed (memory/check.c): a line each, as far as the core had room to note them.
+/* What the log says of copies in memory that were not what was committed (block/check.c): a line each, as far as the core had room to note them.
  * Keys appear at the level debug alone.
  */
 #ifndef TERRACE_DAEMON_PROCESS_MEMORY_LOG_H

@@ -13,12 +13,12 @@
 #include "daemon/vram/checksum.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/slot_at.h"
-#include "daemon/memory/check.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"

@@ -1,6 +1,7 @@
 /* Loads that somebody else wants too: one read for all, at the priority of the most urgent. The order of the reads is seen, and the disk held
  * up, where the ring asks the kernel (store/ring/ring.h). */
 #include "daemon/block/block.h"
+#include "daemon/block/check.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
@@ -13,7 +14,6 @@
 #include "daemon/disk/move.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
-#include "daemon/memory/check.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"

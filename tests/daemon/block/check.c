@@ -3,6 +3,7 @@
  * Each test that loops does so over the rows of `damages`: what a stray write may hit, from a bit of the block to a header that was made anew with
  * right checksums, which the daemon alone can tell from the one that was committed.
  */
+#include "daemon/block/check.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/quota.h"
@@ -15,7 +16,6 @@
 #include "daemon/call/reserve.h"
 #include "daemon/call/stream.h"
 #include "daemon/disk/compact.h"
-#include "daemon/memory/check.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "kernels/format.h"

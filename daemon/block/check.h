@@ -1,9 +1,9 @@
-/* Checks of copies in memory against what was committed, and what follows when one is wrong (memory/check.c).
+/* Checks of copies in memory against what was committed, and what follows when one is wrong (block/check.c).
  *
  * The block is pinned and has a copy in memory. Checks: any thread, without the lock.
  */
-#ifndef TERRACE_DAEMON_MEMORY_CHECK_H
-#define TERRACE_DAEMON_MEMORY_CHECK_H
+#ifndef TERRACE_DAEMON_BLOCK_CHECK_H
+#define TERRACE_DAEMON_BLOCK_CHECK_H
 
 #include <stdbool.h>
 #include <stdint.h>

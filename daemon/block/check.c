@@ -8,7 +8,7 @@
  * A block whose copy is found wrong is counted by its finder, noted for the log, and removed from all tiers: it is a miss. What a lease holds of it,
  * the wrong copy or a sound one on a GPU, stays as it is until the lease ends.
  */
-#include "daemon/memory/check.h"
+#include "daemon/block/check.h"
 
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
