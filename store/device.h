@@ -25,7 +25,7 @@
 
 #include "store/status.h"
 
-#define DEVICE_OPS_VERSION 5
+#define DEVICE_OPS_VERSION 6
 #define DEVICE_OPS_SYMBOL "terrace_device_ops" /* const struct device_ops *terrace_device_ops(void), of a plugin */
 
 enum {
@@ -34,7 +34,10 @@ enum {
 	DEVICE_NAME_MAX = 64,
 	DEVICE_WORDS_MAX = 128,
 	DEVICE_COPY_ALIGN = 16,
+	DEVICE_SUMS_MAX = 16384,         /* in one list */
 };
+
+#define DEVICE_SUMS_PART_MAX ((uint64_t)1 << 32)
 
 struct device;
 
@@ -70,13 +73,31 @@ struct device_copy {
 	uint64_t progress;               /* 0, or the device address of a 4-byte word of registered memory: base + p + 1 is written there
 					  * when pieces 0 .. p of all pairs are complete and visible to all of the GPU */
 	uint32_t progress_base;
-	/* From a thread of the device's, once; it must not call the device's functions other than copy(). OK, UNAVAILABLE (the GPU is
-	 * lost: what was written is not known), CANCELLED (close) or EXHAUSTED (the driver has had no memory for some seconds, or none for
+	/* From a thread of the device's, once; it must not call the device's functions other than copy() and sums().
+	 * OK, UNAVAILABLE (the GPU is lost: what was written is not known), CANCELLED (close) or EXHAUSTED (the
+	 * driver has had no memory for some seconds, or none for
 	 * the list's rest: the GPU is not lost); across, another failure is a copy that these two GPUs cannot make, and neither is lost by
 	 * it. On a failure the progress word is left as it is. */
 	void (*done)(struct device_copy *c, enum status s);
 	void *arg;
 	struct device_copy *next;        /* the device's */
+};
+
+/* One list of checksums, which the GPU makes of its own memory. The caller's until done() begins, with all it
+ * points at. */
+struct device_sums {
+	const uint64_t *at;              /* [count], places in this GPU's memory, multiples of DEVICE_COPY_ALIGN */
+	uint32_t count;                  /* at least 1; places may overlap */
+	uint32_t parts;                  /* at least 1, side by side at each place; count * parts at most
+					  * DEVICE_SUMS_MAX */
+	uint64_t part_bytes;             /* 1 to DEVICE_SUMS_PART_MAX, any number: a part may begin and end anywhere */
+	uint32_t *sums;                  /* [count * parts], the CPU's memory: of part p of place i, number i * parts + p
+					  * is the CRC-32C (RFC 3720), as slot_crc32c(0, ...). Known when done() says OK */
+	/* From a thread of the device's, once; it must not call the device's functions other than copy() and sums().
+	 * OK, UNAVAILABLE (the GPU is lost), CANCELLED (close). */
+	void (*done)(struct device_sums *s, enum status status);
+	void *arg;
+	struct device_sums *next;        /* the device's */
 };
 
 struct device_ops {
@@ -119,6 +140,13 @@ struct device_ops {
 	enum status (*copy)(struct device *d, struct device_copy *c, const char **why);
 	/* A list of that way is about to come: what the first one after a pause would take longer for is done now. By who brings it. */
 	void (*ready)(struct device *d, enum device_way way);
+
+	/* Begins a list of checksums, in a stream of the device's own: what other streams, also other processes',
+	 * have written and completed before this call is in the sums; what is written until done() may be, or not.
+	 * Lists run in no order to each other, nor to copies. OK: done() will come, perhaps before this returns.
+	 * INVALID: a number or an address that is not allowed. EXHAUSTED: nothing was begun, and it may be tried
+	 * again. UNSUPPORTED: this GPU has no code for it, now or ever. NULL: no device of this table makes sums. */
+	enum status (*sums)(struct device *d, struct device_sums *s, const char **why);
 
 	/* Work that is put into `stream` (a CUstream of the calling process) after this waits until the word at that device address has
 	 * reached `value`, counted modulo 2^32: (int32_t)(word - value) >= 0. Can be captured in a graph. */

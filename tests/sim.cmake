@@ -2,10 +2,10 @@
 # with LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER}; and the same device as a library, for tests that link it.
 set(SIM_DEVICE_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/sim_device)
 
-add_library(sim_device STATIC sim/device.c sim/copy.c sim/wait.c sim/stream.c)
+add_library(sim_device STATIC sim/device.c sim/copy.c sim/sums.c sim/wait.c sim/stream.c)
 target_link_libraries(sim_device PUBLIC Threads::Threads)
 
-add_library(sim_plugin MODULE sim/kernels.c sim/device.c sim/copy.c sim/wait.c sim/stream.c)
+add_library(sim_plugin MODULE sim/kernels.c sim/device.c sim/copy.c sim/sums.c sim/wait.c sim/stream.c)
 target_link_libraries(sim_plugin PRIVATE terrace_kernels Threads::Threads)
 set_target_properties(sim_plugin PROPERTIES PREFIX "" OUTPUT_NAME libterrace_cuda SUFFIX .so.0
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
@@ -15,7 +15,7 @@ set_target_properties(sim_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUF
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
 
 # The same program as on a GPU (gpu/run.sh), over the simulated device.
-add_executable(gpu_device gpu/device.c gpu/device_rows.c gpu/device_rig.c)
+add_executable(gpu_device gpu/device.c gpu/device_rows.c gpu/device_sums.c gpu/device_rig.c)
 target_link_libraries(gpu_device PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 add_dependencies(gpu_device sim_plugin sim_runtime)
 add_test(NAME gpu_device_sim COMMAND gpu_device)

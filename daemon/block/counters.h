@@ -95,6 +95,10 @@
 	X(GPU_UP_SUMMED, "terrace_gpu_verified_bytes_total", "", "bytes whose checksums were looked at on their way to a GPU") \
 	X(GPU_UP_CORRUPT, "terrace_gpu_corrupt_blocks_total", "to=gpu", "copies whose checksums were wrong on their way to or from a GPU") \
 	X(GPU_DOWN_CORRUPT, "terrace_gpu_corrupt_blocks_total", "to=host", "copies whose checksums were wrong on their way to or from a GPU") \
+	X(GPU_PUT_SUMMED, "terrace_gpu_commit_sums_total", "result=made",                                    \
+	  "blocks put on a GPU: whether it made their checksums at the commit")                              \
+	X(GPU_PUT_UNSUMMED, "terrace_gpu_commit_sums_total", "result=none",                                  \
+	  "blocks put on a GPU: whether it made their checksums at the commit")                              \
 	X(BURIED, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")                   \
 	X(BURY_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")          \
 	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \

@@ -214,6 +214,8 @@ struct cache_gpu_view {
 	char why[160];
 	char no_kernel[DEVICE_WORDS_MAX]; /* as in struct device_info */
 	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
+	uint64_t unsummed;          /* blocks put there whose checksums the GPU did not make at the commit, ever */
+	char unsummed_why[DEVICE_WORDS_MAX]; /* why the last of them; also where it can make none. Empty: it made all */
 };
 
 /* What the cache goes on without: GPUs that are lost, disks that have failed or could not be used at the start. A sentence each, with the number, the

@@ -24,6 +24,20 @@ static void log_found(uint32_t gpu, const struct cache_gpu_view *g)
 			 LOG_TEXT("remedy", "copies of small blocks are slower, by copy engines alone; when the reason is mended, restart the daemon"));
 }
 
+/* Once a GPU, whatever the reasons. */
+static void log_unsummed(uint32_t gpu, const struct cache_gpu_view *g, bool *told)
+{
+	if (*told || g->lost || !*g->unsummed_why)
+		return;
+	log_warn("gpu_commit_unsummed", LOG_NUM("gpu", gpu), LOG_NUM("ordinal", g->ordinal), LOG_TEXT("name", g->name),
+		 LOG_NUM("blocks", g->unsummed), LOG_TEXT("reason", g->unsummed_why),
+		 LOG_TEXT("remedy",
+			  "what is written to a block there between its commit and its first way down is not found; "
+			  "terrace_gpu_commit_sums_total counts such blocks; "
+			  "when the reason is mended, restart the daemon"));
+	*told = true;
+}
+
 void gpu_log_look(struct gpu_log *log, struct cache *c)
 {
 	struct cache_gpu_view gpus[DEVICES_MAX];
@@ -38,6 +52,7 @@ void gpu_log_look(struct gpu_log *log, struct cache *c)
 				  LOG_TEXT("remedy", log->begun ? "the other tiers go on; a restart of the daemon takes the GPU back" :
 						     "the other tiers go on; when the reason is mended, or the GPU left out of gpus, restart the daemon"));
 		log->lost[i] = gpus[i].lost;
+		log_unsummed(i, &gpus[i], &log->unsummed[i]);
 		log_corrupt(i, "up", &log->corrupt_up[i], gpus[i].corrupt_up);
 		log_corrupt(i, "down", &log->corrupt_down[i], gpus[i].corrupt_down);
 	}

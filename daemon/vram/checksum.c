@@ -1,6 +1,7 @@
 /* Checksums beside the copies to and from GPUs.
  *
- * A block's checksums, one a layer, are made when its bytes first leave a GPU, or by its put in memory, and stand in the header of each slot
+ * A block's checksums, one a layer, are made by its put, in memory or by the GPU that it is put on
+ * (vram/commit_sums.h), or else when its bytes first leave that; they stand in the header of each slot
  * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
  * or on the bus do not get checksums of their own.
  *
@@ -20,6 +21,7 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/slot_at.h"
 #include "daemon/threads/checksum_pool.h"
+#include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
@@ -28,9 +30,11 @@
 #include "daemon/vram/vram.h"
 #include "store/device.h"
 #include "store/slot.h"
+#include "store/status.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +42,7 @@ enum {
 	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of one layer of several blocks; of blocks as they lie */
 	SHORT_BYTES = 4 << 20,         /* a list of less has too few of the large pieces for the threads: it is in small ones in any case */
 	HEADERS = 16,
+	SUMS_A_HOLD = 128,
 	LINE = 64,
 	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
@@ -134,6 +139,74 @@ void vram_sums_keep(struct block *b, uint32_t sums)
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
 		s->sums = s->summed ? s->sums : sums;
 		s->summed = true;
+	}
+}
+
+/* ---- put there ---- */
+
+static void sum_none(struct cache *c, struct gpu *g, const char *why)
+{
+	cache_count(c, COUNTER_GPU_PUT_UNSUMMED, 1);
+	g->unsummed++;
+	if (why)
+		snprintf(g->unsummed_why, sizeof(g->unsummed_why), "%s", why);
+}
+
+void vram_sum_begin(struct cache *c, struct vram_slot *s)
+{
+	struct block *b = s->block;
+
+	if (!c->vram->ops->sums) {
+		sum_none(c, s->pool->gpu, NULL); /* as was said when it was opened */
+		return;
+	}
+	vram_sum_stage(s);
+	block_pin(b);
+	c->vram->moving_bytes += b->pool->geometry.need_bytes;
+	c->vram->move_count++;
+	c->vram->staged = true;
+}
+
+/* `sums`: of its layers; NULL: they are not to be had, and why. A slot of a lost GPU may be no block's any more. */
+static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const uint32_t *sums, const char *why)
+{
+	if (sums)
+		cache_count(c, COUNTER_GPU_PUT_SUMMED, 1);
+	else
+		sum_none(c, s->pool->gpu, why);
+	s->pool->class->sums_due--;
+	if (s->block)
+		s->sum_due = false;
+	if (s->block && sums)
+		vram_sums_keep(s->block, slot_crc32c(0, sums, b->pool->layout.layers * sizeof(*sums)));
+	c->vram->moving_bytes -= b->pool->geometry.need_bytes;
+	c->vram->move_count--;
+	block_unpin(b);
+	c->vram->room_due = true;
+}
+
+bool vram_sums_end(struct cache *c, struct gpu *g)
+{
+	struct sum_list *l = vram_sums_next_ended(g);
+
+	for (uint32_t i = 0; l && i < l->sums.count; i++) {
+		if (i && i % SUMS_A_HOLD == 0) {
+			cache_unlock(c);
+			cache_lock(c);
+		}
+		sum_end(c, l->slot[i], l->block[i], l->status ? NULL : l->sums.sums + (size_t)i * l->sums.parts,
+			*l->why ? l->why : status_text(l->status));
+	}
+	if (l)
+		vram_sums_ended(l);
+	return l;
+}
+
+void vram_sums_fail(struct cache *c, struct gpu *g)
+{
+	for (struct vram_slot *s = vram_sums_unsent(g), *next; s; s = next) {
+		next = s->sum_next;
+		sum_end(c, s, s->block, NULL, g->lost ? "the GPU is lost" : "the daemon stops");
 	}
 }
 

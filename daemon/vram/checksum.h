@@ -8,6 +8,8 @@
 struct block;
 struct cache;
 struct flight;
+struct gpu;
+struct vram_slot;
 
 /* What is kept of the checksums in a slot's header: one over all of them. */
 uint32_t vram_sums_of(const void *header, uint32_t layers);
@@ -19,6 +21,13 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 void vram_flight_seal_here(struct cache *c, struct flight *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
+/* The block has just been published in that slot, and its bytes are all there: what zeroes the rest of them is
+ * complete. Its GPU sums it, and it is pinned until that is known: see vram/commit_sums.h. */
+void vram_sum_begin(struct cache *c, struct vram_slot *s);
+/* By the keeper: sums have come, or will not. False: none have. */
+bool vram_sums_end(struct cache *c, struct gpu *g);
+/* The GPU is lost, or the tier stops: what the device has not begun to sum has no sum. */
+void vram_sums_fail(struct cache *c, struct gpu *g);
 /* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
  * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here.
  * Of what is `behind` the end of the copies is told instead, by the device's thread. */

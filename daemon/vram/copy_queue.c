@@ -16,6 +16,7 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/checksum.h"
+#include "daemon/vram/commit_sums.h"
 #include "daemon/vram/lost.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/placement.h"
@@ -140,7 +141,8 @@ static void mover_ring(struct gpu *g)
 
 static bool is_staged(const struct gpu *g)
 {
-	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged;
+	return g->queue[DEVICE_UP].staged || g->queue[DEVICE_DOWN].staged || g->queue[DEVICE_ACROSS].staged ||
+	       vram_sums_staged(g);
 }
 
 /* A lease that does not wait for any of the tail, nor makes it wait too long. Marks stay in their order. */
@@ -226,13 +228,16 @@ static bool gathers(const struct gpu *g)
 
 static void publish(struct gpu *g)
 {
+	const bool sums = vram_sums_staged(g);
+
 	pthread_mutex_lock(&g->queue_lock);
+	vram_sums_publish(g);
 	if (g->queue[DEVICE_UP].staged)
 		publish_up(g);
 	for (int way = DEVICE_UP + 1; way < 3; way++)
 		if (g->queue[way].staged)
 			publish_one(&g->queue[way]);
-	if (!gathers(g))
+	if (sums || !gathers(g))
 		mover_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
@@ -759,6 +764,20 @@ static bool send_next(struct gpu *g, uint32_t *way)
 	return true;
 }
 
+/* The same of checksums of what was put on the GPU. */
+static bool send_sums(struct gpu *g)
+{
+	struct sum_list *l = vram_sums_take(g);
+
+	if (!l)
+		return false;
+	pthread_mutex_unlock(&g->queue_lock);
+	vram_sums_send(l);
+	vram_came_back(g->cache);
+	pthread_mutex_lock(&g->queue_lock);
+	return true;
+}
+
 void *gpu_mover(void *arg)
 {
 	struct gpu *g = arg;
@@ -768,9 +787,9 @@ void *gpu_mover(void *arg)
 	cache_thread_enter();
 	pthread_mutex_lock(&g->queue_lock);
 	while (!g->over || g->taken || atomic_load_explicit(&g->to_look, memory_order_relaxed)) {
-		const bool sent = send_next(g, &way);
+		const bool sent = send_next(g, &way), summed = send_sums(g);
 
-		if (!look_at_left(g) && !sent)
+		if (!look_at_left(g) && !sent && !summed)
 			mover_wait(g);
 	}
 	pthread_mutex_unlock(&g->queue_lock);

@@ -83,7 +83,8 @@ static bool may_go(const struct policy_node *n, void *arg)
 		return true;
 	if (vram_slot_pins(s) == 0 && met->dirty_count < VICTIM_SCAN)
 		met->dirty[met->dirty_count++] = s;
-	else if (vram_slot_pins(s) && !vram_falling(met->cache, s->block) && met->pinned_count < VICTIM_SCAN)
+	else if (vram_slot_pins(s) && !s->sum_due && !vram_falling(met->cache, s->block) &&
+		 met->pinned_count < VICTIM_SCAN)
 		met->pinned[met->pinned_count++] = s;
 	return false;
 }
@@ -259,6 +260,8 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 	met.dirty_count = 0;
 	if (take_evicting(c, k, &met, out))
 		return STATUS_OK;
+	if (!met.dirty_count && k->sums_due) /* what they pin may go in a moment */
+		return STATUS_BUSY;
 	if (!met.dirty_count && !k->gpu->downs && take_over(c, k, need, out))
 		return STATUS_OK;
 	if (vram_trading(k))

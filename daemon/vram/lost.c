@@ -7,6 +7,8 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/move_table.h"
@@ -72,6 +74,8 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 
 	fail_waiting(c, &g->waiting, &g->waiting_end, g);
 	fail_waiting(c, &v->waiting_host, &v->waiting_host_end, g);
+	vram_sums_fail(c, g);
+	fail_each(c, vram_summed_take(g));
 	for (int way = 0; way < 3; way++)
 		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
 	for (uint32_t i = 0; i < v->count; i++)

@@ -228,6 +228,15 @@ struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g)
 	return s && !g->lost ? s : NULL;
 }
 
+bool vram_sum_due(const struct block *b)
+{
+	const struct vram_slot *s = b->vram;
+
+	while (s && !s->sum_due)
+		s = s->next;
+	return s;
+}
+
 struct vram_slot *vram_ready(const struct block *b)
 {
 	struct vram_slot *s = b->vram;
@@ -612,4 +621,5 @@ void vram_published(struct cache *c, struct block *b, uint64_t position)
 
 	s->position = position;
 	vram_ready_now(c, s);
+	vram_sum_begin(c, s);
 }

@@ -36,7 +36,9 @@ struct vram_slot {
 	uint32_t sums;                 /* vram_sums_of() */
 	uint8_t role, parent_bytes, parent[SLOT_KEY_MAX];
 	uint8_t state;                 /* enum vram_state */
-	bool summed;                   /* the checksums of its bytes are known: they have been elsewhere */
+	bool summed;                   /* the checksums of its bytes are known: of its commit, or as it was elsewhere */
+	bool sum_due;                  /* those of its commit are on their way: vram/commit_sums.h */
+	struct vram_slot *sum_next;    /* of those; in their queue */
 	bool across;                   /* coming from another GPU: not in the order of the ups */
 	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
 	bool dirty;                    /* counted so: see vram_sync */
@@ -74,6 +76,7 @@ struct vram_class {
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
 	uint64_t through;              /* of these, that are to go down: in the GPU's list */
 	uint32_t coming;               /* moves here that have a slot */
+	uint32_t sums_due;             /* copies that are pinned until the GPU has summed them: vram/commit_sums.h */
 	uint32_t full_at;              /* of the GPU's feeds, the last one that found no slot here */
 	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
@@ -113,6 +116,8 @@ struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
 struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
 /* What holds that copy: its own pins, and those of all copies. */
 uint32_t vram_slot_pins(const struct vram_slot *s);
+/* The sum of one of its copies' commit is due: vram/commit_sums.h. */
+bool vram_sum_due(const struct block *b);
 /* A ready one on any GPU that is not lost; on one whose copies that GPU can have without host memory between them. */
 struct vram_slot *vram_ready(const struct block *b);
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);

@@ -19,6 +19,7 @@ struct board;
 struct arena;
 struct cache;
 struct cache_wait_link;
+struct commit_sums;
 struct device;
 struct flight;
 struct gpu_scratch;
@@ -60,6 +61,8 @@ struct gpu {
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
+	uint64_t unsummed;             /* blocks put here without a sum of their commit, */
+	char unsummed_why[DEVICE_WORDS_MAX]; /* and why the last of them */
 	bool freed;                    /* a slot, since those that wait were looked at */
 	uint32_t feeds;                /* times that those that wait were looked at, from 1 on */
 	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
@@ -70,6 +73,7 @@ struct gpu {
 	bool making;                   /* the keeper makes an extent: its bytes are taken, no slot is there yet */
 	bool grow_ahead;               /* the keeper is to see that free memory is there ahead of need */
 	uint64_t ahead_refused;        /* room_epoch at which none was to be had */
+	struct commit_sums *commit_sums; /* vram/commit_sums.h */
 	struct gpu_scratch *scratch;   /* vram/scratch.h */
 	pthread_t mover, keeper;
 	bool mover_started, keeper_started;

@@ -104,9 +104,11 @@ uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max)
 		const struct gpu *g = c->vram->gpu[n];
 
 		out[n] = (struct cache_gpu_view){ .ordinal = c->options.gpus[n], .bytes = g->budget, .lost = g->lost,
-						  .corrupt_up = g->corrupt_up, .corrupt_down = g->corrupt_down };
+						  .corrupt_up = g->corrupt_up, .corrupt_down = g->corrupt_down,
+						  .unsummed = g->unsummed };
 		memcpy(out[n].uuid, g->info.uuid, sizeof(out[n].uuid));
 		snprintf(out[n].name, sizeof(out[n].name), "%.*s", (int)sizeof(out[n].name) - 1, g->info.name);
+		snprintf(out[n].unsummed_why, sizeof(out[n].unsummed_why), "%s", g->unsummed_why);
 		snprintf(out[n].why, sizeof(out[n].why), "%s", g->why);
 		snprintf(out[n].no_kernel, sizeof(out[n].no_kernel), "%.*s", (int)sizeof(out[n].no_kernel) - 1, g->info.no_kernel);
 	}

@@ -206,6 +206,7 @@ static void gpu_free(struct gpu *g)
 	pthread_cond_destroy(&g->keeper_work);
 	free(g->times);
 	free(g->queue);
+	free(g->commit_sums);
 	free(g->scratch);
 	free(g);
 }

@@ -24,6 +24,7 @@
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/vram/checksum.h"
+#include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/fetch.h"
@@ -570,6 +571,10 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 		return STATUS_UNAVAILABLE;
 	if (!block_live(m->block))
 		return STATUS_CANCELLED;
+	if (vram_sum_due(m->block)) {
+		vram_sum_wait(m);
+		return STATUS_OK;
+	}
 	s = host_slot_get(c, m);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
@@ -713,14 +718,9 @@ enum status vram_through(struct cache *c, struct block *b, bool spare, struct ca
 	return down(c, b, spare, true, w);
 }
 
-void vram_feed_host(struct cache *c)
+static void downs_go_on(struct cache *c, struct vram_move *m)
 {
-	struct vram *v = c->vram;
-	struct vram_move *m = v->waiting_host, *next;
-
-	v->waiting_host = NULL;
-	v->waiting_host_end = &v->waiting_host;
-	for (; m; m = next) {
+	for (struct vram_move *next; m; m = next) {
 		enum status s;
 
 		next = m->next;
@@ -728,6 +728,25 @@ void vram_feed_host(struct cache *c)
 		if (s)
 			down_end(c, m, s);
 	}
+}
+
+void vram_feed_host(struct cache *c)
+{
+	struct vram *v = c->vram;
+	struct vram_move *m = v->waiting_host;
+
+	v->waiting_host = NULL;
+	v->waiting_host_end = &v->waiting_host;
+	downs_go_on(c, m);
+}
+
+void vram_feed_summed(struct cache *c, struct gpu *g)
+{
+	downs_go_on(c, vram_summed_take(g));
+	if (g->waiting) /* what was pinned for its sum may go */
+		vram_feed(c, g);
+	vram_room_keep(c, g);
+	vram_pump(c);
 }
 
 /* ---- ends ---- */

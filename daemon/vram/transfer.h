@@ -34,6 +34,8 @@ struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
+/* Sums of commits have come: moves down that waited for them, and whoever waits for room on that GPU, go on. */
+void vram_feed_summed(struct cache *c, struct gpu *g);
 /* It ends so, with who waits for it; the same of an up that has not been copied. */
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
 void vram_up_end(struct cache *c, struct vram_move *m, enum status s);

@@ -13,6 +13,8 @@
 #include "daemon/block/quota.h"
 #include "daemon/memory/evict.h"
 #include "daemon/threads/deadline.h"
+#include "daemon/vram/checksum.h"
+#include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/lost.h"
@@ -94,6 +96,8 @@ static void gpu_open(struct gpu *g, const struct cache_options *o)
 		return;
 	}
 	s = ops->info(g->device, &g->info, &why);
+	if (!ops->sums)
+		snprintf(g->unsummed_why, sizeof(g->unsummed_why), "the GPU plugin has no code for sums");
 	g->budget = o->gpu_bytes ? o->gpu_bytes : g->info.free_bytes / 2;
 	quota_bound(g->cache->quota, QUOTA_GPU_PINNED + g->number, g->budget / 1000 * o->gpu_pinned_milli);
 	if (!s)
@@ -108,6 +112,7 @@ static void gpu_discard(struct gpu *g)
 {
 	free(g->times);
 	free(g->queue);
+	free(g->commit_sums);
 	free(g->scratch);
 	free(g);
 }
@@ -121,7 +126,8 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->scratch = calloc(1, sizeof(*g->scratch));
 	g->queue = calloc(3, sizeof(*g->queue));
 	g->times = calloc(LIST_KINDS, sizeof(*g->times));
-	if (!g->scratch || !g->queue || !g->times) {
+	g->commit_sums = vram_sums_create();
+	if (!g->scratch || !g->queue || !g->times || !g->commit_sums) {
 		gpu_discard(g);
 		return NULL;
 	}
@@ -259,6 +265,14 @@ static bool ended_take(struct cache *c, struct gpu *g)
 	return true;
 }
 
+static bool summed_take(struct cache *c, struct gpu *g)
+{
+	if (!vram_sums_end(c, g))
+		return false;
+	vram_feed_summed(c, g);
+	return true;
+}
+
 bool gpu_asks(struct cache *c, struct gpu *g)
 {
 	bool lost;
@@ -309,8 +323,9 @@ static void *gpu_keeper(void *arg)
 
 	cache_thread_enter();
 	cache_lock(c);
-	while (!c->vram->stopping || gpu_has_flights(g)) {
-		if (ended_take(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
+	while (!c->vram->stopping || gpu_has_flights(g) || vram_sums_under_way(g)) {
+		if (ended_take(c, g) || summed_take(c, g) ||
+		    (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
 			continue;
 		keeper_wait(c, g);
 	}

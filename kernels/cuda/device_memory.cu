@@ -784,7 +784,7 @@ extern "C" const struct device_ops *kv_cuda_device_ops(void)
 	static const struct device_ops table = {
 		DEVICE_OPS_VERSION, sizeof(struct device_ops), count, uuid, open_device, close_device, info, is_lost, reaches,
 		range_reserve, range_free, extent_make, extent_import, extent_drop, host_register, host_unregister, device_copy_begin,
-		device_copy_ready, stream_wait, stream_then,
+		device_copy_ready, nullptr, stream_wait, stream_then,
 	};
 
 	return &table;

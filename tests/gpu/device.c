@@ -747,6 +747,7 @@ int main(int argc, char **argv)
 		{ "parts", test_parts },
 		{ "rows", rig_test_rows },
 		{ "scattered", rig_test_scattered },
+		{ "sums", rig_test_sums },
 		{ "order", test_order },
 		{ "threads", test_threads },
 		{ "close", test_close },

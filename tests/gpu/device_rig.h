@@ -71,6 +71,8 @@ enum status rig_copy_one(struct device_rig *r, enum device_way way, uint64_t fro
 /* device_rows.c */
 void rig_test_rows(void);
 void rig_test_scattered(void);
+/* device_sums.c */
+void rig_test_sums(void);
 
 uint64_t rig_random(void);
 void rig_fill(void *memory, uint64_t bytes);

@@ -96,7 +96,7 @@ link() {
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
 	echo attend codec repack copy golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
 		"nvcc -o $build/{} $build/tests_gpu_{}*.o -L$build -l:libterrace_cuda.so.0 -Xlinker -rpath,$build || exit 255"
-	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_rig.c -ldl -lpthread
+	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_sums.c tests/gpu/device_rig.c -ldl -lpthread
 }
 
 # ---- the parts ----------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ static void read_environment(struct device *d)
 	d->no_peers = getenv("SIM_GPU_NO_PEERS") != NULL;
 	d->no_kernel = getenv("SIM_GPU_NO_KERNEL") != NULL;
 	file_of("SIM_GPU_HOLD_FILE", d->ordinal, d->hold_file, sizeof(d->hold_file));
+	file_of("SIM_GPU_SUMS_HOLD_FILE", d->ordinal, d->sums_hold_file, sizeof(d->sums_hold_file));
 	d->drop_waits = getenv("SIM_GPU_DROP_WAITS") != NULL;
 	file_of("SIM_GPU_LOST_FILE", d->ordinal, d->lost_file, sizeof(d->lost_file));
 	file_of("SIM_GPU_STUCK_FILE", d->ordinal, d->stuck_file, sizeof(d->stuck_file));
@@ -153,6 +154,8 @@ static enum status open_device(uint32_t ordinal, struct device **out, const char
 		d->ways[i].last = &d->ways[i].first;
 		pthread_cond_init(&d->ways[i].more, NULL);
 	}
+	d->sums_last = &d->sums_first;
+	pthread_cond_init(&d->sums_more, NULL);
 	pthread_mutex_lock(&open_mutex);
 	d->next_open = open_devices;
 	open_devices = d;
@@ -195,6 +198,7 @@ static void close_device(struct device *d)
 		return;
 	driver_dead_wait(d);
 	sim_copy_end(d);
+	sim_sums_end(d);
 	pthread_mutex_lock(&open_mutex);
 	for (struct device **at = &open_devices; *at; at = &(*at)->next_open) {
 		if (*at == d) {
@@ -206,6 +210,7 @@ static void close_device(struct device *d)
 	regions_free(d);
 	for (uint32_t i = 0; i < SIM_WAYS; i++)
 		pthread_cond_destroy(&d->ways[i].more);
+	pthread_cond_destroy(&d->sums_more);
 	pthread_mutex_destroy(&d->mutex);
 	free(d);
 }
@@ -540,15 +545,19 @@ static void ready(struct device *d, enum device_way way)
 	driver_dead_wait(d);
 }
 
+#define TABLE(name, sums_function)                                                                                                      \
+	static const struct device_ops name = {                                                                                         \
+		.version = DEVICE_OPS_VERSION, .bytes = sizeof(name), .count = count, .uuid = uuid, .open = open_device,                \
+		.close = close_device, .info = info, .lost = lost, .reaches = reaches, .range_reserve = range_reserve,                  \
+		.range_free = range_free, .extent_make = extent_make, .extent_import = extent_import, .extent_drop = extent_drop,       \
+		.host_register = host_register, .host_unregister = host_unregister, .copy = sim_copy, .ready = ready,                   \
+		.sums = sums_function, .stream_wait = sim_stream_wait, .stream_then = sim_stream_then,                                  \
+	}
+
+TABLE(with_sums, sim_sums);
+TABLE(without_sums, NULL);
+
 EXPORTED const struct device_ops *terrace_device_ops(void)
 {
-	static const struct device_ops table = {
-		.version = DEVICE_OPS_VERSION, .bytes = sizeof(table), .count = count, .uuid = uuid, .open = open_device,
-		.close = close_device, .info = info, .lost = lost, .reaches = reaches, .range_reserve = range_reserve, .range_free = range_free,
-		.extent_make = extent_make, .extent_import = extent_import, .extent_drop = extent_drop,
-		.host_register = host_register, .host_unregister = host_unregister, .copy = sim_copy, .ready = ready,
-		.stream_wait = sim_stream_wait, .stream_then = sim_stream_then,
-	};
-
-	return &table;
+	return getenv("SIM_GPU_NO_SUMS") ? &without_sums : &with_sums;
 }

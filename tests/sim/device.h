@@ -12,6 +12,8 @@
  *   SIM_GPU_FREE        of that, what others have not taken; without it all. What this process makes is counted, not what others do
  *   SIM_GPU_US_PER_MIB  how slow copies are
  *   SIM_GPU_HOLD_FILE   P: while P.N exists, lists of device N stop before the part whose number it holds (0 if it is empty)
+ *   SIM_GPU_SUMS_HOLD_FILE P: while P.N exists, lists of checksums of device N do not begin
+ *   SIM_GPU_NO_SUMS     the table has no function for them: it is asked for when the table is
  *   SIM_GPU_LOST_FILE   P: once P.N exists, device N is lost
  *   SIM_GPU_LOST_AFTER  K: device 0 is lost in its list of copies number K + 1, half way, for this process, and, with LOST_FILE, for all
  *   SIM_GPU_SHUT        N: device N is not to be opened: that ends the process

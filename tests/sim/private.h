@@ -1,4 +1,4 @@
-/* Inside the simulated device: sim/device.c (memory), sim/copy.c (lists of copies), sim/wait.c (what streams wait for). */
+/* Inside the simulated device: sim/device.c (memory), sim/copy.c (lists of copies), sim/sums.c (lists of checksums), sim/wait.c (what streams wait for). */
 #ifndef TERRACE_TESTS_SIM_PRIVATE_H
 #define TERRACE_TESTS_SIM_PRIVATE_H
 
@@ -33,12 +33,16 @@ struct device {
 	uint64_t bytes, limit, us_per_mib, lost_after; /* limit: what this process may take; lost_after 0: never */
 	bool no_export, no_register, no_peers, no_kernel;
 	bool drop_waits;
-	char hold_file[128], lost_file[128], stuck_file[128]; /* empty: none */
+	char hold_file[128], lost_file[128], stuck_file[128], sums_hold_file[128]; /* empty: none */
 
 	pthread_mutex_t mutex;   /* guards the rest */
 	struct sim_region *regions;
 	uint64_t used;
 	struct sim_way ways[SIM_WAYS];
+	struct device_sums *sums_first, **sums_last;
+	pthread_t sums_thread;
+	pthread_cond_t sums_more;
+	bool sums_started;
 	_Atomic uint64_t copies; /* lists begun */
 	_Atomic bool closing;
 	_Atomic int64_t close_by_ns; /* CLOCK_MONOTONIC, when closing */
@@ -59,6 +63,9 @@ enum status sim_refuse(enum status s, const char **why, const char *words);
 enum status sim_copy(struct device *d, struct device_copy *c, const char **why);
 /* Ends lists: those that have begun are finished, within SIM_CLOSE_WAIT_S; the others are cancelled. */
 void sim_copy_end(struct device *d);
+enum status sim_sums(struct device *d, struct device_sums *s, const char **why);
+/* After sim_copy_end: the same of lists of checksums. */
+void sim_sums_end(struct device *d);
 
 /* Whether a stream of the process waits for a word, or has that before it. */
 bool sim_streams_wait(void);

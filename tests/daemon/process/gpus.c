@@ -284,6 +284,30 @@ START_TEST(lists_by_engines_alone)
 }
 END_TEST
 
+/* That what is put on a GPU gets no checksums there is said once. */
+START_TEST(no_sums_at_the_commit)
+{
+	struct gpu_log log = { .begun = false };
+	const char *line;
+	struct cache *c;
+
+	setenv("SIM_GPU_DEVICES", "1", 1);
+	setenv("SIM_GPU_NO_SUMS", "1", 1);
+	load("0", SIM_PLUGIN);
+	log_setup(LOG_WARN, LOG_LOGFMT);
+	cache_thread_enter();
+	c = make();
+	line = logged(&log, c);
+	ck_assert_ptr_nonnull(strstr(line, "gpu_commit_unsummed"));
+	ck_assert_ptr_nonnull(strstr(line, "ordinal=0"));
+	ck_assert_ptr_nonnull(strstr(line, "no code for sums"));
+	ck_assert_ptr_eq(strchr(line, '\n'), line + strlen(line) - 1);
+	ck_assert_str_eq(logged(&log, c), "");
+	cache_destroy(c);
+	cache_thread_leave();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("daemon_gpus");
@@ -296,6 +320,7 @@ int main(void)
 	tcase_add_loop_test(t, named_and_no_cuda, 0, 3);
 	tcase_add_test(t, one_that_is_not_there);
 	tcase_add_loop_test(t, lists_by_engines_alone, 0, 2);
+	tcase_add_test(t, no_sums_at_the_commit);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -85,18 +85,19 @@ static void put_alone(struct vram_rig *v, bool summed)
 	ck_assert_str_eq(vr_tier(v, 0), "gpu");
 }
 
-/* Its bytes are in memory, and not summed yet, when its GPU is lost and swept. Who waits has it when they are the block's, as the device or the sum
- * says, else a miss; by threads for sums, or (_i & 1) the keeper. */
+/* Its bytes are in memory, and not summed yet, when its GPU is lost and swept. Whoever waits has it when they are the block's, as the device or the sum
+ * says, which is memory's or the commit's, else a miss; by threads for sums, or (_i & 1) the keeper. */
 START_TEST(come_down_and_not_summed)
 {
 	static const struct {
-		bool summed, torn;
+		bool summed, by_commit, torn;
 		enum status says;
 		bool kept;
 	} row[] = {
-		{ false, false, STATUS_OK, true },           { true, false, STATUS_OK, true },
-		{ true, false, STATUS_UNAVAILABLE, true },   { true, true, STATUS_UNAVAILABLE, false },
-		{ false, false, STATUS_UNAVAILABLE, false }, { true, true, STATUS_OK, false },
+		{ false, false, false, STATUS_OK, true },           { true, false, false, STATUS_OK, true },
+		{ true, false, false, STATUS_UNAVAILABLE, true },   { true, false, true, STATUS_UNAVAILABLE, false },
+		{ false, false, false, STATUS_UNAVAILABLE, false }, { true, false, true, STATUS_OK, false },
+		{ false, true, false, STATUS_UNAVAILABLE, true },   { false, true, true, STATUS_UNAVAILABLE, false },
 	};
 	const bool threads = !(_i & 1), kept = row[_i / 2].kept;
 	struct vr_gate gate = { .work = { .run = vr_gate_run }, .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -110,10 +111,12 @@ START_TEST(come_down_and_not_summed)
 	struct vram_rig v;
 
 	ops.copy = copy_told;
+	ops.sums = row[_i / 2].by_commit ? ops.sums : NULL;
 	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = SLOTS, .host_slots = SLOTS, .write_back = true, .sum_threads = threads,
 						.ops = &ops });
 	on.attachment = v.r.attachment;
 	put_alone(&v, row[_i / 2].summed);
+	rig_quiet(&v.r);
 	down.says = row[_i / 2].says;
 	down.torn = row[_i / 2].torn;
 	down.ended = 0;
@@ -273,7 +276,7 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, come_down_and_not_summed, 0, 12);
+	tcase_add_loop_test(t, come_down_and_not_summed, 0, 16);
 	tcase_add_test(t, deleted_on_its_way);
 	tcase_add_loop_test(t, lost_on_its_way_across, 0, 2);
 	tcase_add_test(t, left_for_a_copy_that_was_wrong);

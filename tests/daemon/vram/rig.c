@@ -67,7 +67,9 @@ static void devices_set(struct vram_rig *v, const struct vram_rig_options *o)
 	ck_assert_ptr_nonnull(mkdtemp(v->folder));
 	snprintf(v->hold, sizeof(v->hold), "%s/hold", v->folder);
 	snprintf(v->lost, sizeof(v->lost), "%s/lost", v->folder);
+	snprintf(v->sums, sizeof(v->sums), "%s/sums", v->folder);
 	set_number("SIM_GPU_DEVICES", o->gpus);
+	setenv("SIM_GPU_SUMS_HOLD_FILE", v->sums, 1);
 	setenv("SIM_GPU_HOLD_FILE", v->hold, 1);
 	setenv("SIM_GPU_LOST_FILE", v->lost, 1);
 }
@@ -158,8 +160,10 @@ static void unlink_of(const char *path, uint32_t gpu)
 
 void vr_close(struct vram_rig *v)
 {
-	for (uint32_t i = 0; i < VR_GPUS_MAX; i++)
+	for (uint32_t i = 0; i < VR_GPUS_MAX; i++) {
 		vr_go(v, i);
+		vr_sums_go(v, i);
+	}
 	rig_quiet(&v->r);
 	rig_close(&v->r);
 	if (v->board)
@@ -194,6 +198,16 @@ void vr_hold(struct vram_rig *v, uint32_t gpu, uint32_t part)
 void vr_go(struct vram_rig *v, uint32_t gpu)
 {
 	unlink_of(v->hold, gpu);
+}
+
+void vr_sums_hold(struct vram_rig *v, uint32_t gpu)
+{
+	write_of(v->sums, gpu, "");
+}
+
+void vr_sums_go(struct vram_rig *v, uint32_t gpu)
+{
+	unlink_of(v->sums, gpu);
 }
 
 void vr_lose(struct vram_rig *v, uint32_t gpu)

@@ -30,7 +30,7 @@ enum {
 struct vram_rig {
 	struct rig r;
 	_Atomic uint32_t *board;        /* the attachment's, as a client has it mapped */
-	char folder[64], hold[96], lost[96]; /* of the files that hold and lose the GPUs */
+	char folder[64], hold[96], lost[96], sums[96]; /* of the files that hold and lose the GPUs, and hold their checksums */
 };
 
 struct vram_rig_options {
@@ -71,6 +71,9 @@ void vr_close(struct vram_rig *v);
 void vr_hold(struct vram_rig *v, uint32_t gpu, uint32_t part);
 void vr_go(struct vram_rig *v, uint32_t gpu);
 void vr_lose(struct vram_rig *v, uint32_t gpu);
+/* The GPU makes no checksums until vr_sums_go. */
+void vr_sums_hold(struct vram_rig *v, uint32_t gpu);
+void vr_sums_go(struct vram_rig *v, uint32_t gpu);
 
 /* The block's bytes, where the daemon has them: on a GPU or in memory. */
 uint8_t *vr_bytes(struct vram_rig *v, const struct cache_place *p);

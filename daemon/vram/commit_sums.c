@@ -1,0 +1,234 @@
+/* See commit_sums.h. A slot whose sum is due stands in one of three places: `staged` until the lock is left, `first`
+ * until the mover takes it, a list until the keeper is done with that. Lists are short, so that none keeps the GPU
+ * from its engine for long.
+ */
+#include "daemon/vram/commit_sums.h"
+
+#include "daemon/vram/move_table.h"
+#include "daemon/vram/slot_map.h"
+#include "daemon/vram/state.h"
+#include "store/arena/arena.h"
+#include "store/device.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	LISTS_MAX = 2,                 /* under way: the next is begun while the first runs */
+	BLOCKS_MAX = 1024,             /* in a list, */
+	LIST_BYTES = 256 << 20,        /* and bytes: some tenths of a millisecond of a GPU */
+};
+
+struct commit_sums {
+	/* With the cache's lock: */
+	struct vram_slot *staged, **staged_end;
+	struct vram_move *waiting, **waiting_end; /* down */
+	/* With the lock of the queues: */
+	struct vram_slot *first, **end;
+	struct sum_list *ended, **ended_end;
+	_Atomic uint32_t lists;        /* that have begun, and are not done with */
+};
+
+struct commit_sums *vram_sums_create(void)
+{
+	struct commit_sums *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->staged_end = &q->staged;
+	q->waiting_end = &q->waiting;
+	q->end = &q->first;
+	q->ended_end = &q->ended;
+	return q;
+}
+
+/* ---- what is due ---- */
+
+void vram_sum_stage(struct vram_slot *s)
+{
+	struct commit_sums *q = s->pool->gpu->commit_sums;
+
+	s->sum_due = true;
+	s->sum_next = NULL;
+	s->pool->class->sums_due++;
+	*q->staged_end = s;
+	q->staged_end = &s->sum_next;
+}
+
+bool vram_sums_staged(const struct gpu *g)
+{
+	return g->commit_sums->staged;
+}
+
+void vram_sums_publish(struct gpu *g)
+{
+	struct commit_sums *q = g->commit_sums;
+
+	if (!q->staged)
+		return;
+	*q->end = q->staged;
+	q->end = q->staged_end;
+	q->staged = NULL;
+	q->staged_end = &q->staged;
+}
+
+struct vram_slot *vram_sums_unsent(struct gpu *g)
+{
+	struct commit_sums *q = g->commit_sums;
+	struct vram_slot *first;
+
+	pthread_mutex_lock(&g->queue_lock);
+	vram_sums_publish(g);
+	first = q->first;
+	q->first = NULL;
+	q->end = &q->first;
+	pthread_mutex_unlock(&g->queue_lock);
+	return first;
+}
+
+/* ---- moves down that wait ---- */
+
+void vram_sum_wait(struct vram_move *m)
+{
+	struct commit_sums *q = m->gpu->commit_sums;
+
+	m->step = STEP_ROOM;
+	m->next = NULL;
+	*q->waiting_end = m;
+	q->waiting_end = &m->next;
+}
+
+struct vram_move *vram_summed_take(struct gpu *g)
+{
+	struct commit_sums *q = g->commit_sums;
+	struct vram_move *first = q->waiting;
+
+	q->waiting = NULL;
+	q->waiting_end = &q->waiting;
+	return first;
+}
+
+/* ---- lists ---- */
+
+static void list_done(struct device_sums *sums, enum status s)
+{
+	struct sum_list *l = (struct sum_list *)sums;
+	struct gpu *g = l->gpu;
+
+	l->status = s;
+	l->next = NULL;
+	pthread_mutex_lock(&g->queue_lock);
+	*g->commit_sums->ended_end = l;
+	g->commit_sums->ended_end = &l->next;
+	g->keeper_due = true;
+	pthread_cond_signal(&g->keeper_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
+
+static bool is_alike(const struct vram_slot *a, const struct vram_slot *b)
+{
+	const struct pool *p = a->pool->pool, *q = b->pool->pool;
+
+	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
+}
+
+/* How many of those that stand first go into one list. */
+static uint32_t list_count(const struct vram_slot *first)
+{
+	const struct pool *p = first->pool->pool;
+	const uint64_t fit = LIST_BYTES / p->geometry.block_bytes;
+	uint32_t most = DEVICE_SUMS_MAX / p->layout.layers, count = 0;
+
+	most = most < BLOCKS_MAX ? most : BLOCKS_MAX;
+	most = fit < most ? (uint32_t)fit : most;
+	for (const struct vram_slot *s = first; s && (count < most || !count) && is_alike(s, first); s = s->sum_next)
+		count++;
+	return count;
+}
+
+static struct sum_list *list_make(struct gpu *g, const struct vram_slot *first, uint32_t count)
+{
+	const struct pool *p = first->pool->pool;
+	const uint32_t layers = p->layout.layers;
+	struct sum_list *l = malloc(sizeof(*l) + count * (sizeof(l->at[0]) + sizeof(l->slot[0]) + sizeof(l->block[0]) +
+							  layers * sizeof(uint32_t)));
+
+	if (!l)
+		return NULL;
+	*l = (struct sum_list){ .gpu = g };
+	l->slot = (struct vram_slot **)&l->at[count];
+	l->block = (struct block **)&l->slot[count];
+	l->sums = (struct device_sums){ .at = l->at, .count = count, .parts = layers, .done = list_done,
+					.part_bytes = p->geometry.layer_bytes, .sums = (uint32_t *)&l->block[count] };
+	return l;
+}
+
+/* Places are looked at with the lock of the queues, without which a loss may take them away. */
+struct sum_list *vram_sums_take(struct gpu *g)
+{
+	struct commit_sums *q = g->commit_sums;
+	struct vram_slot *s = q->first;
+	struct sum_list *l;
+
+	if (!s || g->halted || atomic_load_explicit(&q->lists, memory_order_relaxed) >= LISTS_MAX)
+		return NULL;
+	l = list_make(g, s, list_count(s));
+	if (!l)
+		return NULL;
+	for (uint32_t i = 0; i < l->sums.count; i++, s = s->sum_next) {
+		l->slot[i] = s;
+		l->block[i] = s->block;
+		l->at[i] = s->span->place->address + s->index * s->span->place->stride;
+	}
+	q->first = s;
+	if (!s)
+		q->end = &q->first;
+	atomic_fetch_add_explicit(&q->lists, 1, memory_order_relaxed);
+	return l;
+}
+
+void vram_sums_send(struct sum_list *l)
+{
+	const char *why = "";
+	const enum status s = l->gpu->cache->vram->ops->sums(l->gpu->device, &l->sums, &why);
+
+	if (!s)
+		return; /* it may be gone */
+	snprintf(l->why, sizeof(l->why), "%s", *why ? why : status_text(s));
+	list_done(&l->sums, s);
+}
+
+bool vram_sums_under_way(const struct gpu *g)
+{
+	return atomic_load_explicit(&g->commit_sums->lists, memory_order_acquire);
+}
+
+struct sum_list *vram_sums_next_ended(struct gpu *g)
+{
+	struct commit_sums *q = g->commit_sums;
+	struct sum_list *l;
+
+	pthread_mutex_lock(&g->queue_lock);
+	l = q->ended;
+	if (l)
+		q->ended = l->next;
+	if (!q->ended)
+		q->ended_end = &q->ended;
+	pthread_mutex_unlock(&g->queue_lock);
+	return l;
+}
+
+void vram_sums_ended(struct sum_list *l)
+{
+	struct gpu *g = l->gpu;
+
+	free(l);
+	pthread_mutex_lock(&g->queue_lock);
+	atomic_fetch_sub_explicit(&g->commit_sums->lists, 1, memory_order_release);
+	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed); /* the mover may begin another */
+	pthread_cond_signal(&g->mover_work);
+	pthread_mutex_unlock(&g->queue_lock);
+}
