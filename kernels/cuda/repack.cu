@@ -1,8 +1,9 @@
 /* int4_pth between packed blocks and an engine's own pages (see cuda_kernels.h, and kernels/repack.h, whose results
- * these are). A CTA takes 16 tokens of the list and up to four heads. What these have in pages goes through shared
- * memory in *pieces*: codes and scales that are neighbours in the pages, as in [K | scale | V | scale], are one, which
- * reaches from head to head where there is no gap, and moves in the widest words that its addresses and strides allow.
- * Between shared memory and blocks codes change their order (repack_atom.cuh).
+ * these are). A CTA takes 16 tokens of the list and eight heads, or four where eight would leave multiprocessors idle
+ * or not fit. What these have in pages goes through shared memory in *pieces*: codes and scales that are neighbours in
+ * the pages, as in [K | scale | V | scale], are one, which reaches from head to head where there is no gap, and moves in
+ * the widest words that its addresses and strides allow. Between shared memory and blocks codes change their order
+ * (repack_atom.cuh).
  *
  * pages --16, 8, 4 or 1 byte a thread--> rows in shared memory --codes in the atom's order, 16 bytes a thread--> blocks
  * and back */
@@ -11,7 +12,10 @@
 namespace
 {
 
-constexpr uint32_t REPACK_THREADS = 128, REPACK_HEADS = 4, PIECES_MAX = 4, SCALE_BYTES = 4, WIDEST = 16, AT_ONCE = 4;
+constexpr uint32_t REPACK_THREADS = 128, HEADS_FEW = 4, HEADS_MANY = 8, PIECES_MAX = 4, SCALE_BYTES = 4, WIDEST = 16;
+constexpr uint32_t CTAS_MANY = 1024;          /* enough for each multiprocessor to have as many as it holds */
+constexpr uint32_t SHARED_MAX = 47 << 10;     /* of 48 KiB without asking for more; the rest is repack_tokens */
+constexpr uint32_t FROM_AT_ONCE = 2, TO_AT_ONCE = 1; /* words a thread: more cost registers, and with these CTAs */
 
 /* Neighbours in pages. */
 struct repack_piece {
@@ -36,7 +40,7 @@ struct repack_args {
 	codec_args blocks; /* the list's tokens in blocks */
 	const int64_t *page_slots;
 	uint64_t page_slot_count;
-	uint32_t page_tokens, pieces, shared;
+	uint32_t page_tokens, pieces, shared, heads; /* heads: of a CTA */
 	repack_piece piece[PIECES_MAX];
 	repack_side side[2];
 };
@@ -81,19 +85,27 @@ DEVICE void find_tokens(const repack_args &a, uint32_t head, repack_tokens *t)
 		t->whole = whole;
 }
 
+/* Division by what threads share: once by the slow way, then by a product. Exact while x * by < 2^32. */
+struct divisor {
+	uint32_t by, factor;
+
+	DEVICE explicit divisor(uint32_t d) : by(d), factor(UINT32_MAX / d + 1) {}
+	DEVICE uint32_t divide(uint32_t x) const { return by == 1 ? x : __umulhi(x, factor); }
+};
+
 /* Word i of a piece: where in pages (0: nowhere), where in shared memory. */
 struct repack_word {
 	uint64_t page;
 	uint32_t row;
 };
 
-template <class T> DEVICE repack_word word_of(const repack_piece &p, const uint64_t *pages, uint32_t heads, uint32_t i)
+template <class T>
+DEVICE repack_word word_of(const repack_piece &p, const uint64_t *pages, uint32_t heads, divisor each, uint32_t i)
 {
-	const uint32_t each = p.run ? heads * p.bytes / sizeof(T) : p.bytes / sizeof(T), row = p.run ? i : i / each,
-		       token = p.run ? i / each : row / heads, head = p.run ? 0 : row % heads,
-		       at = i % each * sizeof(T);
+	const uint32_t row = each.divide(i), at = (i - row * each.by) * sizeof(T), token = p.run ? row : row / heads,
+		       head = p.run ? 0 : row - token * heads;
 
-	if (token >= KV_ATOM_TOKENS || !pages[token])
+	if (!pages[token])
 		return {0, 0};
 	return {pages[token] + (int64_t)head * p.head + at, p.at + token * p.pitch + head * p.step + at};
 }
@@ -101,7 +113,9 @@ template <class T> DEVICE repack_word word_of(const repack_piece &p, const uint6
 template <bool TO_PAGES, class T>
 DEVICE void move_words_of(const repack_piece &p, const uint64_t *pages, uint32_t heads, uint8_t *rows)
 {
+	constexpr uint32_t AT_ONCE = TO_PAGES ? TO_AT_ONCE : FROM_AT_ONCE;
 	const uint32_t count = KV_ATOM_TOKENS * heads * p.bytes / sizeof(T);
+	const divisor each((p.run ? heads * p.bytes : p.bytes) / sizeof(T));
 
 	for (uint32_t i = threadIdx.x; i < count; i += AT_ONCE * REPACK_THREADS) {
 		repack_word w[AT_ONCE];
@@ -109,7 +123,9 @@ DEVICE void move_words_of(const repack_piece &p, const uint64_t *pages, uint32_t
 
 #pragma unroll
 		for (uint32_t j = 0; j < AT_ONCE; j++) {
-			w[j] = word_of<T>(p, pages, heads, i + j * REPACK_THREADS);
+			const uint32_t at = i + j * REPACK_THREADS;
+
+			w[j] = at < count ? word_of<T>(p, pages, heads, each, at) : repack_word{0, 0};
 			if (w[j].page)
 				held[j] = TO_PAGES ? *(const T *)(rows + w[j].row) : *(const T *)w[j].page;
 		}
@@ -158,10 +174,11 @@ DEVICE void move_scales(const repack_args &a, const repack_side &s, const repack
 template <bool TO_PAGES, enum kv_side SIDE>
 DEVICE void move_atom(const repack_args &a, const repack_side &s, const repack_tokens &t, uint32_t heads, uint8_t *rows)
 {
-	const uint32_t each = SIDE == KV_SIDE_K ? s.d / 2 : s.d / 4, pitch = s.codes.pitch;
+	const divisor each(SIDE == KV_SIDE_K ? s.d / 2 : s.d / 4);
+	const uint32_t pitch = s.codes.pitch;
 
-	for (uint32_t i = threadIdx.x; i < heads * each; i += REPACK_THREADS) {
-		const uint32_t head = i / each, v = i % each;
+	for (uint32_t i = threadIdx.x; i < heads * each.by; i += REPACK_THREADS) {
+		const uint32_t head = each.divide(i), v = i - head * each.by;
 		uint8_t *plane = (uint8_t *)(t.atom[0] + (uint64_t)head * a.blocks.chunk_bytes + s.codes_at),
 			*codes = rows + s.codes.at + head * s.codes.step;
 
@@ -215,7 +232,7 @@ template <bool TO_PAGES> __global__ void __launch_bounds__(REPACK_THREADS) repac
 {
 	DYNAMIC_SHARED(uint8_t, rows, 16);
 	__shared__ repack_tokens tokens;
-	const uint32_t head = blockIdx.y * REPACK_HEADS, heads = min(a.blocks.heads - head, REPACK_HEADS);
+	const uint32_t head = blockIdx.y * a.heads, heads = min(a.blocks.heads - head, a.heads);
 
 	begin_after_previous();
 	if (threadIdx.x < 32)
@@ -283,10 +300,9 @@ uint32_t padded(uint32_t bytes)
 }
 
 /* The widest word of which everything is a multiple. */
-uint32_t width_of(const repack_piece &p, uint32_t heads)
+uint32_t width_of(const repack_piece &p, uint32_t heads, uint32_t each)
 {
-	const uint64_t rows = p.run ? (heads >= REPACK_HEADS ? REPACK_HEADS * p.bytes : 0) |
-					      heads % REPACK_HEADS * p.bytes
+	const uint64_t rows = p.run ? (heads >= each ? each * p.bytes : 0) | heads % each * p.bytes
 				    : p.bytes | (uint64_t)p.head,
 		       all = p.base | (uint64_t)p.page | (uint64_t)p.token | rows;
 
@@ -296,10 +312,10 @@ uint32_t width_of(const repack_piece &p, uint32_t heads)
 /* A place in shared memory for a piece, of whose rows two in a row begin at other banks. */
 void place_piece(repack_args *a, repack_piece *p)
 {
-	const uint32_t heads = a->blocks.heads < REPACK_HEADS ? a->blocks.heads : REPACK_HEADS;
+	const uint32_t heads = a->blocks.heads < a->heads ? a->blocks.heads : a->heads;
 
 	p->run = p->head == (int64_t)p->bytes;
-	p->width = width_of(*p, a->blocks.heads);
+	p->width = width_of(*p, a->blocks.heads, a->heads);
 	p->step = p->run ? p->bytes : padded(p->bytes);
 	p->pitch = padded(heads * p->step) + WIDEST;
 	p->at = a->shared;
@@ -353,12 +369,13 @@ bool side_is_int4(const struct kv_pages_side *p, enum kv_format f)
 	return !p->codes || f == KV_INT4_PTH;
 }
 
-repack_args args_of(const struct kv_cuda_repack *r)
+repack_args args_of(const struct kv_cuda_repack *r, uint32_t heads)
 {
 	const struct kv_layout *l = r->layout;
 	const struct kv_geometry *g = r->geometry;
 	repack_args a = {};
 
+	a.heads = heads;
 	a.blocks.slots = r->slots;
 	a.blocks.blocks = r->blocks;
 	a.blocks.layer_at = r->layer * g->layer_bytes;
@@ -377,6 +394,20 @@ repack_args args_of(const struct kv_cuda_repack *r)
 	return a;
 }
 
+uint32_t parts_in(uint32_t n, uint32_t each)
+{
+	return (n - 1) / each + 1;
+}
+
+/* Of a list that is not empty. */
+repack_args args_fitting(const struct kv_cuda_repack *r)
+{
+	const uint64_t ctas = (uint64_t)parts_in(r->tokens, KV_ATOM_TOKENS) * parts_in(r->layout->heads, HEADS_MANY);
+	const repack_args a = args_of(r, HEADS_MANY);
+
+	return ctas >= CTAS_MANY && a.shared <= SHARED_MAX ? a : args_of(r, HEADS_FEW);
+}
+
 template <bool TO_PAGES> enum status repack(const struct kv_cuda_repack *r, cudaStream_t stream)
 {
 	if (!repack_sound(r))
@@ -386,8 +417,8 @@ template <bool TO_PAGES> enum status repack(const struct kv_cuda_repack *r, cuda
 		return STATUS_UNSUPPORTED;
 	if (r->tokens == 0)
 		return STATUS_OK;
-	const repack_args a = args_of(r);
-	const dim3 grid((r->tokens - 1) / KV_ATOM_TOKENS + 1, (r->layout->heads - 1) / REPACK_HEADS + 1);
+	const repack_args a = args_fitting(r);
+	const dim3 grid(parts_in(r->tokens, KV_ATOM_TOKENS), parts_in(r->layout->heads, a.heads));
 
 	launch_early(repack_kernel<TO_PAGES>, grid, REPACK_THREADS, a.shared, stream, a);
 	return launched();
