@@ -94,7 +94,7 @@ struct device_sums {
 	uint32_t *sums;                  /* [count * parts], the CPU's memory: of part p of place i, number i * parts + p
 					  * is the CRC-32C (RFC 3720), as slot_crc32c(0, ...). Known when done() says OK */
 	/* From a thread of the device's, once; it must not call the device's functions other than copy() and sums().
-	 * OK, UNAVAILABLE (the GPU is lost), CANCELLED (close). */
+	 * OK, UNAVAILABLE (the GPU is lost), CANCELLED (close), or what sums() may say. */
 	void (*done)(struct device_sums *s, enum status status);
 	void *arg;
 	struct device_sums *next;        /* the device's */

@@ -190,6 +190,7 @@ static void streams_free(struct device *d)
 	device_entered entered(d);
 
 	device_copy_free(d);
+	device_sums_free(d);
 	if (d->zeroing)
 		d->driver->cuStreamDestroy(d->zeroing);
 }
@@ -366,6 +367,19 @@ void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t 
 	pthread_mutex_unlock(&d->mutex);
 	*begin = span.begin;
 	*end = span.end;
+}
+
+void device_extent_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end)
+{
+	*begin = *end = 0;
+	pthread_mutex_lock(&d->mutex);
+	for (const struct device_region *r = d->regions; r; r = r->next) {
+		if (sort_of(r) == SORT_EXTENT && overlaps(r, address, 1)) {
+			*begin = r->at;
+			*end = r->at + r->bytes;
+		}
+	}
+	pthread_mutex_unlock(&d->mutex);
 }
 
 static bool whole(const struct device *d, uint64_t bytes)
@@ -569,6 +583,7 @@ static enum status extent_make(struct device *d, uint64_t at, uint64_t bytes, st
 		*out = e;
 	else
 		extent_drop(d, &e);
+	device_sums_prepare(d);
 	return s;
 }
 
@@ -738,7 +753,9 @@ static void close_device(struct device *d)
 		}
 	}
 	pthread_mutex_unlock(&open_mutex);
-	if (!device_copy_end(d))
+	const bool copied = device_copy_end(d), summed = device_sums_end(d);
+
+	if (!copied || !summed)
 		return;
 	{
 		device_entered entered(d);
@@ -784,7 +801,7 @@ extern "C" const struct device_ops *kv_cuda_device_ops(void)
 	static const struct device_ops table = {
 		DEVICE_OPS_VERSION, sizeof(struct device_ops), count, uuid, open_device, close_device, info, is_lost, reaches,
 		range_reserve, range_free, extent_make, extent_import, extent_drop, host_register, host_unregister, device_copy_begin,
-		device_copy_ready, nullptr, stream_wait, stream_then,
+		device_copy_ready, device_sums_begin, stream_wait, stream_then,
 	};
 
 	return &table;

@@ -1,5 +1,6 @@
 /* The table of store/device.h for NVIDIA GPUs, by CUDA's driver: device_memory.cu has memory and streams, device_copy.cu the lists of
- * copies, device_issue.cu how each is put to the GPU, device_span.cu where memory lies. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
+ * copies, device_issue.cu how each is put to the GPU, device_sums.cu the lists of checksums, device_span.cu where memory
+ * lies. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
  */
 #ifndef TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
 #define TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
@@ -114,6 +115,7 @@ struct device {
 	struct device_lane lanes[DEVICE_WAYS];
 	void *ready_host;         /* next to nothing, pinned, and as much of the GPU's: see device_copy_ready. NULL, 0: no memory */
 	CUdeviceptr ready_device;
+	struct device_sums_lane *sums; /* device_sums.cu's; NULL until wanted */
 };
 
 /* The device's context is current, and graph captures of others are not disturbed, as long as this lives. */
@@ -135,6 +137,9 @@ CUcontext device_owner_afar(struct device *d, uint64_t address);
 /* Where the device's work sees the memory at an address: a range or host memory that was registered whole; 0, 0: nowhere. */
 void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
 
+/* The extent with the address; 0, 0: none. */
+void device_extent_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
+
 /* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: of this l->begun tells whether something of it was begun. */
 CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c);
 /* About how many copies the driver would be asked for by device_list_issue, which then has less to look at. By the issuer. */
@@ -146,6 +151,14 @@ CUresult device_copy_open(struct device *d);
 void device_copy_free(struct device *d);
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why);
 void device_copy_ready(struct device *d, enum device_way way);
+/* What lists of checksums need, before the first: what cannot be had is tried again with a list. In the device's
+ * context. */
+void device_sums_prepare(struct device *d);
+enum status device_sums_begin(struct device *d, struct device_sums *s, const char **why);
+/* The thread ends: lists that have begun are waited for. False: the GPU did not end them. */
+bool device_sums_end(struct device *d);
+/* In the device's context. No list may outlive it. */
+void device_sums_free(struct device *d);
 /* Threads end: lists that have begun are waited for. False: the GPU did not end them. */
 bool device_copy_end(struct device *d);
 

@@ -240,6 +240,14 @@ template <class T, class U> T atomicAdd(T *p, U x)
 	return was;
 }
 
+template <class T, class U> T atomicXor(T *p, U x)
+{
+	const T was = *p;
+
+	*p = was ^ (T)x;
+	return was;
+}
+
 template <class T, class U> T atomicMin(T *p, U x)
 {
 	const T was = *p;

@@ -1,4 +1,4 @@
-/* How fast the kernels are: `bench [attend|codec|repack|extend|device [FORMAT [SHAPE]]]` prints one JSON object a line, the
+/* How fast the kernels are: `bench [attend|codec|repack|extend|device|sums [FORMAT [SHAPE]]]` prints one JSON object a line, the
  * read ceiling (a float32 sum over 4 GiB) first. Everything is timed as a graph, median over replays.
  */
 #include "tests/gpu/bench.h"
@@ -81,5 +81,7 @@ int main(int argc, char **argv)
 		bench_extend(format, shape, stream);
 	if (!part || strcmp(part, "device") == 0)
 		bench_device(stream);
+	if (!part || strcmp(part, "sums") == 0)
+		bench_sums(stream);
 	return 0;
 }

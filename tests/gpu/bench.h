@@ -17,6 +17,7 @@ void bench_codec(const char *format, double ceiling, cudaStream_t stream);
 void bench_repack(cudaStream_t stream);
 void bench_extend(const char *format, const char *shape, cudaStream_t stream);
 void bench_device(cudaStream_t stream);
+void bench_sums(cudaStream_t stream);
 
 /* Gigabytes a second that the best of some copies within the device moves one way (bench_codec.cu). */
 double device_copy_rate(cudaStream_t stream);

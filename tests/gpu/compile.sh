@@ -35,7 +35,7 @@ if [ "${1-}" = rest ]; then
 	exit
 fi
 unit codes kernels/cuda/encode.cu kernels/cuda/encode_atom.cu kernels/cuda/encode_tile.cu
-unit atoms kernels/cuda/decode.cu kernels/cuda/decode_atom.cu kernels/cuda/code.cu kernels/cuda/copy.cu kernels/cuda/repack.cu
+unit atoms kernels/cuda/decode.cu kernels/cuda/decode_atom.cu kernels/cuda/code.cu kernels/cuda/copy.cu kernels/cuda/sums.cu kernels/cuda/repack.cu
 unit tiles kernels/cuda/decode_tile.cu kernels/cuda/merge.cu kernels/cuda/extend_prepare.cu
 unit plans kernels/cuda/extend_merge.cu kernels/cuda/attend_plan.cu
 unit attend tests/gpu/attend*.cu

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/sums.h"
 #include "tests/gpu/fake_driver.h"
 extern "C" {
 #include "tests/sim/stream.h"
@@ -287,6 +288,49 @@ extern "C" enum status kv_cuda_copy_load(const char **why)
 		return STATUS_OK;
 	*why = "no code of the kernel's";
 	return STATUS_INTERNAL;
+}
+
+extern "C" enum status kv_cuda_sums_load(const char **why)
+{
+	return kv_cuda_copy_load(why);
+}
+
+static std::vector<uint32_t> crc32c_table()
+{
+	std::vector<uint32_t> table(256);
+
+	for (uint32_t i = 0; i < 256; i++) {
+		table[i] = i;
+		for (int bit = 0; bit < 8; bit++)
+			table[i] = table[i] & 1 ? (table[i] >> 1) ^ 0x82f63b78u : table[i] >> 1;
+	}
+	return table;
+}
+
+static uint32_t crc32c(const uint8_t *at, uint64_t bytes)
+{
+	static const std::vector<uint32_t> table = crc32c_table();
+	uint32_t r = UINT32_MAX;
+
+	for (uint64_t i = 0; i < bytes; i++)
+		r = (r >> 8) ^ table[(r ^ at[i]) & 255];
+	return ~r;
+}
+
+extern "C" enum status kv_cuda_sums(const struct kv_cuda_sums *given, struct CUstream_st *s)
+{
+	const struct kv_cuda_sums k = *given;
+	const char *how = getenv("FAKE_DRIVER_KERNEL");
+
+	if (how && strcmp(how, "refused") == 0)
+		return STATUS_INTERNAL;
+	return put(s, [k] {
+		const uint64_t *at = (const uint64_t *)memory_at((CUdeviceptr)k.at);
+		uint32_t *sums = (uint32_t *)memory_at((CUdeviceptr)k.sums);
+
+		for (uint32_t i = 0; i < k.count * k.parts && !gone; i++)
+			sums[i] ^= crc32c(memory_at(at[i / k.parts]) + i % k.parts * k.part_bytes, k.part_bytes);
+	}) == CUDA_SUCCESS ? STATUS_OK : STATUS_INTERNAL;
 }
 
 extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *given, struct CUstream_st *s)

@@ -38,7 +38,7 @@ parts() {
 	shared 60 two processes that share one copy of a prefix on one GPU
 	lost 90 a GPU lost to a process and to a daemon, by a kernel that traps in it
 	two 120 two GPUs: copies across, leases from one of what the other has, half a minute of mixed load over both
-	device_bench 60 figures of the device's lists of copies
+	device_bench 60 figures of the device's lists of copies and checksums
 	bench 240 figures of the kernels
 	repack 60 repack between blocks and pages: its tests and figures alone; by name only
 	baseline 240 the same of PyTorch's attention
@@ -94,7 +94,7 @@ compile() {
 # The kernels once, as the plugin that libterrace loads; the tests are linked to it.
 link() {
 	nvcc -shared -o "$build/libterrace_cuda.so.0" "$build"/kernels_cuda_*.o "$build"/[a-z0-9]*.c.o
-	echo attend codec repack copy golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
+	echo attend codec repack copy sums golden merge extend device_graph bench | tr ' ' '\n' | xargs -P "$(nproc)" -I{} sh -c \
 		"nvcc -o $build/{} $build/tests_gpu_{}*.o -L$build -l:libterrace_cuda.so.0 -Xlinker -rpath,$build || exit 255"
 	gcc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -I. -o "$build/device" tests/gpu/device.c tests/gpu/device_rows.c tests/gpu/device_sums.c tests/gpu/device_rig.c -ldl -lpthread
 }
@@ -155,7 +155,7 @@ golden="./golden $PWD/tests/data/golden_int4"
 
 # The short ones first; attend has threads of its own.
 test_commands() {
-	printf '%s\n' ./merge ./copy "$golden" ./repack "./repack large"
+	printf '%s\n' ./merge ./copy ./sums "$golden" ./repack "./repack large"
 	for dim; do
 		printf '%s\n' "./codec all $dim" "./codec large $dim"
 	done
@@ -182,7 +182,7 @@ part_test_all() {
 check_commands() {
 	for tool in memcheck synccheck racecheck; do
 		sanitizer="compute-sanitizer --tool $tool --error-exitcode 1"
-		printf '%s\n' "$sanitizer ./merge small" "$sanitizer ./copy small" "$sanitizer $golden" "$sanitizer ./codec small" \
+		printf '%s\n' "$sanitizer ./merge small" "$sanitizer ./copy small" "$sanitizer ./sums small" "$sanitizer $golden" "$sanitizer ./codec small" \
 			"$sanitizer ./repack small"
 		for pair in $pairs; do
 			echo "$sanitizer ./attend small $pair"
@@ -295,7 +295,7 @@ part_two() {
 
 part_device_bench() {
 	needs_build
-	"$build/bench" device | tee -a "$results"
+	{ "$build/bench" device && "$build/bench" sums; } | tee -a "$results"
 }
 
 part_bench() {

@@ -14,12 +14,12 @@ flags="-D_GNU_SOURCE -I. -O1 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror 
 for source in sim/stream sim/runtime gpu/device gpu/device_rows gpu/device_sums gpu/device_rig gpu/two_gpus gpu/driver_faults; do
 	gcc -std=gnu11 $flags -c "tests/$source.c" -o "$build/$(basename $source).o"
 done
-for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu kernels/cuda/device_span.cu tests/gpu/fake_driver.cpp; do
+for source in kernels/cuda/device_memory.cu kernels/cuda/device_copy.cu kernels/cuda/device_issue.cu kernels/cuda/device_span.cu kernels/cuda/device_sums.cu tests/gpu/fake_driver.cpp; do
 	g++ -std=c++17 $flags -Wno-missing-field-initializers -isystem "$include" -x c++ -c "$source" -o "$build/$(basename "$source").o"
 done
 link="g++ ${SANITIZE:+-fsanitize=$SANITIZE}"
 $link -shared -o "$build/libcudart.so.13" "$build/runtime.o" "$build/stream.o" -lpthread
-$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/device_issue.cu.o" "$build/device_span.cu.o" "$build/fake_driver.cpp.o" \
+$link -shared -o "$build/libterrace_cuda.so.0" "$build/device_memory.cu.o" "$build/device_copy.cu.o" "$build/device_issue.cu.o" "$build/device_span.cu.o" "$build/device_sums.cu.o" "$build/fake_driver.cpp.o" \
 	"$build/stream.o" -lpthread
 $link -o "$build/device" "$build/device.o" "$build/device_rows.o" "$build/device_sums.o" "$build/device_rig.o" -ldl -lpthread
 $link -o "$build/two_gpus" "$build/two_gpus.o" "$build/device_rig.o" -ldl -lpthread
