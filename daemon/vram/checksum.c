@@ -210,6 +210,79 @@ void vram_sums_fail(struct cache *c, struct gpu *g)
 	}
 }
 
+/* ---- across ---- */
+
+/* What has come to another GPU, in lists of as many sums as one may have, one after the other. */
+struct arrival {
+	struct device_sums sums;       /* first */
+	struct flight *flight;
+	uint32_t from, most;           /* moves of this list; at most */
+	uint64_t at[];                 /* [most]; behind it the sums */
+};
+
+static struct arrival *arrival_make(struct flight *f)
+{
+	const uint32_t parts = f->copy.parts, fit = DEVICE_SUMS_MAX / parts;
+	const uint32_t most = f->copy.count < fit ? f->copy.count : fit;
+	struct arrival *a = malloc(sizeof(*a) + most * (sizeof(a->at[0]) + parts * sizeof(uint32_t)));
+
+	if (!a)
+		return NULL;
+	*a = (struct arrival){ .flight = f, .most = most };
+	return a;
+}
+
+static void arrival_done(struct device_sums *sums, enum status s);
+
+/* False: there are no more, or they cannot be summed. */
+static bool arrival_begin(struct arrival *a)
+{
+	struct flight *f = a->flight;
+	const uint32_t rest = f->copy.count - a->from, count = rest < a->most ? rest : a->most;
+	const char *why;
+
+	for (uint32_t i = 0; i < count; i++)
+		a->at[i] = f->pairs[a->from + i].to;
+	a->sums = (struct device_sums){ .at = a->at, .count = count, .parts = f->copy.parts, .done = arrival_done,
+					.part_bytes = f->copy.part_bytes, .sums = (uint32_t *)&a->at[a->most] };
+	return count && !f->gpu->cache->vram->ops->sums(f->gpu->device, &a->sums, &why);
+}
+
+/* What sums a slot keeps is looked at with the lock, at the list's end. */
+static void arrival_done(struct device_sums *sums, enum status s)
+{
+	struct arrival *a = (struct arrival *)sums;
+	struct flight *f = a->flight;
+	const uint32_t parts = f->copy.parts;
+
+	for (uint32_t i = 0; !s && i < a->sums.count; i++) {
+		struct vram_move *m = f->each[a->from + i];
+
+		m->sums = slot_crc32c(0, a->sums.sums + (size_t)i * parts, parts * sizeof(uint32_t));
+		m->arrived = true;
+	}
+	a->from += a->sums.count;
+	if (!s && arrival_begin(a))
+		return;
+	free(a);
+	vram_flight_part_ended(f);
+}
+
+bool vram_flight_sum_across(struct flight *f)
+{
+	const struct cache *c = f->gpu->cache;
+	struct arrival *a = NULL;
+
+	if (f->copy.way == DEVICE_ACROSS && !f->status && c->options.gpu_verify_up && c->vram->ops->sums)
+		a = arrival_make(f);
+	if (!a)
+		return false;
+	if (arrival_begin(a))
+		return true; /* it may be over, and gone */
+	free(a);
+	return false;
+}
+
 /* ---- up ---- */
 
 /* What a thread has found that is not the block. */

@@ -21,6 +21,9 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
 void vram_flight_seal_here(struct cache *c, struct flight *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
+/* By the device's thread: a list to another GPU is copied. That GPU sums what has come; then vram_flight_part_ended().
+ * False: not begun, and nothing is compared. Not without gpu_verify_up. */
+bool vram_flight_sum_across(struct flight *f);
 /* The block has just been published in that slot, and its bytes are all there: what zeroes the rest of them is
  * complete. Its GPU sums it, and it is pinned until that is known: see vram/commit_sums.h. */
 void vram_sum_begin(struct cache *c, struct vram_slot *s);

@@ -564,7 +564,7 @@ static void flight_done(struct device_copy *copy, enum status s)
 	}
 	if (f->copy.way == DEVICE_UP)
 		vram_flight_copied(f);
-	if (!vram_flight_seal(f, vram_flight_ended))
+	if (!vram_flight_sum_across(f) && !vram_flight_seal(f, vram_flight_ended))
 		vram_flight_part_ended(f);
 }
 

@@ -44,13 +44,14 @@ struct vram_move {
 	struct memory_slot host;         /* down: to */
 	struct span_map *span;
 	struct cache_wait_link *placed, *done; /* who waits for its slot to be known; for its end */
-	uint32_t sums, header_crc;     /* down: of what came */
+	uint32_t sums, header_crc;     /* down, across: of what came */
 	uint64_t waits_us;             /* up: for room, since then; 0: it has not */
 	bool hasty;                    /* up: it waits for no disk that writes */
 	bool spare;                    /* down: takes only what memory can spare */
 	bool idle;                     /* down: nobody is in a hurry for it */
 	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
+	bool arrived;                  /* across: its sums are known */
 };
 
 #endif

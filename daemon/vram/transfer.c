@@ -751,6 +751,32 @@ void vram_feed_summed(struct cache *c, struct gpu *g)
 
 /* ---- ends ---- */
 
+/* What has come to another GPU is not what its sums say: the copy that it is of goes, too, as of what comes down. */
+static bool is_wrong_across(const struct vram_move *m)
+{
+	return m->way == DEVICE_ACROSS && m->arrived && m->slot->summed && m->slot->sums != m->sums &&
+	       block_live(m->block);
+}
+
+static void across_corrupt(struct cache *c, struct vram_move *m)
+{
+	struct vram_slot *from = m->from;
+	struct block *b = m->block;
+
+	cache_count(c, COUNTER_CORRUPT, 1);
+	cache_count(c, COUNTER_GPU_UP_CORRUPT, 1);
+	block_pin(b);
+	if (from->block == b && from->state == VRAM_READY) {
+		from->pool->gpu->corrupt_down++;
+		vram_condemn(c, from);
+	}
+	if (!again_by_host(c, m, STATUS_CORRUPT))
+		vram_up_end(c, m, STATUS_CORRUPT);
+	if (block_live(b) && !b->span && !b->rack && !vram_ready(b))
+		block_remove(c, b, CACHE_REASON_CORRUPT);
+	block_unpin(b);
+}
+
 /* Copied from what was found to be wrong meanwhile. */
 static bool from_condemned(const struct vram_move *m)
 {
@@ -765,6 +791,8 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 		down_end(c, m, s);
 	} else if (m->bad) {
 		vram_up_end(c, m, STATUS_CORRUPT);
+	} else if (!s && is_wrong_across(m)) {
+		across_corrupt(c, m);
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			vram_up_end(c, m, STATUS_CORRUPT);

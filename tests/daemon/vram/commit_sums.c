@@ -142,6 +142,33 @@ START_TEST(nothing_leaves_before_its_sum)
 }
 END_TEST
 
+/* ---- to another GPU ---- */
+
+/* Without another copy it is a miss there, too; with one (_i & 2: memory's) it comes from that. */
+START_TEST(written_before_it_goes_across)
+{
+	struct vram_rig v;
+
+	open_with(&v, 2, NULL, _i & 1);
+	if (_i & 2) {
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
+		ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
+		vr_flip(&v, 0, 0, 31337);
+	} else {
+		put_and_write(&v, 0, 31337);
+	}
+	ck_assert_uint_eq(vr_put(&v, 0, 1, 1), 1);
+	ck_assert_uint_eq(vr_warm(&v, 1, 0, 1), (uint32_t)(_i & 2) / 2);
+	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
+	ck_assert_str_eq(vr_tier(&v, 0), _i & 2 ? "gpu+host" : "");
+	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), (uint32_t)(_i & 2) / 2);
+	ck_assert_uint_eq(vr_read_all(&v, 1, 1, 1), 1);
+	rig_quiet(&v.r);
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 /* Another GPU may have it meanwhile: its copy gets the sum, and is compared with it. */
 START_TEST(across_before_its_sum)
 {
@@ -284,6 +311,7 @@ int main(void)
 	tcase_add_loop_test(t, written_before_a_flush, 0, 2);
 	tcase_add_loop_test(t, written_before_a_spill, 0, 2);
 	tcase_add_loop_test(t, nothing_leaves_before_its_sum, 0, 2);
+	tcase_add_loop_test(t, written_before_it_goes_across, 0, 4);
 	tcase_add_loop_test(t, across_before_its_sum, 0, 2);
 	tcase_add_loop_test(t, deleted_before_its_sum, 0, 2);
 	tcase_add_loop_test(t, lost_before_its_sum, 0, 2);
