@@ -379,15 +379,6 @@ void graph_edges_mark(struct graph_edges *g, uint64_t id, bool live)
 	g->counts.live += live ? 1u : -1u;
 }
 
-bool graph_edges_forget(struct graph_edges *g, uint64_t id)
-{
-	uint32_t number = node_find(g, id);
-
-	if (number)
-		node_drop(g, number);
-	return number != 0;
-}
-
 /* ---- near ---- */
 
 static bool among(const uint64_t *ids, uint32_t count, uint64_t id)
@@ -514,11 +505,4 @@ enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const s
 struct graph_edges_counts graph_edges_count(const struct graph_edges *g)
 {
 	return g->counts;
-}
-
-uint64_t graph_edges_bytes(const struct graph_edges *g)
-{
-	return sizeof(*g) + ((uint64_t)g->options.nodes_max + 1) * sizeof(g->nodes[0]) +
-	       ((uint64_t)g->options.edges_max + 1) * sizeof(g->edges[0]) +
-	       (uint64_t)g->options.sessions_max * sizeof(g->sessions[0]) + ((uint64_t)g->mask + 1) * sizeof(g->buckets[0]);
 }

@@ -83,9 +83,6 @@ void graph_edges_live(struct graph_edges *g, uint64_t now_us, uint64_t id, bool 
 /* Whether the block is there, of one that has a node, as somebody found it: no node is made or touched for it. */
 void graph_edges_mark(struct graph_edges *g, uint64_t id, bool live);
 
-/* The node and all its edges go; false if there was none. */
-bool graph_edges_forget(struct graph_edges *g, uint64_t id);
-
 /* What edges of the types in `mask` lead to from the ids (at most EDGES_ASKED_MAX count), none of these among it,
  * by the sum of the weights now, the greatest first, of equals the lesser id. Returns how many, at most `max`. */
 uint32_t graph_edges_near(struct graph_edges *g, uint64_t now_us, const uint64_t *ids, uint32_t count,
@@ -102,7 +99,5 @@ enum status graph_edges_put_node(struct graph_edges *g, uint64_t now_us, const s
 enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const struct graph_edge_record *r);
 
 struct graph_edges_counts graph_edges_count(const struct graph_edges *g);
-/* All that was allocated. */
-uint64_t graph_edges_bytes(const struct graph_edges *g);
 
 #endif

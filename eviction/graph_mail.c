@@ -18,7 +18,6 @@ struct graph_mail {
 	_Alignas(64) _Atomic uint32_t tail; /* next to be posted */
 	_Atomic uint64_t dropped;
 	_Alignas(64) uint32_t head;         /* next to be taken; the owner's */
-	uint64_t told_us;
 	uint32_t mask;
 	struct cell *cells;
 };
@@ -102,39 +101,6 @@ bool graph_mail_take(struct graph_mail *m, struct graph_mail_event *out)
 	atomic_store_explicit(&c->turn, m->head + m->mask + 1, memory_order_release);
 	m->head++;
 	return true;
-}
-
-static void tell(struct graph_edges *g, const struct graph_mail_event *e)
-{
-	switch ((enum graph_mail_kind)e->kind) {
-	case GRAPH_MAIL_REQUEST:
-		graph_edges_request(g, e->now_us, e->session, e->ids, e->count, e->goes_on);
-		break;
-	case GRAPH_MAIL_PAIR:
-		graph_edges_pair(g, e->now_us, (enum edge_type)e->type, e->ids[0], e->ids[1], e->weight);
-		break;
-	case GRAPH_MAIL_LIVE:
-	case GRAPH_MAIL_GONE:
-		graph_edges_live(g, e->now_us, e->ids[0], e->kind == GRAPH_MAIL_LIVE);
-		break;
-	case GRAPH_MAIL_FORGET:
-		graph_edges_forget(g, e->ids[0]);
-		break;
-	}
-}
-
-uint32_t graph_mail_drain(struct graph_mail *m, struct graph_edges *g, uint32_t max)
-{
-	struct graph_mail_event e;
-	uint32_t taken = 0;
-
-	for (; taken < max && graph_mail_take(m, &e); taken++) {
-		if (e.now_us < m->told_us)
-			e.now_us = m->told_us;
-		m->told_us = e.now_us;
-		tell(g, &e);
-	}
-	return taken;
 }
 
 uint64_t graph_mail_dropped(const struct graph_mail *m)

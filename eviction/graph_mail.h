@@ -16,7 +16,6 @@ enum graph_mail_kind {
 	GRAPH_MAIL_PAIR,    /* ids[0] to ids[1] */
 	GRAPH_MAIL_LIVE,    /* ids[0] came */
 	GRAPH_MAIL_GONE,    /* ids[0] left */
-	GRAPH_MAIL_FORGET,  /* ids[0] is to be forgotten */
 };
 
 struct graph_mail_event {
@@ -38,12 +37,8 @@ void graph_mail_destroy(struct graph_mail *m);
 bool graph_mail_request(struct graph_mail *m, uint64_t now_us, uint64_t session, const uint64_t *ids, uint32_t count);
 bool graph_mail_post(struct graph_mail *m, const struct graph_mail_event *e);
 
-/* The owner of the graph. False: empty. */
+/* The owner of the graph. False: empty. Events of two threads may come out of order by a little. */
 bool graph_mail_take(struct graph_mail *m, struct graph_mail_event *out);
-
-/* The owner of the graph: takes at most `max` events and tells the graph; returns how many. Events of two threads
- * may come out of order by a little: a time before the last one told is told as that. */
-uint32_t graph_mail_drain(struct graph_mail *m, struct graph_edges *g, uint32_t max);
 
 /* Any thread. */
 uint64_t graph_mail_dropped(const struct graph_mail *m);

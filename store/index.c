@@ -468,13 +468,3 @@ void index_barrier(void)
 {
 	urcu_memb_barrier();
 }
-
-uint64_t index_count(const struct index *x)
-{
-	return atomic_load_explicit(&x->records, memory_order_relaxed);
-}
-
-uint64_t index_buckets(const struct index *x)
-{
-	return atomic_load_explicit(&x->buckets, memory_order_relaxed);
-}

@@ -139,11 +139,4 @@ void index_reclaim(struct index_record *r, void (*free_record)(struct index_reco
 /* Waits for all reclaims so far. Not in a read section. */
 void index_barrier(void);
 
-/* Records in the table, roughly; dead ones count until they are removed. */
-uint64_t index_count(const struct index *x);
-
-/* Buckets in use, 16 bytes each: as many as there ever were records at a time, or more, once growth
- * has caught up. */
-uint64_t index_buckets(const struct index *x);
-
 #endif

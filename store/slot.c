@@ -73,11 +73,6 @@ static uint32_t shift_of(uint64_t bytes)
 	return result;
 }
 
-uint32_t slot_crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b)
-{
-	return times(shift_of(bytes_b), crc_a) ^ crc_b;
-}
-
 #if defined(__x86_64__)
 __attribute__((target("cldemote"))) void slot_leave_caches(const void *at, size_t bytes)
 {
@@ -293,31 +288,16 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 	return slot_header_names(h, ident, generation) ? STATUS_OK : STATUS_STALE;
 }
 
-static enum status layers_check(const void *slot, uint32_t first, uint32_t n, bool leave)
+enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
 {
 	const struct slot_header *h = slot;
 
 	if (h->layers > SLOT_LAYERS_MAX || first > h->layers || n > h->layers - first)
 		return STATUS_CORRUPT;
-	for (uint32_t i = first; i < first + n; i++) {
-		const uint32_t sum = layer_sum(slot, h->layer_bytes, first + n, i);
-
-		if (leave)
-			slot_leave_caches(layer_at(slot, h->layer_bytes, i), h->layer_bytes);
-		if (sum != h->layer_crc[i])
+	for (uint32_t i = first; i < first + n; i++)
+		if (layer_sum(slot, h->layer_bytes, first + n, i) != h->layer_crc[i])
 			return STATUS_CORRUPT;
-	}
 	return STATUS_OK;
-}
-
-enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
-{
-	return layers_check(slot, first, n, false);
-}
-
-enum status slot_layers_check_leave(const void *slot, uint32_t first, uint32_t n)
-{
-	return layers_check(slot, first, n, true);
 }
 
 /* ---- of memory that other processes may write ---- */

@@ -107,8 +107,6 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 /* Recomputes the CRCs of layers `first` .. `first + n - 1` of a slot whose header matched: OK, or
  * CORRUPT (also when the header has fewer layers). */
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
-/* The same of bytes that a device is to read next: slot_leave_caches of them. */
-enum status slot_layers_check_leave(const void *slot, uint32_t first, uint32_t n);
 
 /* ---- of memory that other processes may write ----
  *
@@ -132,8 +130,6 @@ void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint
 
 /* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
-/* The CRC of A and then B, by the CRC of each and the length of B. */
-uint32_t slot_crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t bytes_b);
 /* The same as slot_crc32c, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
 uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next);
 /* What a processor has read lies in its own caches, from where a device gets it at a part of the bus's speed (terrace-bench caches): it is to go to the

@@ -3,8 +3,9 @@
 
 layers.txt names, for each folder, the folders that it may use. `source` checks the #includes and counts what grows unnoticed (long lines, wide
 functions, headers that everything includes, crowded folders). `objects` reads the symbols of a plain build with nm: a folder may use a function
-or a variable of those folders only. What broke the rules when they were written stands in layers.baseline, which may only shrink: a breach
-that is not there fails, and so does an entry that is no longer true. `tighten` rewrites the file, and refuses to let anything grow.
+or a variable of those folders only, and defines none for the tests alone. What broke the rules when they were written stands in
+layers.baseline, which may only shrink: a breach that is not there fails, and so does an entry that is no longer true. `tighten` rewrites the
+file, and refuses to let anything grow.
 """
 import collections
 import os
@@ -120,6 +121,20 @@ def object_breaches(uses, layers):
         for other, names in used.items():
             if folder_of(source) in layers and folder_of(other) in layers and folder_of(other) not in layers[folder_of(source)]:
                 found[("call", source, other)] = len(names)
+    return found
+
+
+def object_unused(symbols):
+    """{source and name: 1} of what a source defines for others, and uses nowhere itself, while no object but the tests' uses it."""
+    used = set().union(*(undefined for _, undefined in symbols.values()))
+    found = {}
+    for source, (defined, _) in symbols.items():
+        if source.split("/")[0] in ("kernels", "proto") or "/examples/" in source:
+            continue
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text_of(source), flags=re.S)
+        for name in defined - used:
+            if name != "main" and not name.startswith("terrace_") and len(re.findall(r"\b%s\b" % re.escape(name), text)) < 2:
+                found[("unused", source, name)] = 1
     return found
 
 
@@ -241,6 +256,9 @@ def compare(found, known, kinds):
         now, then = found.get(key, 0), known.get(key, 0)
         if key[0] == "bound":
             what = key[1]
+        elif key[0] == "unused":
+            words.append(f"{key[1]} defines {key[2]}   <- only tests use it: what a test needs stands with the tests")
+            continue
         else:
             what = f"{key[1]} {'includes' if key[0] == 'include' else 'uses'} {key[2]}"
         if now > then and key[0] == "bound":
@@ -265,12 +283,14 @@ def main(arguments):
         found.update(source_breaches(files, layers))
         found.update({("bound", k): v for k, v in source_bounds(files).items()})
     if arguments[0] != "source":
-        uses = object_uses(object_symbols(os.path.abspath(arguments[1])))
+        symbols = object_symbols(os.path.abspath(arguments[1]))
+        uses = object_uses(symbols)
         if not uses:
             sys.exit(f"{arguments[1]}: no objects of a build there")
         found.update(object_breaches(uses, layers))
+        found.update(object_unused(symbols))
         found.update({("bound", k): v for k, v in object_bounds(uses).items()})
-    kinds = {"source": {"include"}, "objects": {"call"}, "tighten": set()}[arguments[0]]
+    kinds = {"source": {"include"}, "objects": {"call", "unused"}, "tighten": set()}[arguments[0]]
     known = baseline_read() if os.path.exists(os.path.join(ROOT, "tests/layers.baseline")) else {}
     words = compare(found, {k: v for k, v in known.items() if k[0] in kinds or k in found}, kinds)
     if arguments[0] == "tighten":

@@ -353,13 +353,3 @@ int cache_trace_error(struct cache *c)
 	cache_unlock(c);
 	return error;
 }
-
-bool cache_tracing(struct cache *c)
-{
-	bool is;
-
-	cache_lock(c);
-	is = c->advice->recorder;
-	cache_unlock(c);
-	return is;
-}

@@ -18,7 +18,6 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 /* Writes what is left, and closes the file. NOT_FOUND: nothing is recorded. IO, EXHAUSTED (no room): the file is not whole; *out is written then too, with
  * zeros if the file does not take what is left within disk_close_ms: then it is closed when it does, if ever. Waits for the file: on a worker. */
 enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, const char **why);
-bool cache_tracing(struct cache *c);
 /* errno of the write by which the recording that is under way has failed: what comes now is not in it. 0: none has. */
 int cache_trace_error(struct cache *c);
 /* A request, for the recorder. */

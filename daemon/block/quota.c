@@ -394,11 +394,6 @@ bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 	return taken;
 }
 
-enum status quota_ask(struct quota_holder *h, enum quota_thing thing, uint64_t n, uint64_t free, const char **why)
-{
-	return n ? quota_ask_all(h, &(struct quota_wish){ thing, n, free }, 1, why) : STATUS_OK;
-}
-
 void quota_add_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count)
 {
 	pthread_mutex_lock(&h->quota->lock);
@@ -432,16 +427,6 @@ uint64_t quota_used(struct quota *q, enum quota_thing thing)
 	pthread_mutex_lock(&q->lock);
 	n = q->used[thing];
 	pthread_mutex_unlock(&q->lock);
-	return n;
-}
-
-uint64_t quota_held(struct quota_holder *h, enum quota_thing thing)
-{
-	uint64_t n;
-
-	pthread_mutex_lock(&h->quota->lock);
-	n = h->held[thing];
-	pthread_mutex_unlock(&h->quota->lock);
 	return n;
 }
 

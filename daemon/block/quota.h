@@ -79,19 +79,18 @@ void quota_leave(struct quota_holder *h);
 enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why);
 /* The same for what waits if it gets none: that is no refusal. */
 bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n);
-/* The same in two steps, for what the caller itself counts and guards by a lock: whether n more may be taken while `free` are free; then the
- * charge. */
-enum status quota_ask(struct quota_holder *h, enum quota_thing thing, uint64_t n, uint64_t free, const char **why);
 void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 
-/* n of a thing, which is 0 where nothing is wished. free: as quota_ask has it, or QUOTA_BY_BOUND: as quota_take. */
+/* n of a thing, which is 0 where nothing is wished. free: how many nothing holds, where the caller
+ * itself counts them and guards them by a lock, or QUOTA_BY_BOUND: as quota_take. */
 struct quota_wish {
 	enum quota_thing thing;
 	uint64_t n, free;
 };
 #define QUOTA_BY_BOUND UINT64_MAX
-/* The same of several things, each named once: all are granted, or the first that is not says why. */
+/* The same of several things, each named once: all are granted, or the first that is not says why. quota_ask_all only
+ * asks; the charge is quota_add_all. */
 enum status quota_take_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
 enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
 /* Without being asked; `free` is not looked at. */
@@ -102,9 +101,8 @@ void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t
  * says which bound. The holder stays joined until the work runs. */
 enum status quota_submit(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
-/* How many are taken of a thing: of all, and by the holder's process. */
+/* How many are taken of a thing. */
 uint64_t quota_used(struct quota *q, enum quota_thing thing);
-uint64_t quota_held(struct quota_holder *h, enum quota_thing thing);
 
 /* terrace_quota_held, terrace_quota_max and terrace_quota_refused_total of each thing that has a bound. */
 void quota_stats(struct quota *q, cache_stat_fn *emit, void *arg);

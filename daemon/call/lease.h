@@ -33,7 +33,7 @@ struct cache_lease_call {
  *
  * On a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another
  * GPU. The lease is granted when each block has its place there, and the attachment's board tells how far the copies
- * are; without a board (see cache_attach_map) when they are done. INVALID: no such GPU, or one that can never
+ * are; without a board (see cache_attach_lend) when they are done. INVALID: no such GPU, or one that can never
  * have a block of the session's (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there were no
  * GPU. EXHAUSTED: gpu_pinned_milli too. */
 enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,

@@ -61,13 +61,6 @@ enum role right_role(const char *name)
 	return ROLE_ADMIN;
 }
 
-const char *role_word(enum role role)
-{
-	static const char *const words[ROLES] = { "metrics", "engine", "admin" };
-
-	return words[role];
-}
-
 /* ---- who ---- */
 
 /* A process may have 65,536 groups; there is no right for whom they cannot be told. */

@@ -27,7 +27,6 @@ extern const uint32_t rights_count;
 
 /* What is in no row is for administrators. */
 enum role right_role(const char *name);
-const char *role_word(enum role role);
 
 /* One end of a connection, as the kernel names it. */
 struct who {

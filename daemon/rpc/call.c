@@ -184,15 +184,6 @@ enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, 
 	return STATUS_OK;
 }
 
-enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **reply)
-{
-	ProtobufCMessage *request = NULL;
-	enum status s = rpc_call_unpack(c, bytes, n, &request);
-
-	c->worker = true;
-	return s == STATUS_OK ? c->method->unary(c, request, reply) : s;
-}
-
 /* ---- waiting for disks ---- */
 
 enum { POLL_US = 2000 };

@@ -1,5 +1,5 @@
 /* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the
- * call, and can be run by a test or a fuzzer from a buffer of bytes (rpc_call_handle).
+ * call, and can be run by a test or a fuzzer from a buffer of bytes (tests/daemon/rpc/handle.h).
  *
  * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. `cancelled`
  * alone may be set from outside. Memory a handler needs comes from the call's arena and lives until the
@@ -176,9 +176,5 @@ void rpc_call_fini(struct rpc_call *c);
 /* Unpacks a request with the method's descriptor into the arena. INVALID, or EXHAUSTED if it unpacks to too
  * much. */
 enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **out);
-
-/* Unpacks and runs one step of a unary method, as on a worker: the whole path between bytes and reply.
- * Fuzzed. */
-enum status rpc_call_handle(struct rpc_call *c, const uint8_t *bytes, size_t n, ProtobufCMessage **reply);
 
 #endif

@@ -469,24 +469,6 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 	return s;
 }
 
-enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
-			     uint64_t *bytes, uint32_t *page_bytes)
-{
-	struct cache_lent lent;
-	enum status s = cache_attach_lend(c, attachment, extent, write, &lent);
-
-	if (s)
-		return s;
-	if (lent.device_fd >= 0) { /* it needs both */
-		lent_close(&lent);
-		return STATUS_NOT_FOUND;
-	}
-	*fd = lent.fd;
-	*bytes = lent.bytes;
-	*page_bytes = lent.page_bytes;
-	return STATUS_OK;
-}
-
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd)
 {
 	struct attachment *a;

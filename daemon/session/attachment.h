@@ -63,8 +63,6 @@ void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
  * attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: its process is not
  * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */
-enum status cache_attach_map(struct cache *c, uint64_t attachment, uint32_t extent, bool write, int *fd,
-			     uint64_t *bytes, uint32_t *page_bytes);
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
 /* Its own word, verified with the kernel; CACHE_EXTENT_NONE: of all extents. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);

@@ -128,11 +128,6 @@ void arena_destroy(struct arena *a)
 	free(a);
 }
 
-uint64_t arena_extent_bytes(const struct arena *a)
-{
-	return a->extent_bytes;
-}
-
 uint64_t arena_granule_bytes(const struct arena *a)
 {
 	return a->granule_bytes;
@@ -357,16 +352,6 @@ struct arena_span *arena_span_at(struct arena *a, uint32_t extent, uint32_t gran
 	s = span_find(a, extent, granule);
 	pthread_mutex_unlock(&a->mutex);
 	return s ? &s->public : NULL;
-}
-
-uint32_t arena_span_taken(struct arena *a, const struct arena_span *span)
-{
-	uint32_t n;
-
-	pthread_mutex_lock(&a->mutex);
-	n = ((const struct span *)span)->used;
-	pthread_mutex_unlock(&a->mutex);
-	return n;
 }
 
 static void usage_of_extents(const struct arena *a, struct arena_usage *u)

@@ -109,23 +109,18 @@ enum status arena_create(const struct arena_options *o, struct arena **out);
  * through the daemon's mapping any more (engines' own mappings live on). NULL allowed. */
 void arena_destroy(struct arena *a);
 
-/* What the options came to; it does not change. The largest slot is an extent. */
-uint64_t arena_extent_bytes(const struct arena *a);
+/* What the options came to; it does not change. */
 uint64_t arena_granule_bytes(const struct arena *a);
 
 /* ---- classes ---- */
 
-/* The class of exactly that stride, made if new; it lives as long as the arena. INVALID: the stride is 0 or no
- * multiple of the memory's unit. PRECONDITION: a slot would be larger than an extent (arena_extent_bytes; the option
- * that raises it is extent_bytes). EXHAUSTED: ARENA_CLASSES_MAX, or no memory. */
-enum status arena_class_get(struct arena *a, uint32_t tenant, uint64_t stride, struct arena_class **out);
 /* The class for blocks of need_bytes, any number: the tenant's class of the least stride that is at most 1/16 larger
  * than the need, rounded up to the unit; else one of just that is made. A tenant that has CLASS_RULE_MOST joins
- * the next larger one; a need above all of them makes one 1/16 larger than itself, so that few more can come. Statuses
- * as arena_class_get. */
+ * the next larger one; a need above all of them makes one 1/16 larger than itself, so that few more can come.
+ * It lives as long as the arena. PRECONDITION: a slot would be larger than an extent (the option that raises it is
+ * extent_bytes). EXHAUSTED: ARENA_CLASSES_MAX, or no memory. */
 enum status arena_class_for(struct arena *a, uint32_t tenant, uint64_t need_bytes, struct arena_class **out);
 uint64_t arena_class_stride(const struct arena_class *k);
-uint32_t arena_class_tenant(const struct arena_class *k);
 
 /* The two rules by themselves. The stride that a need gets, where the tenant has the `n` classes of `strides`, in any
  * order; UINT64_MAX where `need_bytes` is too large to be rounded. */
@@ -196,8 +191,6 @@ static inline void arena_span_hold(struct arena_span *s, int n)
  * caller knows that a slot of the span is taken. Walk the spans of a window or an extent by granule: the next is at
  * s->granule + s->granules. */
 struct arena_span *arena_span_at(struct arena *a, uint32_t extent, uint32_t granule);
-/* How many of its slots are taken. */
-uint32_t arena_span_taken(struct arena *a, const struct arena_span *s);
 
 /* A run of granules, for one span of the class that asked. */
 struct arena_window {

@@ -141,20 +141,6 @@ static uint32_t unit_of(const struct arena *a)
 	return a->options.ops ? ARENA_DEVICE_UNIT : ARENA_HOST_UNIT;
 }
 
-enum status arena_class_get(struct arena *a, uint32_t tenant, uint64_t stride, struct arena_class **out)
-{
-	struct arena_tenant *t;
-	enum status s;
-
-	if (stride == 0 || stride % unit_of(a))
-		return STATUS_INVALID;
-	pthread_mutex_lock(&a->mutex);
-	t = arena_tenant_get(a, tenant);
-	s = t ? class_get(a, t, stride, out) : STATUS_EXHAUSTED;
-	pthread_mutex_unlock(&a->mutex);
-	return s;
-}
-
 /* The stride for a need among the classes that the tenant has; mutex held. */
 static uint64_t stride_among(const struct arena *a, const struct arena_tenant *t, uint64_t need_bytes)
 {
@@ -183,11 +169,6 @@ enum status arena_class_for(struct arena *a, uint32_t tenant, uint64_t need_byte
 uint64_t arena_class_stride(const struct arena_class *k)
 {
 	return k->stride;
-}
-
-uint32_t arena_class_tenant(const struct arena_class *k)
-{
-	return k->tenant->number;
 }
 
 /* Slots of new spans that so many granules would give, where the tenant has the reserve beside. */

@@ -237,56 +237,6 @@ enum status layout_record_decode(const void *key, size_t key_bytes, const void *
 	return s;
 }
 
-/* ---- tenants ---- */
-
-/* The length of a tenant's name that may stand in a slot header, else 0. */
-static size_t name_bytes(const char *name)
-{
-	size_t n = strnlen(name, SLOT_TENANT_MAX + 1);
-
-	if (n > SLOT_TENANT_MAX)
-		return 0;
-	for (size_t i = 0; i < n; i++)
-		if (name[i] <= ' ' || name[i] > '~')
-			return 0;
-	return n;
-}
-
-enum status tenant_record_encode(const struct tenant_record *t, struct record *out)
-{
-	size_t n = name_bytes(t->name);
-
-	if (n == 0)
-		return STATUS_INVALID;
-	record_begin(out);
-	put_big(out->key, &out->key_bytes, t->tenant, 4);
-	put_little(out->value, &out->value_bytes, TENANT_RECORD_VERSION, 1);
-	put_little(out->value, &out->value_bytes, 0, 7);
-	put(out->value, &out->value_bytes, t->name, n);
-	return STATUS_OK;
-}
-
-enum status tenant_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
-				 struct tenant_record *out)
-{
-	struct reader k = reader_of(key, key_bytes), v = reader_of(value, value_bytes);
-	enum status s = version(&v, TENANT_RECORD_VERSION);
-	struct tenant_record t = { 0 };
-	size_t n;
-
-	if (s != STATUS_OK)
-		return s;
-	t.tenant = (uint32_t)take_big(&k, 4);
-	take_zero(&v, 7);
-	n = take_rest(&v, t.name, 1, SLOT_TENANT_MAX);
-	s = ended(&k, &v);
-	if (s == STATUS_OK && name_bytes(t.name) != n)
-		s = STATUS_CORRUPT;
-	if (s == STATUS_OK)
-		*out = t;
-	return s;
-}
-
 /* ---- slabs ---- */
 
 enum status disk_record_encode(const struct disk_record *d, struct record *out)

@@ -7,7 +7,6 @@
  *     table    key                                       value
  *     blocks   layout id 8, tenant 4, key bytes 1..32    block_record: 64 bytes and the parent's key
  *     layouts  layout id 8                               layout_record: 16 bytes and the owner's description
- *     tenants  tenant's number 4                         tenant_record: 8 bytes and the name
  *     slabs    disk id 8                                 disk_record: 8 bytes and the folder's name
  *     meta     "boot"                                    boot_record: 32 bytes
  *
@@ -78,14 +77,6 @@ struct layout_record {
 enum status layout_record_encode(const struct layout_record *l, struct record *out);
 enum status layout_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
 				 struct layout_record *out);
-
-struct tenant_record {
-	uint32_t tenant;
-	char name[SLOT_TENANT_MAX + 1]; /* 1 .. SLOT_TENANT_MAX printable ASCII, no blank */
-};
-enum status tenant_record_encode(const struct tenant_record *t, struct record *out);
-enum status tenant_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
-				 struct tenant_record *out);
 
 /* Where a disk was last seen, for people: the disk's own id decides. */
 struct disk_record {

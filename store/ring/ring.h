@@ -107,9 +107,8 @@ void ring_file_remove(struct ring *r, uint32_t file); /* nothing of it is waitin
  * RING_NONE and the status OK: transfers work all the same, a little slower, and ring_look counts it.
  * The threads engine has nothing to register: RING_NONE, not counted. May wait for the ring's thread,
  * and holds it up while the kernel pins the pages; not from `done`. INVALID: no bytes, or more than 1
- * GiB. */
+ * GiB. It stays registered as long as the ring lives. */
 enum status ring_buffer_add(struct ring *r, void *base, uint64_t bytes, uint32_t *buffer);
-void ring_buffer_remove(struct ring *r, uint32_t buffer); /* nothing of it is waiting or under way; RING_NONE allowed */
 
 /* OK: `done` will come. EXHAUSTED: the queue is full. UNAVAILABLE: being destroyed. INVALID: the request
  * makes no sense. */

@@ -199,7 +199,6 @@ bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority pri
 
 /* Memory for transfers without a copy. Not from `done`. */
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer);
-void disk_buffer_remove(struct disk *d, uint32_t buffer);
 
 /* ---- scan ---- */
 

@@ -1,5 +1,7 @@
 /* See daemon/cache_rig.h. */
 #include "tests/daemon/cache_rig.h"
+#include "tests/store/arena/inside.h"
+#include "tests/store/index_records.h"
 
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
@@ -643,7 +645,7 @@ void rig_check_books(struct cache *c)
 		recount_queues(c->vram->gpu[i]);
 	if (!c->vram || !c->vram->move_count) {
 		recount_gpus(c, &b);
-		ck_assert_uint_eq(index_count(c->index), published + b.disk_only + b.gpu_only);
+		ck_assert_uint_eq(index_records(c->index), published + b.disk_only + b.gpu_only);
 	}
 	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
 	recount_quota(c);

@@ -4,6 +4,7 @@
 #include "eviction/graph_edges.h"
 
 #include <check.h>
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -37,10 +38,6 @@ static void step(struct graph_edges *g, uint64_t seed, uint64_t now, uint64_t ra
 	switch (r % 8) {
 	case 0:
 		graph_edges_live(g, now, a, r >> 60 & 1);
-		break;
-	case 1:
-		if (r >> 20 & 1)
-			graph_edges_forget(g, a);
 		break;
 	case 2:
 		if (a != b)
@@ -170,12 +167,6 @@ START_TEST(a_request_makes_its_edges)
 	/* A half life later it weighs half. */
 	ck_assert_uint_eq(graph_edges_near(g, 61 * SECOND, first, 1, EDGE_MASK_ALL, near, 8), 1);
 	ck_assert_float_eq_tol(near[0].weight, 1.5, 1e-5);
-	ck_assert(graph_edges_forget(g, 4));
-	ck_assert(!graph_edges_forget(g, 4));
-	ck_assert_uint_eq(graph_edges_near(g, SECOND, first, 3, EDGE_MASK_ALL, near, 8), 0);
-	/* Another node in its place has nothing of it. */
-	graph_edges_live(g, 61 * SECOND, 99, true);
-	ck_assert_uint_eq(graph_edges_near(g, 61 * SECOND, first, 3, EDGE_MASK_ALL, near, 8), 0);
 	graph_edges_destroy(g);
 }
 END_TEST
@@ -343,12 +334,21 @@ START_TEST(the_same_calls_give_the_same_graph)
 }
 END_TEST
 
+/* By the C library's books; under a sanitizer, which has books of its own, always 0. */
+static uint64_t allocated(void)
+{
+	const struct mallinfo2 m = mallinfo2();
+
+	return m.uordblks + m.hblkhd;
+}
+
 START_TEST(memory_is_as_stated)
 {
 	struct graph_edges_options o = { .nodes_max = 1 << 20, .edges_max = 1 << 20, .sessions_max = 1024, .half_life_us = SECOND };
+	const uint64_t before = allocated();
 	struct graph_edges *g = graph_edges_create(&o);
 
-	ck_assert_uint_le(graph_edges_bytes(g), (uint64_t)(1 << 20) * (24 + 8 + 28) + (1 << 17));
+	ck_assert_uint_le(allocated() - before, (uint64_t)(1 << 20) * (24 + 8 + 28) + (1 << 17));
 	graph_edges_destroy(g);
 }
 END_TEST
@@ -420,6 +420,7 @@ START_TEST(mail_makes_the_same_graph)
 {
 	struct graph_edges *g = graph_edges_create(&roomy), *h = graph_edges_create(&roomy);
 	struct graph_mail *m = graph_mail_create(1024);
+	struct graph_mail_event e;
 	struct graph_edge_record a, b;
 	uint32_t x = 0, y = 0;
 
@@ -431,7 +432,8 @@ START_TEST(mail_makes_the_same_graph)
 			ids[k] = 1 + hash_mix(i % 50) % 7 * 100 + k;
 		graph_edges_request(g, i * SECOND, 1 + i % 9, ids, count, false);
 		ck_assert(graph_mail_request(m, i * SECOND, 1 + i % 9, ids, count));
-		graph_mail_drain(m, h, UINT32_MAX);
+		while (graph_mail_take(m, &e))
+			graph_edges_request(h, e.now_us, e.session, e.ids, e.count, e.goes_on);
 	}
 	while (graph_edges_next_edge(g, 200ull * SECOND, &x, &a)) {
 		ck_assert(graph_edges_next_edge(h, 200ull * SECOND, &y, &b));

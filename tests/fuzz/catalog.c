@@ -51,7 +51,6 @@ static void file_write(const uint8_t *data, size_t size)
 static void decode(enum catalog_table t, const MDB_val *k, const void *value, size_t n)
 {
 	struct layout_record layout;
-	struct tenant_record tenant;
 	struct block_record block;
 	struct boot_record boot;
 	struct disk_record disk;
@@ -69,9 +68,6 @@ static void decode(enum catalog_table t, const MDB_val *k, const void *value, si
 		break;
 	case CATALOG_LAYOUTS:
 		layout_record_decode(k->mv_data, k->mv_size, value, n, &layout);
-		break;
-	case CATALOG_TENANTS:
-		tenant_record_decode(k->mv_data, k->mv_size, value, n, &tenant);
 		break;
 	case CATALOG_SLABS:
 		disk_record_decode(k->mv_data, k->mv_size, value, n, &disk);

@@ -7,6 +7,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "store/status.h"
+#include "tests/daemon/rpc/handle.h"
 #include "tests/fuzz/daemon.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -51,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (method->unary == NULL)
 		return 0;
 	rpc_call_init(&call, &fuzz.daemon, method, daemon_now_us(), daemon_now_us() + 1000);
-	status = rpc_call_handle(&call, bytes, n + size - 1, &reply);
+	status = call_handle(&call, bytes, n + size - 1, &reply);
 	if (status == STATUS_OK ? reply == NULL : status != STATUS_BUSY && call.why[0] == 0)
 		abort();
 	if (status == STATUS_OK)

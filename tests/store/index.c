@@ -2,9 +2,11 @@
  * pin and kill the same keys, after which every count is exact.
  */
 #include "store/index.h"
+#include "tests/store/index_records.h"
 
 #include <check.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +16,18 @@ enum { SCALE = 10 };
 #else
 enum { SCALE = 1 };
 #endif
+
+/* The linker puts this in the place of the hash table's own resizing: the buckets that the index has asked for last. */
+struct cds_lfht;
+static _Atomic unsigned long buckets;
+void __real_cds_lfht_resize(struct cds_lfht *table, unsigned long size);
+void __wrap_cds_lfht_resize(struct cds_lfht *table, unsigned long size);
+
+void __wrap_cds_lfht_resize(struct cds_lfht *table, unsigned long size)
+{
+	__real_cds_lfht_resize(table, size);
+	buckets = size;
+}
 
 struct item {
 	struct index_record record;
@@ -113,7 +127,7 @@ START_TEST(an_ident_is_compared_in_full)
 	ck_assert_ptr_null(find(x, &other));
 	other = base, other.key[16] = 1; /* behind the end: not looked at */
 	ck_assert_ptr_eq(find(x, &other), &it->record);
-	ck_assert_uint_eq(index_count(x), 1);
+	ck_assert_uint_eq(index_records(x), 1);
 	closed(x);
 	ck_assert_uint_eq(freed, 1);
 }
@@ -136,12 +150,12 @@ START_TEST(a_dead_record_makes_room_for_a_live_one)
 	ck_assert_ptr_eq(find(x, &id), &second->record);
 	ck_assert_int_eq(insert(x, third, &existing), STATUS_EXISTS);
 	ck_assert_ptr_eq(existing, &second->record);
-	ck_assert_uint_eq(index_count(x), 2);
+	ck_assert_uint_eq(index_records(x), 1);
 	index_remove(x, &first->record);
 	index_reclaim(&first->record, item_free);
 	index_barrier();
 	ck_assert_uint_eq(freed, 1);
-	ck_assert_uint_eq(index_count(x), 1);
+	ck_assert_uint_eq(index_records(x), 1);
 	ck_assert_ptr_eq(find(x, &id), &second->record);
 	free(third);
 	closed(x);
@@ -235,11 +249,11 @@ START_TEST(the_table_grows_and_has_the_living)
 
 		ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
 	}
-	ck_assert_uint_eq(index_count(x), N);
-	for (int ms = 0; ms < 20000 && index_buckets(x) < N; ms++)
+	ck_assert_uint_eq(index_records(x), N);
+	for (int ms = 0; ms < 20000 && buckets < N; ms++)
 		usleep(1000);
-	ck_assert_uint_ge(index_buckets(x), N);
-	ck_assert_uint_le(index_buckets(x), 2 * N);
+	ck_assert_uint_ge(buckets, N);
+	ck_assert_uint_le(buckets, 2 * N);
 	for (uint64_t n = 0; n < N; n++) {
 		struct index_ident id = ident_of(n);
 		struct index_record *r = find(x, &id);
@@ -381,7 +395,7 @@ START_TEST(threads_over_the_same_keys_leave_exact_counts)
 	}
 	ck_assert_uint_gt(killed, 1000 / SCALE);
 	ck_assert_uint_eq(living(x, KEYS), inserted - killed);
-	ck_assert_uint_eq(index_count(x), inserted - killed);
+	ck_assert_uint_eq(index_records(x), inserted - killed);
 	index_barrier();
 	ck_assert_uint_eq(freed, killed);
 	closed(x);
@@ -421,7 +435,7 @@ START_TEST(of_several_inserts_at_a_time_one_wins)
 		won += w[i].won;
 	ck_assert_uint_eq(won, ROUNDS);
 	ck_assert_uint_eq(living(x, ROUNDS), ROUNDS);
-	ck_assert_uint_eq(index_count(x), ROUNDS);
+	ck_assert_uint_eq(index_records(x), ROUNDS);
 	closed(x);
 }
 END_TEST
@@ -449,7 +463,7 @@ START_TEST(nothing_is_lost_while_the_table_grows)
 	struct worker w[THREADS];
 
 	run_threads(w, x, fill);
-	ck_assert_uint_eq(index_count(x), THREADS * (20000 / SCALE));
+	ck_assert_uint_eq(index_records(x), THREADS * (20000 / SCALE));
 	closed(x);
 	ck_assert_uint_eq(freed, THREADS * (20000 / SCALE));
 }
@@ -514,7 +528,7 @@ START_TEST(a_walk_finds_each_once)
 	}
 	for (uint64_t n = 0; n < STAY; n++)
 		ck_assert_uint_eq(seen[n], 1);
-	ck_assert_uint_gt(index_buckets(x), 1 << 12);
+	ck_assert_uint_gt(buckets, 1 << 12);
 	closed(x);
 }
 END_TEST

@@ -50,15 +50,6 @@ static void recrc(struct slot_header *h)
 	h->header_crc = slot_crc32c(0, h, sizeof(*h));
 }
 
-/* Both ways to look agree, and neither writes. */
-static enum status layers_check(uint32_t first, uint32_t n)
-{
-	const enum status s = slot_layers_check(slot, first, n);
-
-	ck_assert_int_eq(slot_layers_check_leave(slot, first, n), s);
-	return s;
-}
-
 /* Of any length, from any address on, whatever is behind it: as of its bytes one by one. */
 START_TEST(crc32c_of_long_data)
 {
@@ -77,23 +68,6 @@ START_TEST(crc32c_of_long_data)
 		ck_assert_uint_eq(slot_crc32c_next(0, bytes + from, n, next[t % 4]), want);
 		ck_assert_uint_eq(slot_crc32c(slot_crc32c(0, bytes + from, n / 3), bytes + from + n / 3, n - n / 3), want);
 	}
-}
-END_TEST
-
-/* Two CRCs and a length are enough for that of both. */
-START_TEST(crc32c_of_two_is_joined)
-{
-	static uint8_t bytes[9000];
-
-	for (size_t i = 0; i < sizeof(bytes); i++)
-		bytes[i] = (uint8_t)rnd();
-	for (int t = 0; t < 200; t++) {
-		const size_t n = rnd() % sizeof(bytes), first = n ? rnd() % n : 0;
-		const uint32_t a = slot_crc32c(0, bytes, first), b = slot_crc32c(0, bytes + first, n - first);
-
-		ck_assert_uint_eq(slot_crc32c_join(a, b, n - first), slot_crc32c(0, bytes, n));
-	}
-	ck_assert_uint_eq(slot_crc32c_join(0x12345678, 0, 0), 0x12345678);
 }
 END_TEST
 
@@ -118,7 +92,7 @@ START_TEST(a_sealed_slot_matches_and_tells_all)
 	ck_assert_ptr_null(slot_header_problem(h));
 	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK);
 	ck_assert_int_eq(slot_header_match(h, &ident, 0), STATUS_OK);
-	ck_assert_int_eq(layers_check(0, LAYERS), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
 	ck_assert_uint_eq(h->stored_unix_ms, 1234567);
 	ck_assert_uint_eq(h->position, 4096);
 	ck_assert_uint_eq(h->tokens, 16);
@@ -148,7 +122,7 @@ START_TEST(a_header_of_version_1_is_sound_without_a_layout)
 	recrc(h);
 	ck_assert_ptr_null(slot_header_problem(h));
 	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK);
-	ck_assert_int_eq(layers_check(0, LAYERS), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
 }
 END_TEST
 
@@ -191,7 +165,7 @@ START_TEST(a_tombstone_keeps_names_and_generation)
 	ck_assert_mem_eq(h->tenant, was.tenant, sizeof(was.tenant));
 	ck_assert_uint_eq(h->layout_bytes, was.layout_bytes);
 	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_STALE);
-	ck_assert_int_eq(layers_check(0, 1), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, 0, 1), STATUS_CORRUPT);
 	slot_tombstone(&page, h, 99); /* of a tombstone: the same */
 	ck_assert_mem_eq(&page, h, sizeof(page));
 }
@@ -220,9 +194,9 @@ START_TEST(a_damaged_layer_is_seen_alone)
 
 		layer[rnd() % LAYER_BYTES] ^= (uint8_t)(1u << rnd() % 8);
 		for (uint32_t i = 0; i < LAYERS; i++)
-			ck_assert_int_eq(layers_check(i, 1), i == bad ? STATUS_CORRUPT : STATUS_OK);
-		ck_assert_int_eq(layers_check(0, LAYERS), STATUS_CORRUPT);
-		ck_assert_int_eq(layers_check(0, bad), STATUS_OK);
+			ck_assert_int_eq(slot_layers_check(slot, i, 1), i == bad ? STATUS_CORRUPT : STATUS_OK);
+		ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_layers_check(slot, 0, bad), STATUS_OK);
 	}
 }
 END_TEST
@@ -230,11 +204,11 @@ END_TEST
 START_TEST(layers_outside_the_header_are_refused)
 {
 	sealed();
-	ck_assert_int_eq(layers_check(LAYERS, 0), STATUS_OK);
-	ck_assert_int_eq(layers_check(0, LAYERS + 1), STATUS_CORRUPT);
-	ck_assert_int_eq(layers_check(LAYERS, 1), STATUS_CORRUPT);
-	ck_assert_int_eq(layers_check(LAYERS + 1, 0), STATUS_CORRUPT);
-	ck_assert_int_eq(layers_check(1, UINT32_MAX), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS, 0), STATUS_OK);
+	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS + 1), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS, 1), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, LAYERS + 1, 0), STATUS_CORRUPT);
+	ck_assert_int_eq(slot_layers_check(slot, 1, UINT32_MAX), STATUS_CORRUPT);
 }
 END_TEST
 
@@ -491,7 +465,7 @@ START_TEST(garbage_under_a_right_crc_never_crashes)
 		recrc(h);
 		(void)slot_header_problem(h);
 		if (slot_header_match(h, &ident, 42) == STATUS_OK)
-			ck_assert_int_eq(layers_check(0, LAYERS), STATUS_OK);
+			ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
 	}
 }
 END_TEST
@@ -506,7 +480,6 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, crc32c_is_castagnoli_and_chains);
 	tcase_add_test(tc, crc32c_of_long_data);
-	tcase_add_test(tc, crc32c_of_two_is_joined);
 	tcase_add_test(tc, a_block_is_held_against_a_header_elsewhere);
 	tcase_add_test(tc, a_header_is_known_by_its_crc);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);

@@ -1,5 +1,6 @@
 /* The recorder: what was asked of a cache, replayed, gives the same hits; a bounded file; no names. And a public trace, driven
  * through a cache, hits as the replay says. */
+#include "daemon/advice/advice.h"
 #include "daemon/advice/trace.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -91,7 +92,7 @@ START_TEST(what_is_recorded_replays_to_the_same_hits)
 	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_trace_start(r.c, file_open(path), 0, &r.why), STATUS_OK);
 	ck_assert_int_eq(cache_trace_start(r.c, -1, 0, &r.why), STATUS_BUSY);
-	ck_assert(cache_tracing(r.c));
+	ck_assert_ptr_nonnull(r.c->advice->recorder);
 	hits = converse(&r, 400, &asked);
 	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_OK);
 	ck_assert_uint_eq(result.requests, 400);
@@ -331,7 +332,7 @@ START_TEST(a_file_that_takes_no_more_is_left)
 	ends[0] = record_to_pipe(&r);
 	ck_assert_int_eq(cache_trace_stop(r.c, &result, &r.why), STATUS_IO);
 	ck_assert_uint_eq(result.bytes, 0);
-	ck_assert(!cache_tracing(r.c));
+	ck_assert_ptr_null(r.c->advice->recorder);
 	ends[1] = record_to_pipe(&r);
 	rig_close(&r);
 	pipe_drain(ends[0]);

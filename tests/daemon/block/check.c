@@ -710,13 +710,11 @@ END_TEST
 
 static enum status map(struct rig *r, uint64_t attachment, uint32_t extent, bool write)
 {
-	uint64_t bytes;
-	uint32_t page;
-	int fd;
-	const enum status s = cache_attach_map(r->c, attachment, extent, write, &fd, &bytes, &page);
+	struct cache_lent lent;
+	const enum status s = cache_attach_lend(r->c, attachment, extent, write, &lent);
 
 	if (!s) {
-		close(fd);
+		close(lent.fd);
 		cache_attach_unmapped(r->c, attachment, extent);
 	}
 	return s;

@@ -171,16 +171,14 @@ START_TEST(nobody_is_asked_to_unmap)
 	struct cache_place place[128];
 	struct cache_leased leased;
 	struct rig a, b;
-	uint64_t bytes;
-	uint32_t page;
-	int fd[128];
+	struct cache_lent lent[128];
 
 	rig_open(&a, &o, 1);
 	rig_watch(&a, getpid());
 	ck_assert_uint_eq(rig_put(&a, 0, 128), 128);
 	ck_assert_int_eq(rig_lease(&a, 0, 128, true, place, &leased), STATUS_OK);
 	for (int i = 0; i < 128; i++)
-		ck_assert_int_eq(cache_attach_map(a.c, a.attachment, place[i].extent, false, &fd[i], &bytes, &page), STATUS_OK);
+		ck_assert_int_eq(cache_attach_lend(a.c, a.attachment, place[i].extent, false, &lent[i]), STATUS_OK);
 	ck_assert_int_eq(cache_release(a.c, a.s.id, leased.lease), STATUS_OK);
 	b = other_class(&a);
 	pass(&a, &b, 1000 * 1000);
@@ -189,7 +187,7 @@ START_TEST(nobody_is_asked_to_unmap)
 	ck_assert_uint_ge(rig_prefix(&b, 150, 50), 50);
 	rig_check_books(a.c);
 	for (int i = 0; i < 128; i++)
-		close(fd[i]);
+		close(lent[i].fd);
 	rig_close(&a);
 }
 END_TEST

@@ -13,6 +13,7 @@
 #include "proto/layout_message.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
+#include "tests/daemon/rpc/handle.h"
 #include "tests/shell.h"
 #include "tests/sim/device.h"
 
@@ -52,7 +53,7 @@ static enum status ask(const char *name, const void *message, ProtobufCMessage *
 	protobuf_c_message_pack(m, bytes);
 	rpc_call_fini(&call);
 	rpc_call_init(&call, &s.daemon, method(name), daemon_now_us(), daemon_now_us() + 10000000);
-	enum status status = rpc_call_handle(&call, bytes, n, reply);
+	enum status status = call_handle(&call, bytes, n, reply);
 
 	free(bytes);
 	return status;
@@ -736,7 +737,7 @@ START_TEST(inflated_request)
 		bytes[i + 1] = 0;
 	}
 	rpc_call_init(&call, &s.daemon, method("Cache.OpenSession"), 0, 0);
-	ck_assert_int_ne(rpc_call_handle(&call, bytes, n, &reply), STATUS_OK);
+	ck_assert_int_ne(call_handle(&call, bytes, n, &reply), STATUS_OK);
 	ck_assert_uint_le(call.arena.total, RPC_ARENA_MAX);
 	free(bytes);
 }
@@ -757,7 +758,7 @@ START_TEST(random_requests)
 			for (size_t i = 0; i < n; i++)
 				bytes[i] = lrand48() % 3 ? (uint8_t)(lrand48() % 40) : (uint8_t)lrand48();
 			rpc_call_init(&call, &s.daemon, &rpc_methods[m], daemon_now_us(), daemon_now_us() + 1000000);
-			enum status status = rpc_call_handle(&call, bytes, n, &reply);
+			enum status status = call_handle(&call, bytes, n, &reply);
 
 			ck_assert_uint_lt(status, STATUS_COUNT);
 			ck_assert(status == STATUS_OK || status == STATUS_BUSY || call.why[0]);

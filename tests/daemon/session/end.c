@@ -67,18 +67,17 @@ static _Noreturn void engine_run(int socket, uint64_t offset, enum life life)
 static struct engine engine_start(struct rig *r, const struct cache_place *p, enum life life)
 {
 	struct engine e = { 0, 0 };
-	int fd, sockets[2];
-	uint64_t bytes;
-	uint32_t page;
+	struct cache_lent lent;
+	int sockets[2];
 
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
 	e.pid = fork();
 	if (e.pid == 0)
 		engine_run(sockets[1], p->offset, life);
 	rig_watch(r, e.pid);
-	ck_assert_int_eq(cache_attach_map(r->c, r->attachment, p->extent, true, &fd, &bytes, &page), STATUS_OK);
-	rig_fd_send(sockets[0], fd);
-	close(fd);
+	ck_assert_int_eq(cache_attach_lend(r->c, r->attachment, p->extent, true, &lent), STATUS_OK);
+	rig_fd_send(sockets[0], lent.fd);
+	close(lent.fd);
 	ck_assert_int_eq(read(sockets[0], &e.heir, sizeof(e.heir)), sizeof(e.heir));
 	close(sockets[0]);
 	close(sockets[1]);
@@ -189,10 +188,8 @@ START_TEST(a_closed_session_waits_for_its_living_process)
 	struct cache_place half;
 	struct engine e;
 	struct rig r;
+	struct cache_lent lent;
 	uint64_t id;
-	int fd;
-	uint64_t bytes;
-	uint32_t page;
 
 	rig_open(&r, &o, 1);
 	id = reserve(&r, 1000, &half);
@@ -201,8 +198,7 @@ START_TEST(a_closed_session_waits_for_its_living_process)
 	cache_attach_unmapped(r.c, r.attachment, half.extent); /* a lie */
 	rig_tick(r.c, r.now);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 1);
-	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, half.extent, true, &fd, &bytes, &page),
-			 STATUS_DENIED);
+	ck_assert_int_eq(cache_attach_lend(r.c, r.attachment, half.extent, true, &lent), STATUS_DENIED);
 	/* Its own word frees it, process or not. */
 	ck_assert_int_eq(cache_abort(r.c, r.s.id, id), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&r, "terrace_quarantined_slots", "tier=host"), 0);

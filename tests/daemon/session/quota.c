@@ -158,15 +158,6 @@ static uint64_t leak(struct client *k, const struct row *row)
 	return n;
 }
 
-static uint64_t held_by(const struct client *k, enum quota_thing thing)
-{
-	struct quota_holder *h = quota_join(k->r.c->quota, k->peer);
-	const uint64_t n = quota_held(h, thing);
-
-	quota_leave(h);
-	return n;
-}
-
 /* Its process has ended. */
 static void die(struct client *k)
 {
@@ -196,7 +187,7 @@ static void one_row(const struct row *row)
 	struct cache_options o = rig_options(SLOTS);
 	struct client a, b, c;
 	struct rig r;
-	uint64_t n, most;
+	uint64_t n, most, used;
 
 	next_key = next_layout = 0;
 	o.sessions_max = row->thing == QUOTA_SESSIONS ? MAX + 1 : 1024;
@@ -209,11 +200,12 @@ static void one_row(const struct row *row)
 		ck_assert_uint_eq(rig_put(&r, i, RESERVE), RESERVE);
 	b = join(&r, &sibling);
 	c = join(&r, &second);
+	used = quota_used(r.c->quota, row->thing);
 	a = join(&r, &greedy);
 	n = leak(&a, row) + (row->thing == QUOTA_SESSIONS);
 	most = MAX - 2 * RESERVE - (row->thing == QUOTA_SESSIONS ? 4 : row->thing == QUOTA_LAYOUTS);
 	ck_assert_msg(n == most, "%s: one process alone has %llu", row->name, (unsigned long long)n);
-	ck_assert_uint_eq(held_by(&a, row->thing), n * row->unit);
+	ck_assert_uint_eq(quota_used(r.c->quota, row->thing) - used, n * row->unit);
 	ck_assert_msg(row->thing == QUOTA_SESSIONS || !row->words || !strncmp(a.r.why, row->words, strlen(row->words)), "%s", a.r.why);
 	ck_assert_uint_ge(refused(&r, row), 1);
 	ck_assert_msg(leak(&b, row) >= 1, "%s: another process of the user has none", row->name);
@@ -225,9 +217,9 @@ static void one_row(const struct row *row)
 		cache_thread_leave();
 		return;
 	}
+	used = quota_used(r.c->quota, row->thing);
 	die(&a);
-	if (!row->lasts)
-		ck_assert_uint_eq(held_by(&a, row->thing), 0);
+	ck_assert_uint_eq(used - quota_used(r.c->quota, row->thing), row->lasts ? 0 : n * row->unit);
 	close_watches();
 	if (row->thing != QUOTA_LAYOUTS)
 		ck_assert_uint_gt(leak(&c, row), MAX / 2);
@@ -259,7 +251,7 @@ START_TEST(shared_blocks_cost_nothing)
 	b = join(&r, &second);
 	for (int i = 0; i < 100; i++)
 		ck_assert_int_eq(rig_lease(i % 2 ? &a.r : &b.r, 0, MAX - 2 * RESERVE, true, place, &leased), STATUS_OK);
-	ck_assert_uint_eq(held_by(&a, QUOTA_PINNED), 50ull * (MAX - 2 * RESERVE) * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(quota_used(r.c->quota, QUOTA_PINNED), 100ull * (MAX - 2 * RESERVE) * RIG_SLOT_BYTES);
 	ck_assert_int_eq(rig_lease(&a.r, 0, MAX, true, place, &leased), STATUS_EXHAUSTED);
 	rig_close(&r);
 }

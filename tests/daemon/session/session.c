@@ -279,26 +279,20 @@ START_TEST(extents_go_to_sessions_of_their_tenant)
 	struct kv_layout other = rig_layout(9, 0);
 	struct cache_place place;
 	struct cache_leased leased;
-	uint64_t bytes;
-	uint32_t page;
+	struct cache_lent lent = { .fd = -1 };
 	struct rig r, b;
-	int fd = -1;
 
 	rig_open(&r, &o, 1);
 	rig_put(&r, 0, 1);
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &leased), STATUS_OK);
-	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, place.extent, false, &fd, &bytes, &page),
-			 STATUS_EXHAUSTED); /* its process is not known */
+	ck_assert_int_eq(cache_attach_lend(r.c, r.attachment, place.extent, false, &lent), STATUS_EXHAUSTED); /* its process is not known */
 	rig_watch(&r, getpid());
-	ck_assert_int_eq(cache_attach_map(r.c, 12345, place.extent, false, &fd, &bytes, &page),
-			 STATUS_DENIED);
-	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, 4711, false, &fd, &bytes, &page),
-			 STATUS_NOT_FOUND);
-	ck_assert_int_eq(fd, -1);
-	ck_assert_int_eq(cache_attach_map(r.c, r.attachment, place.extent, false, &fd, &bytes, &page),
-			 STATUS_OK);
-	ck_assert_uint_ge(bytes, RIG_SLOT_BYTES);
-	close(fd);
+	ck_assert_int_eq(cache_attach_lend(r.c, 12345, place.extent, false, &lent), STATUS_DENIED);
+	ck_assert_int_eq(cache_attach_lend(r.c, r.attachment, 4711, false, &lent), STATUS_NOT_FOUND);
+	ck_assert_int_eq(lent.fd, -1);
+	ck_assert_int_eq(cache_attach_lend(r.c, r.attachment, place.extent, false, &lent), STATUS_OK);
+	ck_assert_uint_ge(lent.bytes, RIG_SLOT_BYTES);
+	close(lent.fd);
 	cache_attach_unmapped(r.c, r.attachment, place.extent);
 	cache_attach_unmapped(r.c, 777, place.extent);
 	b = (struct rig){ .c = r.c, .now = r.now };
@@ -306,8 +300,8 @@ START_TEST(extents_go_to_sessions_of_their_tenant)
 			.layout_count = 1, .engine = "", .now_us = b.now }, &b.s, &b.why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(b.c, b.s.token, 1, b.now, &b.attachment, &(uint64_t){ 0 }, &b.why), STATUS_OK);
 	rig_watch(&b, getpid());
-	ck_assert_int_eq(cache_attach_map(b.c, b.attachment, place.extent, false, &fd, &bytes, &page), STATUS_OK);
-	close(fd);
+	ck_assert_int_eq(cache_attach_lend(b.c, b.attachment, place.extent, false, &lent), STATUS_OK);
+	close(lent.fd);
 	/* Leases and reservations want an attachment of the session itself. */
 	r.attachment = b.attachment;
 	ck_assert_int_eq(rig_lease(&r, 0, 1, true, &place, &leased), STATUS_PRECONDITION);

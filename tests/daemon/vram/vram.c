@@ -25,6 +25,7 @@
 #include "store/slot.h"
 #include "store/status.h"
 #include "tests/daemon/vram/rig.h"
+#include "tests/store/arena/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* The arena over host memory: what options come to, where slots lie, the reserve, pages that come in steps, extents
  * that go, windows and claims. Random histories are in model.c. */
 #include "store/host/extent.h"
+#include "tests/store/arena/inside.h"
 #include "tests/store/arena/rig.h"
 
 #include <errno.h>
@@ -526,7 +527,7 @@ START_TEST(an_extent_is_of_one_tenant)
 	uint32_t owner;
 
 	for (uint32_t t = 0; t < 2; t++) {
-		ck_assert_int_eq(arena_class_get(a, 1 + t, 8 * KIB, &k[t]), STATUS_OK);
+		k[t] = class_of_tenant(a, 1 + t, 8 * KIB);
 		s[t] = taken(k[t]);
 		ck_assert(arena_extent_owner(a, s[t].extent, &owner));
 		ck_assert_uint_eq(owner, 1 + t);

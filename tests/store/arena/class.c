@@ -156,23 +156,17 @@ START_TEST(classes_are_one_a_tenant_and_stride)
 	struct arena *a = arena_with(&(struct arena_options){ .budget_bytes = 64 * MIB });
 	struct arena_class *k, *other;
 
-	ck_assert_int_eq(arena_class_get(a, 1, 0, &k), STATUS_INVALID);
-	ck_assert_int_eq(arena_class_get(a, 1, 5000, &k), STATUS_INVALID);
-	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB + 4096, &k), STATUS_PRECONDITION);
-	ck_assert_int_eq(arena_class_get(a, 1, UINT64_MAX - 4095, &k), STATUS_PRECONDITION);
+	ck_assert_int_eq(arena_class_for(a, 1, 16 * MIB + 4096, &k), STATUS_PRECONDITION);
+	ck_assert_int_eq(arena_class_for(a, 1, UINT64_MAX - 4095, &k), STATUS_PRECONDITION);
 	ck_assert_int_eq(arena_class_for(a, 1, UINT64_MAX, &k), STATUS_PRECONDITION);
-	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB, &k), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 1, 8 * KIB, &k), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 1, 8 * KIB, &other), STATUS_OK);
-	ck_assert_ptr_eq(k, other);
-	ck_assert_int_eq(arena_class_get(a, 2, 8 * KIB, &other), STATUS_OK);
-	ck_assert_ptr_ne(k, other);
-	ck_assert_uint_eq(arena_class_tenant(other), 2);
-	ck_assert_uint_eq(arena_class_stride(other), 8 * KIB);
-	for (uint64_t i = 3; i < ARENA_CLASSES_MAX; i++)
-		ck_assert_int_eq(arena_class_get(a, 9, i * 4096, &k), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 10, 4096, &k), STATUS_EXHAUSTED);
-	ck_assert_int_eq(arena_class_get(a, 1, 8 * KIB, &k), STATUS_OK);
+	class_of(a, 16 * MIB);
+	k = class_of(a, 8 * KIB);
+	ck_assert_ptr_eq(class_of(a, 8 * KIB), k);
+	ck_assert_ptr_ne(class_of_tenant(a, 2, 8 * KIB), k);
+	for (uint32_t i = 3; i < ARENA_CLASSES_MAX; i++)
+		class_of_tenant(a, i, 8 * KIB);
+	ck_assert_int_eq(arena_class_for(a, ARENA_CLASSES_MAX, 8 * KIB, &other), STATUS_EXHAUSTED);
+	ck_assert_ptr_eq(class_of(a, 8 * KIB), k);
 	ck_assert_uint_eq(usage_of(a).classes, ARENA_CLASSES_MAX);
 	arena_destroy(a);
 }

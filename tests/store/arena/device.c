@@ -76,11 +76,9 @@ START_TEST(options_and_strides_have_bounds)
 	ck_assert_int_eq(arena_create(&o, &a), STATUS_INVALID);
 	a = arena_of(33 * MIB, 16 * MIB);
 	ck_assert_uint_eq(arena_granule_bytes(a), SIM_GRANULARITY);
-	ck_assert_int_eq(arena_class_get(a, 1, 0, &k), STATUS_INVALID);
-	ck_assert_int_eq(arena_class_get(a, 1, 4096 + 128, &k), STATUS_INVALID);
-	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB + 256, &k), STATUS_PRECONDITION);
-	ck_assert_int_eq(arena_class_get(a, 1, 16 * MIB, &k), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 1, 256, &k), STATUS_OK);
+	ck_assert_int_eq(arena_class_for(a, 1, 16 * MIB + 256, &k), STATUS_PRECONDITION);
+	class_of(a, 16 * MIB);
+	class_of(a, 256);
 	ck_assert_int_eq(arena_class_for(a, 1, 1000, &k), STATUS_OK);
 	ck_assert_uint_eq(arena_class_stride(k), 1024);
 	end(a);
@@ -97,9 +95,9 @@ START_TEST(a_tenant_has_one_range)
 
 	device_begin();
 	a = arena_of(64 * MIB, 8 * MIB);
-	ck_assert_int_eq(arena_class_get(a, 1, 256 * 1000, &k[0]), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 1, 8 * MIB, &k[1]), STATUS_OK);
-	ck_assert_int_eq(arena_class_get(a, 2, 256 * 1000, &k[2]), STATUS_OK);
+	k[0] = class_of(a, 256 * 1000);
+	k[1] = class_of(a, 8 * MIB);
+	k[2] = class_of_tenant(a, 2, 256 * 1000);
 	first = taken(k[0]);
 	s = taken(k[0]);
 	ck_assert_uint_eq(s.extent, GPU_IDS);

@@ -2,6 +2,7 @@
  * which class, span, index and generation it is, at its beginning and at its end, so that a wrong stride, an old span
  * or a slot that two have is seen. */
 #include "store/host/extent.h"
+#include "tests/store/arena/inside.h"
 #include "tests/store/arena/rig.h"
 
 #include <pthread.h>

@@ -34,13 +34,20 @@ static inline struct arena *arena_with(const struct arena_options *o)
 	return a;
 }
 
-/* Of tenant 1. */
-static inline struct arena_class *class_of(struct arena *a, uint64_t stride)
+/* Of exactly that stride: of no test here has a tenant another class that is just a little larger. */
+static inline struct arena_class *class_of_tenant(struct arena *a, uint32_t tenant, uint64_t stride)
 {
 	struct arena_class *k;
 
-	ck_assert_int_eq(arena_class_get(a, 1, stride, &k), STATUS_OK);
+	ck_assert_int_eq(arena_class_for(a, tenant, stride, &k), STATUS_OK);
+	ck_assert_uint_eq(arena_class_stride(k), stride);
 	return k;
+}
+
+/* Of tenant 1. */
+static inline struct arena_class *class_of(struct arena *a, uint64_t stride)
+{
+	return class_of_tenant(a, 1, stride);
 }
 
 static inline struct arena_usage usage_of(struct arena *a)

@@ -152,33 +152,6 @@ START_TEST(layouts_come_back)
 }
 END_TEST
 
-START_TEST(tenants_come_back)
-{
-	struct tenant_record t = { .tenant = 70000, .name = "default" }, back;
-	struct record r;
-
-	ck_assert_int_eq(tenant_record_encode(&t, &r), STATUS_OK);
-	ck_assert_uint_eq(r.key_bytes, 4);
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back), STATUS_OK);
-	ck_assert_uint_eq(back.tenant, 70000);
-	ck_assert_str_eq(back.name, "default");
-	r.value[10] = ' ';
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back), STATUS_CORRUPT);
-	r.value[10] = 0;
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back), STATUS_CORRUPT);
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, 8, &back), STATUS_CORRUPT);
-	memset(t.name, 'n', SLOT_TENANT_MAX);
-	ck_assert_int_eq(tenant_record_encode(&t, &r), STATUS_OK);
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back), STATUS_OK);
-	ck_assert_str_eq(back.name, t.name);
-	ck_assert_int_eq(tenant_record_decode(r.key, r.key_bytes, r.value, r.value_bytes + 1, &back), STATUS_CORRUPT);
-	t.name[SLOT_TENANT_MAX] = 'n';
-	ck_assert_int_eq(tenant_record_encode(&t, &r), STATUS_INVALID);
-	t.name[0] = 0;
-	ck_assert_int_eq(tenant_record_encode(&t, &r), STATUS_INVALID);
-}
-END_TEST
-
 START_TEST(disks_come_back)
 {
 	struct disk_record d = { .disk_id = 1, .folder = "/var/lib/terrace/disk 0" }, back;
@@ -233,7 +206,6 @@ int main(void)
 	tcase_add_test(tc, a_block_out_of_bounds_is_refused);
 	tcase_add_test(tc, damaged_blocks_are_refused);
 	tcase_add_test(tc, layouts_come_back);
-	tcase_add_test(tc, tenants_come_back);
 	tcase_add_test(tc, disks_come_back);
 	tcase_add_test(tc, boots_come_back);
 	suite_add_tcase(s, tc);

@@ -101,7 +101,6 @@ START_TEST(registered_memory_is_read_into)
 	ck_assert_int_eq(disk_read(r.disk, p, memory + 2 * RIG_SLOT, RIG_SLOT, buffer, RING_AHEAD, &w.q), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	ck_assert_int_eq(rig_judge(memory + 2 * RIG_SLOT, 1, 9), STATUS_OK);
-	disk_buffer_remove(r.disk, buffer);
 	rig_end(&r);
 	free(memory);
 }
