@@ -7,6 +7,7 @@
 #include "daemon/process/cache_options.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"
+#include "daemon/process/config_retired.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/data_dir_lock.h"
 #include "daemon/process/disk_log.h"
@@ -147,6 +148,7 @@ int main(int argc, char **argv)
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
+	config_retired_warn(&config);
 	signals_block(&signals); /* before any thread, gRPC's own included */
 	return run(&config);
 }

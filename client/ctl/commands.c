@@ -107,7 +107,7 @@ const struct ctl_command ctl_commands[] = {
 		.synopsis = "[--layout ID] [--session N] KEY",
 		.summary = "tell why a block is where it is, or is not",
 		.text = "Prints, for every layout that has a block under KEY or remembers that one left: its tier, age and use; "
-			"rank, the number of blocks that would leave memory before it (policies lru, fifo, gdsf and graph; among "
+			"rank, the number of blocks that would leave memory before it (policies lru, sieve and graph; among "
 			"the first 4096); the rival, which would go now; and of one that left, which tier, when, why and how long "
 			"it had not been used.\n"
 			"refused: the policy would not have given it the place that it took, so it goes first. unworthy: no disk is "

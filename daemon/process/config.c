@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/process/config_retired.h"
 #include "daemon/process/config_values.h"
 #include "daemon/process/machine.h"
 #include "eviction/policy.h"
@@ -76,7 +77,7 @@ static const struct option options[] = {
 	  "disks that must be usable when the daemon starts, or it does not: all, at least one, or none of them; those that are not usable are left out, and the daemon is degraded" },
 	{ "disk_policy", T_POLICY, AT(disk_policy), "lru", 0, 0, NULL, "who leaves a disk that is full" },
 	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
-	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph and gdsf then weigh "
+	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph then weighs "
 	  "blocks; 0: to graph all cost the same" },
 	{ "slab_bytes", T_BYTES, AT(slab_bytes), "auto", MIB, 1024 * GIB, NULL,
 	  "a slab file takes so much at most; each holds blocks of one size; auto: a 1024th of its disk, 1MiB at "
@@ -375,6 +376,10 @@ static bool set_number(struct config *c, const struct option *o, const char *val
 static bool set_option(struct config *c, const struct option *o, const char *value, enum config_origin origin,
 		       const char *where, struct config_errors *e)
 {
+	const char *retired = o->type == T_POLICY ? config_retired_policy(value) : NULL;
+
+	if (retired)
+		value = o->standard;
 	if (o->type == T_POLICY && !policy_find(value)) {
 		complain_choice(o, value, where, e);
 		return false;
@@ -391,6 +396,7 @@ static bool set_option(struct config *c, const struct option *o, const char *val
 		return false;
 	}
 	c->origin[o - options] = origin;
+	c->retired[o - options] = retired;
 	return true;
 }
 
@@ -689,7 +695,8 @@ bool config_row(const struct config *c, uint32_t i, struct config_row *out)
 	const struct option *o = &options[i];
 	const char *text = (const char *)c + o->offset;
 
-	*out = (struct config_row){ .name = o->name, .help = o->help, .origin = origin_words[c->origin[i]] };
+	*out = (struct config_row){ .name = o->name, .help = o->help, .origin = origin_words[c->origin[i]],
+				     .retired = c->retired[i] };
 	if (is_text(o))
 		snprintf(out->value, sizeof out->value, "%s", *text ? text : "off");
 	else
@@ -756,10 +763,12 @@ int config_answer(const struct config *c, enum status s, const struct config_err
 		puts("terraced " TERRACE_VERSION);
 	else if (c->help || c->print)
 		(c->help ? config_help : config_sample)(stdout);
-	else if (c->check)
-		puts("ok");
-	else
+	else if (!c->check)
 		return -1;
+	else {
+		config_retired_print(c, stderr);
+		puts("ok");
+	}
 	if (!fflush(stdout) && !ferror(stdout))
 		return EXIT_SUCCESS;
 	fprintf(stderr, "terraced: standard output: %s\n", strerror(errno));

@@ -57,6 +57,7 @@ struct config {
 	uint64_t admin_gid;
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];
+	const char *retired[CONFIG_OPTIONS_MAX]; /* NULL, or the word that was given, which means another one now */
 	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
 	bool help, version, check, print; /* --help, --version, --check-config, --print-config */
 };
@@ -123,6 +124,7 @@ bool config_listen(const char *value, struct config_socket *out);
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {
 	const char *name, *help, *origin;
+	const char *retired;           /* NULL, or the word that was given, in place of which `value` is */
 	char value[CONFIG_TEXT_MAX];
 };
 bool config_row(const struct config *c, uint32_t i, struct config_row *out);

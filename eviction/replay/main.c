@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "eviction/replay/offline.h"
+#include "eviction/replay/policies.h"
 #include "eviction/replay/read.h"
 #include "eviction/replay/report.h"
 
@@ -38,7 +39,7 @@ static enum status run(const struct trace *t, const struct options *o, struct ro
 	else if (strncmp(row->policy, "opt", 3) == 0)
 		s = replay_opt(t, strcmp(row->policy, "opt") == 0, &r, &row->result);
 	else
-		s = replay_run(t, policy_find(row->policy), &r, &row->result);
+		s = replay_run(t, replay_policy_find(row->policy), &r, &row->result);
 	row->seconds = now() - began;
 	return s;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "eviction/policy.h"
+#include "eviction/replay/policies.h"
 
 static const char usage[] =
 	"usage: terrace-replay --trace FILE [options]\n"
@@ -58,7 +59,7 @@ static bool policy_add(struct options *o, const char *name)
 {
 	if (o->policy_count == OPTIONS_POLICIES_MAX || strlen(name) >= OPTIONS_NAME_MAX)
 		return false;
-	if (!policy_find(name) && strcmp(name, "opt") != 0 && strcmp(name, "opt-nobypass") != 0)
+	if (!replay_policy_find(name) && strcmp(name, "opt") != 0 && strcmp(name, "opt-nobypass") != 0)
 		return false;
 	strcpy(o->policies[o->policy_count++], name);
 	return true;
@@ -92,7 +93,7 @@ static bool policies(struct options *o, const char *text)
 	char word[OPTIONS_NAME_MAX];
 
 	if (strcmp(text, "all") == 0) {
-		for (const struct policy_ops *const *row = policy_table; *row; row++)
+		for (const struct policy_ops *const *row = replay_policy_table; *row; row++)
 			if (!policy_add(o, (*row)->name))
 				return false;
 		return policy_add(o, "opt-nobypass") && policy_add(o, "opt");

@@ -128,6 +128,21 @@ class OldData(unittest.TestCase):
         daemon.open()
         return {row.name: row for row in daemon.admin.Config(pb.ConfigRequest(), timeout=CALL_S).rows}
 
+    def test_a_file_with_policies_that_are_gone(self):
+        """The daemon starts, goes by the default and warns."""
+        with running(TERRACED, start=False) as daemon, socket.create_server(("127.0.0.1", 0)) as listener:
+            wanted, path = self.rows_of("every_option.conf", daemon.folder, listener.getsockname()[1])
+            listener.close()
+            daemon.address = "unix:" + wanted["socket"]
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace("\npolicy = graph\n", "\npolicy = fifo\n").replace("\ndisk_policy = s3fifo\n", "\ndisk_policy = gdsf\n"))
+            got = self.starts_with(daemon, path)
+            for option, was in (("policy", "fifo"), ("disk_policy", "gdsf")):
+                self.assertEqual((got[option].value, got[option].origin), ("lru", "file"))
+                self.assertIn('"level":"warn","event":"retired_value","option":"%s","value":"%s","used":"lru"' % (option, was), daemon.log())
+
     def test_a_file_with_every_option(self):
         with running(TERRACED, start=False) as daemon, socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]

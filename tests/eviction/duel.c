@@ -10,6 +10,7 @@
 #include "eviction/hash.h"
 #include "eviction/memory.h"
 #include "eviction/replay.h"
+#include "eviction/replay/policies.h"
 
 #ifdef TERRACE_SANITIZED
 enum { FIRST_SIZE = 3, SIZE_STEP = 5, SLOW_SIZE_STEP = 5, SLOW_WORLDS = 1, SLOW_TURNS_US = 1000, REQUESTS = 24000, PHASE = 6000 };
@@ -40,8 +41,8 @@ START_TEST(shadows_are_the_policies)
 	enum { CAPACITY = 200, IDS = 2000, ACCESSES = 3000 };
 	static const char *const names[DUEL_ROWS] = { "fifo", "lru", "s3fifo", "sieve" }; /* some own one */
 	static struct policy_node node[DUEL_ROWS][IDS];
-	struct policy *own = policy_find("fifo")->create(CAPACITY), *p[DUEL_ROWS];
-	struct duel *d = duel_create(CAPACITY, policy_find("fifo"), own);
+	struct policy *own = replay_policy_find("fifo")->create(CAPACITY), *p[DUEL_ROWS];
+	struct duel *d = duel_create(CAPACITY, replay_policy_find("fifo"), own);
 	uint32_t used[DUEL_ROWS] = { 0 };
 	double hits[DUEL_ROWS] = { 0 };
 	bool full = false;
@@ -49,7 +50,7 @@ START_TEST(shadows_are_the_policies)
 	memset(node, 0, sizeof(node));
 	ck_assert_uint_eq(duel_capacity(d), CAPACITY);
 	for (int r = 0; r < DUEL_ROWS; r++)
-		p[r] = policy_find(names[r])->create(CAPACITY);
+		p[r] = replay_policy_find(names[r])->create(CAPACITY);
 	for (uint64_t i = 1; i <= ACCESSES; i++) {
 		const uint64_t id = 1 + (hash_mix(i) % 3 ? popular(hash_mix(i + 1), IDS - 1) : hash_mix(i + 2) % (IDS - 1));
 		const struct policy_event e = { .now_us = i * 1000, .id = id, .tokens = BLOCK };
@@ -58,7 +59,7 @@ START_TEST(shadows_are_the_policies)
 		ck_assert(duel_follows(d, id));
 		duel_access(d, &e, 1, true);
 		for (int r = 0; r < DUEL_ROWS; r++) {
-			const struct policy_ops *ops = policy_find(names[r]);
+			const struct policy_ops *ops = replay_policy_find(names[r]);
 			struct policy_node *n = &node[r][id];
 
 			hit[r] = n->prev;
@@ -81,11 +82,11 @@ START_TEST(shadows_are_the_policies)
 	for (int r = DUEL_LRU; r < DUEL_ROWS; r++) {
 		ck_assert_float_eq(duel_standing(d)->lead[r], (float)(hits[r] - hits[DUEL_OWN]));
 		ck_assert_float_ge(duel_standing(d)->variance[r][DUEL_OWN], fabsf(duel_standing(d)->lead[r]));
-		policy_find(names[r])->destroy(p[r]);
+		replay_policy_find(names[r])->destroy(p[r]);
 	}
-	policy_find(names[0])->destroy(p[0]);
+	replay_policy_find(names[0])->destroy(p[0]);
 	duel_destroy(d);
-	policy_find("fifo")->destroy(own);
+	replay_policy_find("fifo")->destroy(own);
 }
 END_TEST
 
@@ -98,8 +99,8 @@ enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
 /* What the shadows hit when requests come so many at a time. */
 static struct duel_standing stood(uint32_t at_a_time, float cost)
 {
-	struct policy *own = policy_find("lru")->create(10);
-	struct duel *d = duel_create(10, policy_find("lru"), own);
+	struct policy *own = replay_policy_find("lru")->create(10);
+	struct duel *d = duel_create(10, replay_policy_find("lru"), own);
 	struct duel_standing out;
 
 	for (uint32_t i = 0; i < 40 * CALLS; i++) {
@@ -113,7 +114,7 @@ static struct duel_standing stood(uint32_t at_a_time, float cost)
 	duel_request_end(d); /* nothing was told */
 	out = *duel_standing(d);
 	duel_destroy(d);
-	policy_find("lru")->destroy(own);
+	replay_policy_find("lru")->destroy(own);
 	return out;
 }
 
@@ -146,8 +147,8 @@ END_TEST
 START_TEST(shadows_are_bounded)
 {
 	for (uint64_t capacity = 1; capacity < 1ull << 34; capacity = capacity * 5 + 3) {
-		struct policy *own = policy_find("lru")->create(capacity);
-		struct duel *d = duel_create(capacity, policy_find("lru"), own);
+		struct policy *own = replay_policy_find("lru")->create(capacity);
+		struct duel *d = duel_create(capacity, replay_policy_find("lru"), own);
 		uint64_t followed = 0, asked = 1 << 18;
 
 		ck_assert_uint_le(duel_capacity(d), 1024);
@@ -161,7 +162,7 @@ START_TEST(shadows_are_bounded)
 		for (int r = 0; r < DUEL_ROWS; r++)
 			ck_assert(r != DUEL_LRU || duel_standing(d)->lead[r] == 0); /* lru against lru */
 		duel_destroy(d);
-		policy_find("lru")->destroy(own);
+		replay_policy_find("lru")->destroy(own);
 	}
 }
 END_TEST
@@ -185,8 +186,8 @@ START_TEST(the_choice_has_hysteresis)
 		{ { 0, -500, -400, -600 }, 100, DUEL_LRU, DUEL_LRU, DUEL_S3FIFO }, /* as long as the graph knows nothing, its own is not to be had */
 		{ { 0, -100, -95, -99 }, 100, DUEL_LRU, DUEL_LRU, DUEL_LRU },
 	};
-	struct policy *own = policy_find("lru")->create(10);
-	struct duel *d = duel_create(10, policy_find("lru"), own);
+	struct policy *own = replay_policy_find("lru")->create(10);
+	struct duel *d = duel_create(10, replay_policy_find("lru"), own);
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		struct duel_standing s = { .hits = 1000 };
@@ -199,15 +200,15 @@ START_TEST(the_choice_has_hysteresis)
 		ck_assert_msg(duel_choose(d, table[i].now, table[i].rest) == table[i].chosen, "row %zu", i);
 	}
 	duel_destroy(d);
-	policy_find("lru")->destroy(own);
+	replay_policy_find("lru")->destroy(own);
 }
 END_TEST
 
 /* With sieve's hand where whatever is new goes at once, a cache hits nothing, and its shadow as much as before. */
 START_TEST(a_stuck_sieve_is_left)
 {
-	struct policy *own = policy_find("lru")->create(10);
-	struct duel *d = duel_create(10, policy_find("lru"), own);
+	struct policy *own = replay_policy_find("lru")->create(10);
+	struct duel *d = duel_create(10, replay_policy_find("lru"), own);
 	const struct duel_standing best = { .hits = 1000, .lead = { [DUEL_SIEVE] = 1000 } };
 	enum duel_row row = DUEL_SIEVE;
 
@@ -223,7 +224,7 @@ START_TEST(a_stuck_sieve_is_left)
 	}
 	ck_assert_int_eq(row, DUEL_OWN);
 	duel_destroy(d);
-	policy_find("lru")->destroy(own);
+	replay_policy_find("lru")->destroy(own);
 }
 END_TEST
 
@@ -323,7 +324,7 @@ static double rate(const struct trace *t, const char *policy, uint64_t capacity,
 	struct replay_options o = { .capacity = capacity, .from = from };
 	struct replay_result r;
 
-	ck_assert_int_eq(replay_run(t, policy_find(policy), &o, &r), STATUS_OK);
+	ck_assert_int_eq(replay_run(t, replay_policy_find(policy), &o, &r), STATUS_OK);
 	return replay_hit_tokens(&r);
 }
 
@@ -410,7 +411,7 @@ START_TEST(the_clock_may_begin_anywhere)
 	for (size_t i = 0; i < sizeof(begins_ms) / sizeof(begins_ms[0]); i++) {
 		begin_us = begins_ms[i] * 1000;
 		make(&t, turns);
-		ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, i ? &other : &first), STATUS_OK);
+		ck_assert_int_eq(replay_run(&t, replay_policy_find("graph"), &o, i ? &other : &first), STATUS_OK);
 		ck_assert(i == 0 || memcmp(&first, &other, sizeof(first)) == 0);
 		trace_fini(&t);
 	}
@@ -423,10 +424,10 @@ static bool told_of_room;
 
 static struct policy *create_for_eight(uint64_t capacity)
 {
-	struct policy *p = policy_find("graph")->create(8 * capacity);
+	struct policy *p = replay_policy_find("graph")->create(8 * capacity);
 
 	if (p && told_of_room)
-		policy_find("graph")->resize(p, capacity);
+		replay_policy_find("graph")->resize(p, capacity);
 	return p;
 }
 
@@ -434,7 +435,7 @@ static struct policy *create_for_eight(uint64_t capacity)
 START_TEST(room_for_less_is_no_loss)
 {
 	struct replay_options o = { .capacity = 320, .from = REQUESTS / 4 };
-	struct policy_ops eight = *policy_find("graph");
+	struct policy_ops eight = *replay_policy_find("graph");
 	double exact, hits[2];
 	struct replay_result r;
 	struct trace t;
@@ -501,7 +502,7 @@ static bool note_first(const struct policy_node *n, void *arg)
 /* Once in a while somebody asks why a block is where it is. */
 static struct policy_node *victim_explained(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
-	const struct policy_ops *graph = policy_find("graph");
+	const struct policy_ops *graph = replay_policy_find("graph");
 	struct first f = { .may = may, .arg = arg };
 	bool walked = ++victims % 5 == 0 && graph->walk(p, note_first, &f, UINT32_MAX);
 	struct policy_node *v = graph->victim(p, may, arg, scan_max);
@@ -523,14 +524,14 @@ static struct policy_node *victim_explained(struct policy *p, bool (*may)(const 
 START_TEST(asking_changes_nothing)
 {
 	struct replay_options o = { .capacity = 200 };
-	struct policy_ops asked = *policy_find("graph");
+	struct policy_ops asked = *replay_policy_find("graph");
 	struct replay_result a, b;
 	struct trace t;
 
 	asked.victim = victim_explained;
 	every_us = 1000;
 	make(&t, turns);
-	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &a), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("graph"), &o, &a), STATUS_OK);
 	ck_assert_int_eq(replay_run(&t, &asked, &o, &b), STATUS_OK);
 	ck_assert_mem_eq(&a, &b, sizeof(a));
 	ck_assert_uint_gt(told, 1000);
@@ -553,7 +554,7 @@ static bool unpinned(const struct policy_node *n, void *arg)
 START_TEST(nodes_go_from_order_to_order)
 {
 	enum { CAPACITY = 320 };
-	const struct policy_ops *ops = policy_find("graph");
+	const struct policy_ops *ops = replay_policy_find("graph");
 	static struct policy_node node[CAPACITY];
 	static uint32_t uses[CAPACITY];
 	struct policy *p = ops->create(CAPACITY);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "eviction/policy.h"
+#include "eviction/replay/policies.h"
 
 enum { CAPACITY = 37, IDS = 160, STEPS = 6000 };
 
@@ -256,7 +257,7 @@ static int pick(void)
 
 START_TEST(victims_are_the_models)
 {
-	const struct policy_ops *ops = policy_find(models[_i].name);
+	const struct policy_ops *ops = replay_policy_find(models[_i].name);
 
 	ck_assert_ptr_nonnull(ops);
 	for (uint64_t seed = 1; seed <= 5; seed++) {

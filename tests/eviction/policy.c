@@ -1,5 +1,6 @@
 /* Policies against a naive model: an array in eviction order. */
 #include "eviction/policy.h"
+#include "eviction/replay/policies.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ static void step(const struct policy_ops *ops, struct policy *p, bool moves_on_u
 
 START_TEST(a_policy_agrees_with_the_model)
 {
-	const struct policy_ops *ops = policy_table[_i];
+	const struct policy_ops *ops = replay_policy_table[_i];
 	bool lru = strcmp(ops->name, "lru") == 0;
 
 	for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -191,7 +192,7 @@ static bool walks(const struct policy_ops *ops, struct policy *p, int in, struct
  * found when one may go, and evicting until nothing is left gives every node once, in the order that a walk foretold. */
 START_TEST(a_policy_keeps_the_contract)
 {
-	const struct policy_ops *ops = policy_table[_i];
+	const struct policy_ops *ops = replay_policy_table[_i];
 
 	for (uint64_t seed = 1; seed <= 5; seed++) {
 		struct policy *p = ops->create(NODES);
@@ -241,7 +242,7 @@ END_TEST
 
 START_TEST(uses_stay_at_their_maximum)
 {
-	const struct policy_ops *ops = policy_table[_i];
+	const struct policy_ops *ops = replay_policy_table[_i];
 	struct policy *p = ops->create(0);
 	struct policy_node n = { 0 };
 	struct policy_event fifth = event(0, 5), sixth = event(0, 6), seventh = event(0, 7);
@@ -260,14 +261,22 @@ END_TEST
 
 START_TEST(rows_are_found_by_name)
 {
-	ck_assert_str_eq(policy_table[0]->name, "lru");
-	for (const struct policy_ops *const *row = policy_table; *row; row++) {
-		ck_assert_ptr_eq(policy_find((*row)->name), *row);
+	ck_assert_str_eq(replay_policy_table[0]->name, "lru");
+	for (const struct policy_ops *const *row = replay_policy_table; *row; row++) {
+		ck_assert_ptr_eq(replay_policy_find((*row)->name), *row);
 		ck_assert(strlen((*row)->help) > 0);
 	}
-	ck_assert_ptr_nonnull(policy_find("fifo"));
+	ck_assert_ptr_null(replay_policy_find("LRU"));
+	ck_assert_ptr_null(replay_policy_find(""));
+	for (const struct policy_ops *const *row = policy_table; *row; row++) {
+		ck_assert_ptr_eq(policy_find((*row)->name), *row);
+		ck_assert_ptr_eq(replay_policy_find((*row)->name), *row);
+	}
+	ck_assert_ptr_nonnull(replay_policy_find("fifo"));
+	ck_assert_ptr_null(policy_find("fifo"));
+	ck_assert_ptr_null(policy_find("arc"));
+	ck_assert_ptr_null(policy_find("gdsf"));
 	ck_assert_ptr_null(policy_find("LRU"));
-	ck_assert_ptr_null(policy_find(""));
 }
 END_TEST
 
@@ -278,7 +287,7 @@ int main(void)
 	SRunner *runner;
 	int failed, rows = 0;
 
-	while (policy_table[rows])
+	while (replay_policy_table[rows])
 		rows++;
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, 2); /* lru and fifo: what the model knows */

@@ -7,6 +7,7 @@
 
 #include "eviction/hash.h"
 #include "eviction/replay.h"
+#include "eviction/replay/policies.h"
 #include "eviction/replay/read.h"
 #include "eviction/replay/report.h"
 
@@ -31,19 +32,19 @@ enum { GROWTH = CHAIN * BLOCK / 4, WEIGHED_GRAPH = 0, WEIGHED_GDSF, WEIGHED };
 
 static struct policy *create_graph(uint64_t capacity)
 {
-	return policy_create(policy_find("graph"), capacity, GROWTH);
+	return policy_create(replay_policy_find("graph"), capacity, GROWTH);
 }
 
 static struct policy *create_gdsf(uint64_t capacity)
 {
-	return policy_create(policy_find("gdsf"), capacity, GROWTH);
+	return policy_create(replay_policy_find("gdsf"), capacity, GROWTH);
 }
 
 static int rows_of_table(void)
 {
 	int rows = 0;
 
-	while (policy_table[rows])
+	while (replay_policy_table[rows])
 		rows++;
 	return rows;
 }
@@ -55,8 +56,8 @@ static const struct policy_ops *row(int i)
 	const int at = i - rows_of_table();
 
 	if (at < 0)
-		return policy_table[i];
-	weighed[at] = *policy_find(at == WEIGHED_GDSF ? "gdsf" : "graph");
+		return replay_policy_table[i];
+	weighed[at] = *replay_policy_find(at == WEIGHED_GDSF ? "gdsf" : "graph");
 	weighed[at].create = at == WEIGHED_GDSF ? create_gdsf : create_graph;
 	return &weighed[at];
 }
@@ -488,9 +489,9 @@ START_TEST(what_stays_of_branching_chains_is_a_prefix_nearly)
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		forest(&t, seed);
 		for (uint64_t capacity = 40; capacity < t.unique; capacity *= 2) {
-			double graph = orphans(&t, policy_find("graph"), capacity, 3), weighed = orphans(&t, row(rows_of_table() + WEIGHED_GRAPH), capacity, 3);
+			double graph = orphans(&t, replay_policy_find("graph"), capacity, 3), weighed = orphans(&t, row(rows_of_table() + WEIGHED_GRAPH), capacity, 3);
 
-			ck_assert_double_eq(orphans(&t, policy_find("lru"), capacity, 3), 0);
+			ck_assert_double_eq(orphans(&t, replay_policy_find("lru"), capacity, 3), 0);
 			ck_assert_msg(graph < 1 && weighed < 1, "seed %u, %u blocks: %.3f %%, by cost %.3f %%", (unsigned)seed, (unsigned)capacity, graph, weighed);
 		}
 		trace_fini(&t);
@@ -508,9 +509,9 @@ START_TEST(what_stays_of_real_chains_is_a_prefix_nearly)
 	t.request_count /= TRACE_PARTS;
 	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i += SHARE_STEP) {
 		uint64_t capacity = (uint64_t)(shares[i] * t.unique);
-		double graph = orphans(&t, policy_find("graph"), capacity, 100), weighed = orphans(&t, row(rows_of_table() + WEIGHED_GRAPH), capacity, 100);
+		double graph = orphans(&t, replay_policy_find("graph"), capacity, 100), weighed = orphans(&t, row(rows_of_table() + WEIGHED_GRAPH), capacity, 100);
 
-		ck_assert_double_eq(orphans(&t, policy_find("lru"), capacity, 100), 0);
+		ck_assert_double_eq(orphans(&t, replay_policy_find("lru"), capacity, 100), 0);
 		ck_assert_msg(graph < 0.1 && weighed < 0.1, "at %g: %.3f %%, by cost %.3f %%", shares[i], graph, weighed);
 		printf("graph at %g: %.3f %% without the block before, by cost %.3f %%\n", shares[i], graph, weighed);
 	}

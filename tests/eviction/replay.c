@@ -9,6 +9,7 @@
 
 #include "eviction/hash.h"
 #include "eviction/replay/options.h"
+#include "eviction/replay/policies.h"
 #include "eviction/replay/read.h"
 
 static enum status parse(const char *text, struct trace *t, char *why)
@@ -182,7 +183,7 @@ START_TEST(the_engine_agrees_with_a_naive_lru)
 		for (uint32_t capacity = 6; capacity < 60; capacity += 9) {
 			struct replay_options o = { .capacity = capacity };
 
-			ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &r), STATUS_OK);
+			ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &o, &r), STATUS_OK);
 			ck_assert_uint_eq(r.hit_blocks, naive_lru(&t, capacity));
 			ck_assert_uint_eq(r.hit_tokens, r.hit_blocks * BLOCK);
 			ck_assert_uint_eq(r.blocks, t.block_count);
@@ -202,7 +203,7 @@ START_TEST(the_optimum_bounds_all)
 		struct trace t;
 
 		random_tree(&t, 600, seed);
-		ck_assert_int_eq(replay_run(&t, policy_find("lru"), &(struct replay_options){ .capacity = t.unique }, &endless), STATUS_OK);
+		ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &(struct replay_options){ .capacity = t.unique }, &endless), STATUS_OK);
 		for (uint32_t capacity = 6; capacity < 80; capacity += 12) {
 			struct replay_options o = { .capacity = capacity };
 
@@ -210,7 +211,7 @@ START_TEST(the_optimum_bounds_all)
 			ck_assert_int_eq(replay_opt(&t, false, &o, &plain), STATUS_OK);
 			ck_assert_uint_le(opt.hit_blocks, endless.hit_blocks);
 			ck_assert_uint_le(plain.hit_blocks, opt.hit_blocks);
-			for (const struct policy_ops *const *row = policy_table; *row; row++) {
+			for (const struct policy_ops *const *row = replay_policy_table; *row; row++) {
 				uint64_t sum = 0;
 
 				ck_assert_int_eq(replay_run(&t, *row, &o, &r), STATUS_OK);
@@ -225,7 +226,8 @@ START_TEST(the_optimum_bounds_all)
 				o.from = o.to = 0;
 			}
 		}
-		ck_assert_int_eq(replay_run(&t, policy_find("lru"), &(struct replay_options){ 0 }, &r), STATUS_INVALID);
+		ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &(struct replay_options){ 0 }, &r),
+				 STATUS_INVALID);
 		ck_assert_int_eq(replay_opt(&t, true, &(struct replay_options){ 0 }, &r), STATUS_INVALID);
 		trace_fini(&t);
 	}
@@ -237,7 +239,7 @@ START_TEST(a_request_in_flight_is_pinned)
 {
 	static const uint64_t chain[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
 
-	for (const struct policy_ops *const *row = policy_table; *row; row++) {
+	for (const struct policy_ops *const *row = replay_policy_table; *row; row++) {
 		struct replay_result r;
 		struct trace t;
 
@@ -345,7 +347,8 @@ START_TEST(the_conversation_trace_gives_the_known_figures)
 			if (strcmp(published[p].policy, "opt") == 0)
 				ck_assert_int_eq(replay_opt(&t, true, &o, &r), STATUS_OK);
 			else
-				ck_assert_int_eq(replay_run(&t, policy_find(published[p].policy), &o, &r), STATUS_OK);
+				ck_assert_int_eq(replay_run(&t, replay_policy_find(published[p].policy), &o, &r),
+						 STATUS_OK);
 			rate = replay_hit_tokens(&r);
 			ck_assert_msg(rate > published[p].rate[s] - published[p].near && rate < published[p].rate[s] + published[p].near,
 				      "%s at %g: %.3f", published[p].policy, shares[s], rate);
@@ -357,7 +360,7 @@ START_TEST(the_conversation_trace_gives_the_known_figures)
 	for (int s = 0; s < 5; s++) {
 		struct replay_options o = { .capacity = (uint64_t)(shares[s] * t.unique + 0.5) };
 
-		ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &r), STATUS_OK);
+		ck_assert_int_eq(replay_run(&t, replay_policy_find("graph"), &o, &r), STATUS_OK);
 		graph = replay_hit_tokens(&r);
 		ck_assert_msg(graph >= lru[s] + gains[s] && graph >= best[s] - 0.02, "graph at %g: %.3f, lru %.3f, best %.3f",
 			      shares[s], graph, lru[s], best[s]);
@@ -385,13 +388,13 @@ START_TEST(saved_cost_is_what_hits_would_cost)
 		all += 2 * cost;
 		hits += i < 4 * 16 ? cost : 0;
 	}
-	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &r), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &o, &r), STATUS_OK);
 	ck_assert_double_eq_tol(replay_saved_cost(&r), 100 * hits / all, 1e-9);
 	ck_assert_double_lt(replay_saved_cost(&r), replay_hit_tokens(&r)); /* what hits lies in front */
 	ck_assert_int_eq(replay_opt(&t, true, &o, &plain), STATUS_OK);
 	ck_assert_double_eq_tol(replay_saved_cost(&plain), 100 * hits / all, 1e-9);
 	o.growth = 0;
-	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &plain), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &o, &plain), STATUS_OK);
 	ck_assert_double_eq(replay_saved_cost(&plain), replay_hit_tokens(&plain));
 	ck_assert_double_eq(replay_saved_cost(&(struct replay_result){ .requests = 0 }), 0);
 	trace_fini(&t);
@@ -408,11 +411,11 @@ START_TEST(going_by_cost_saves_more_of_it)
 
 	ck_assert_int_eq(trace_read(TEST_DATA "/traces/mooncake_conversation.jsonl.xz", &t, why, sizeof(why)), STATUS_OK);
 	o.capacity = t.unique / 100;
-	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &hits), STATUS_OK);
-	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &lru), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("graph"), &o, &hits), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &o, &lru), STATUS_OK);
 	o.weigh = o.growth;
-	ck_assert_int_eq(replay_run(&t, policy_find("graph"), &o, &cost), STATUS_OK);
-	ck_assert_int_eq(replay_run(&t, policy_find("lru"), &o, &lru_told), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("graph"), &o, &cost), STATUS_OK);
+	ck_assert_int_eq(replay_run(&t, replay_policy_find("lru"), &o, &lru_told), STATUS_OK);
 	ck_assert_msg(replay_saved_cost(&cost) > replay_saved_cost(&hits) + 0.1, "%f, %f", replay_saved_cost(&cost), replay_saved_cost(&hits));
 	ck_assert_double_lt(replay_hit_tokens(&cost), replay_hit_tokens(&hits));
 	ck_assert_mem_eq(&lru, &lru_told, sizeof(lru));

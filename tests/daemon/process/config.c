@@ -1,5 +1,6 @@
 /* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
 #include "daemon/process/config.h"
+#include "daemon/process/config_retired.h"
 #include "daemon/process/data_dir_lock.h"
 #include "daemon/process/machine.h"
 #include "tests/held_folder.h"
@@ -59,7 +60,7 @@ static const char *origin_of(const char *name)
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
-	{ "policy", "fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
+	{ "policy", "s3fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
 	{ "disk_io", "threads" }, { "catalog", "rebuild" }, { "gpus", "1,0" }, { "gpu_bytes", "2GiB" },
@@ -98,6 +99,36 @@ START_TEST(every_option_every_way)
 	ck_assert_int_eq(parse(line), STATUS_OK);
 	ck_assert_str_eq(value_of(name), value);
 	ck_assert_str_eq(origin_of(name), "file");
+}
+END_TEST
+
+/* Policies of earlier versions: a configuration that names one is read, and goes by the default. */
+START_TEST(retired_policies_become_the_default)
+{
+	static const char *const words[] = { "fifo", "arc", "gdsf" };
+	char text[128], out[512] = "";
+	FILE *f;
+
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		snprintf(text, sizeof text, "disk_policy = %s\n", words[i]);
+		ck_assert_int_eq(parse(text), STATUS_OK);
+		ck_assert_str_eq(value_of("disk_policy"), "lru");
+		ck_assert_str_eq(origin_of("disk_policy"), "file");
+		f = fmemopen(out, sizeof out, "w");
+		config_retired_print(&c, f);
+		fclose(f);
+		snprintf(text, sizeof text, "terraced: warning: the daemon has no disk_policy \"%s\" any more and goes by lru: "
+					    "name one that --help lists\n", words[i]);
+		ck_assert_str_eq(out, text);
+	}
+	/* What is given later counts, here too. */
+	ck_assert_int_eq(LOAD(((char *[]){ "TERRACE_POLICY=fifo", NULL }), "--policy=sieve"), STATUS_OK);
+	ck_assert_str_eq(value_of("policy"), "sieve");
+	f = fmemopen(out, sizeof out, "w");
+	config_retired_print(&c, f);
+	fputc('.', f);
+	fclose(f);
+	ck_assert_str_eq(out, ".");
 }
 END_TEST
 
@@ -173,7 +204,7 @@ static const struct {
 	{ "socket_mode = 0888\n", "is not an octal mode" },
 	{ "socket_mode = 7777\n", "not within" },
 	{ "huge_pages = yes\n", "is not one of auto, off" },
-	{ "policy = magic\n", "f.conf:1: policy: \"magic\" is not one of lru, fifo, " },
+	{ "policy = magic\n", "f.conf:1: policy: \"magic\" is not one of lru, s3fifo, " },
 	{ "data_dir = var\n", "not an absolute path" },
 	{ "listen = 0.0.0.0:50051\n", "no mutual TLS" },
 	{ "listen = 192.168.1.4:50051\n", "no mutual TLS" },
@@ -607,6 +638,7 @@ int main(void)
 	SRunner *r;
 
 	tcase_add_loop_test(t, every_option_every_way, 0, OTHERS);
+	tcase_add_test(t, retired_policies_become_the_default);
 	tcase_add_test(t, table_is_covered);
 	tcase_add_test(t, precedence);
 	tcase_add_test(t, long_lines);

@@ -1,6 +1,6 @@
 /* `gdsf`: Greedy-Dual-Size-Frequency. */
-#ifndef TERRACE_EVICTION_GDSF_H
-#define TERRACE_EVICTION_GDSF_H
+#ifndef TERRACE_EVICTION_REPLAY_GDSF_H
+#define TERRACE_EVICTION_REPLAY_GDSF_H
 
 #include "eviction/policy.h"
 

@@ -1,5 +1,5 @@
 /* First in, first out: a use is counted but moves nothing; victims are sought from the oldest on. */
-#include "eviction/fifo.h"
+#include "eviction/replay/fifo.h"
 
 #include <stdlib.h>
 

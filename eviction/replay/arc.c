@@ -5,7 +5,7 @@
  * The owner asks for a victim before it names the newcomer, so the tie at exactly the target length is
  * always decided for the first queue.
  */
-#include "eviction/arc.h"
+#include "eviction/replay/arc.h"
 
 #include <stdlib.h>
 

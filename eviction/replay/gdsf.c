@@ -7,7 +7,7 @@
  * level's coldest has its least priority, and a victim is sought among the fronts of the levels: no
  * heap, nothing allocated for a block.
  */
-#include "eviction/gdsf.h"
+#include "eviction/replay/gdsf.h"
 
 #include <math.h>
 #include <stdlib.h>

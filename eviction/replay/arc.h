@@ -1,6 +1,6 @@
 /* `arc`: the adaptive replacement cache. */
-#ifndef TERRACE_EVICTION_ARC_H
-#define TERRACE_EVICTION_ARC_H
+#ifndef TERRACE_EVICTION_REPLAY_ARC_H
+#define TERRACE_EVICTION_REPLAY_ARC_H
 
 #include "eviction/policy.h"
 

@@ -1,0 +1,16 @@
+/* Values of options that earlier versions had: a configuration that names one starts, with a warning and the
+ * default. */
+#ifndef TERRACE_DAEMON_PROCESS_CONFIG_RETIRED_H
+#define TERRACE_DAEMON_PROCESS_CONFIG_RETIRED_H
+
+#include <stdio.h>
+
+struct config;
+
+/* The same word if it names a policy that earlier versions had, else NULL. */
+const char *config_retired_policy(const char *value);
+/* A line, or a warning of the log, for each option whose value is not the one that was given. */
+void config_retired_print(const struct config *c, FILE *to);
+void config_retired_warn(const struct config *c);
+
+#endif
