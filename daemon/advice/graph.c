@@ -14,6 +14,7 @@
 #include "eviction/graph_edges.h"
 #include "eviction/graph_mail.h"
 #include "eviction/sketch.h"
+#include "store/clock.h"
 #include "store/index.h"
 #include "store/status.h"
 
@@ -218,16 +219,6 @@ const struct advice_list *advisor_list(struct cache *c, const struct request *r)
 			return found;
 	}
 	return NULL;
-}
-
-/* ---- the thread ---- */
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 static void learn(struct cache *c, struct advisor *a)

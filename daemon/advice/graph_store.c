@@ -7,15 +7,16 @@
  * anew, nor the one before it, is not in the graph any more: it is dropped. What cannot be read is passed over: the graph is advice.
  */
 #include "daemon/advice/graph.h"
+#include "daemon/advice/catalog_key.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/state.h"
 #include "eviction/graph_edges.h"
 #include "store/catalog/catalog.h"
+#include "store/clock.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 _Static_assert((int)GRAPH_KEY_MAX == (int)CATALOG_KEY_MAX, "a place in the catalog is kept whole");
 
@@ -24,12 +25,6 @@ enum {
 	WALK_A_PASS = 1 << 13,         /* records of the catalog that are looked at in one pass: some ms */
 };
 #define ROUND_US (30 * 1000 * 1000ull)
-
-static void put_be(uint8_t *at, uint64_t n)
-{
-	for (int i = 0; i < 8; i++)
-		at[i] = (uint8_t)(n >> (56 - 8 * i));
-}
 
 static uint64_t get_be(const uint8_t *at)
 {
@@ -40,19 +35,11 @@ static uint64_t get_be(const uint8_t *at)
 	return n;
 }
 
-static uint64_t unix_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* ---- out ---- */
 
 static uint64_t touched_ms(const struct advisor *a, uint64_t touched_us)
 {
-	return unix_ms() - (a->latest_us - touched_us) / 1000;
+	return clock_unix_ms() - (a->latest_us - touched_us) / 1000;
 }
 
 static enum status keep_node(struct cache *c, const struct advisor *a, const struct graph_node_record *r)
@@ -60,7 +47,7 @@ static enum status keep_node(struct cache *c, const struct advisor *a, const str
 	uint8_t key[NODE_KEY] = { 'a' }, value[NODE_VALUE] = { VERSION };
 	uint64_t ms = touched_ms(a, r->touched_us);
 
-	put_be(key + 1, r->id);
+	put_be(key + 1, r->id, 8);
 	memcpy(value + 4, &a->cycle, 4);
 	memcpy(value + 8, &ms, 8);
 	return catalog_put(c->tier->catalog, CATALOG_EDGES, key, sizeof(key), value, sizeof(value));
@@ -71,8 +58,8 @@ static enum status keep_edge(struct cache *c, const struct advisor *a, const str
 	uint8_t key[EDGE_KEY] = { 'b' }, value[EDGE_VALUE] = { VERSION };
 	uint64_t ms = touched_ms(a, r->touched_us);
 
-	put_be(key + 1, r->from);
-	put_be(key + 9, r->to);
+	put_be(key + 1, r->from, 8);
+	put_be(key + 9, r->to, 8);
 	key[17] = r->type;
 	memcpy(value + 2, &r->sessions, 2);
 	memcpy(value + 4, &a->cycle, 4);
@@ -243,7 +230,7 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 
 void keep_load(struct cache *c, struct advisor *a)
 {
-	struct loading l = { .a = a, .catalog = c->tier ? c->tier->catalog : NULL, .unix_ms = unix_ms() };
+	struct loading l = { .a = a, .catalog = c->tier ? c->tier->catalog : NULL, .unix_ms = clock_unix_ms() };
 
 	if (l.catalog && !walk_part(l.catalog, &a->load, load_one, &l))
 		return;

@@ -12,6 +12,7 @@
 #include "daemon/advice/policy_store.h"
 
 #include "daemon/advice/advice.h"
+#include "daemon/advice/catalog_key.h"
 #include "daemon/advice/graph.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/lock.h"
@@ -23,12 +24,12 @@
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/catalog/catalog.h"
+#include "store/clock.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
 	VERSION = 1,
@@ -40,20 +41,6 @@ enum {
 
 _Static_assert(HEAD + POLICY_PIECE_MAX <= CATALOG_VALUE_MAX, "a piece is a record");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
-
-static uint64_t unix_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-static void put_be(uint8_t *at, uint64_t n, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		at[i] = (uint8_t)(n >> 8 * (bytes - 1 - i));
-}
 
 static void key_of(const struct learner *l, uint32_t number, uint8_t key[KEY])
 {
@@ -195,7 +182,7 @@ static enum status keep_piece(struct cache *c, struct advisor *a, struct learnin
 {
 	uint8_t key[KEY], value[HEAD + POLICY_PIECE_MAX] = { VERSION };
 	const uint32_t round = UINT32_MAX; /* of the graph's rounds: none */
-	const uint64_t ms = unix_ms();
+	const uint64_t ms = clock_unix_ms();
 	uint64_t before = 0;
 	struct learner l;
 	size_t bytes = 0;
@@ -256,7 +243,7 @@ enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
 
 static void take_up(struct cache *c, const struct learner *l, const uint8_t *value, size_t bytes)
 {
-	uint64_t ms, now_ms = unix_ms();
+	uint64_t ms, now_ms = clock_unix_ms();
 
 	if (bytes < HEAD || value[0] != VERSION)
 		return;
@@ -376,5 +363,5 @@ bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, 
 	if (key_bytes != KEY || key[0] != 'c' || value_bytes < HEAD)
 		return false;
 	memcpy(&ms, value + 8, 8);
-	return unix_ms() > ms + MONTH_MS;
+	return clock_unix_ms() > ms + MONTH_MS;
 }

@@ -21,12 +21,12 @@
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/session/session.h"
+#include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
 
-#include <time.h>
 
 enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
 
@@ -148,14 +148,6 @@ static void units_step(struct cache *c, struct cache_wait *w)
 		if (!w->of_unit[i])
 			w->pending &= ~unit;
 	}
-}
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 /* The disks that are pending take longer than a sound one. */

@@ -25,6 +25,7 @@
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
 #include "daemon/vram/placement.h"
+#include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
@@ -39,14 +40,6 @@ enum {
 	NAP_NS = 1000 * 1000,
 	SYNC_US_MAX = 10 * 1000 * 1000,
 };
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* ---- which ---- */
 

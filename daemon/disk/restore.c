@@ -33,6 +33,7 @@
 #include "kernels/format.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
+#include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/slab/disk.h"
@@ -545,14 +546,6 @@ static void lift_generations(struct cache *c)
 		catalog_put(t->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
 }
 
-static uint64_t clock_us(clockid_t which)
-{
-	struct timespec t;
-
-	clock_gettime(which, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. *doubt: as of its tier. */
 static uint64_t run_ended(struct catalog *catalog, uint64_t *doubt)
 {
@@ -636,8 +629,8 @@ void *restore_main(void *arg)
 {
 	struct cache *c = arg;
 	struct tier *t = c->tier;
-	struct restore x = { .cache = c, .unix_ms = clock_us(CLOCK_REALTIME) / 1000 };
-	uint64_t began = clock_us(CLOCK_MONOTONIC);
+	struct restore x = { .cache = c, .unix_ms = clock_unix_ms() };
+	uint64_t began = clock_us();
 
 	cache_thread_enter();
 	cache_lock(c);
@@ -670,7 +663,7 @@ void *restore_main(void *arg)
 		CRASH_POINT("restore_freed");
 		lift_generations(c);
 		t->restored = true;
-		t->restored_us = clock_us(CLOCK_MONOTONIC) - began;
+		t->restored_us = clock_us() - began;
 		spill_pump(c);
 	}
 	cache_unlock(c);

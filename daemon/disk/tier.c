@@ -29,6 +29,7 @@
 #include "eviction/policy.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
+#include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/host/extent.h"
 #include "store/ring/ring.h"
@@ -134,14 +135,6 @@ enum status tier_start(struct cache *c, const char **why)
 
 /* Reachable for those who look for lost memory. */
 static struct cache *left_behind;
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
 
 static uint64_t us_until(uint64_t until_us)
 {

@@ -17,6 +17,7 @@
 #include "daemon/disk/transfer.h"
 #include "daemon/memory/evict.h"
 #include "store/arena/arena.h"
+#include "store/clock.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
 
@@ -165,14 +166,6 @@ static void give_up(struct cache *c, struct memory_class *k)
 	c->spills_stuck_us = k->trade.spilled ? c->now_us : c->spills_stuck_us;
 	trade_end(c, k);
 	cache_count(c, COUNTER_TRADES_GIVEN_UP, 1);
-}
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 static void pause_us(uint32_t us)

@@ -77,8 +77,8 @@ static const struct option options[] = {
 	  "disks that must be usable when the daemon starts, or it does not: all, at least one, or none of them; those that are not usable are left out, and the daemon is degraded" },
 	{ "disk_policy", T_POLICY, AT(disk_policy), "lru", 0, 0, NULL, "who leaves a disk that is full" },
 	{ "recompute_growth", T_COUNT, AT(recompute_growth), "0", 0, UINT32_MAX, NULL,
-	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by which graph then weighs "
-	  "blocks; 0: to graph all cost the same" },
+	  "tokens before a token that double what it costs to compute (parameters / 2 / layers / hidden size), by "
+	  "which graph then weighs blocks; 0: to graph all cost the same" },
 	{ "slab_bytes", T_BYTES, AT(slab_bytes), "auto", MIB, 1024 * GIB, NULL,
 	  "a slab file takes so much at most; each holds blocks of one size; auto: a 1024th of its disk, 1MiB at "
 	  "least, which is what larger values mean, too" },

@@ -25,8 +25,9 @@ static bool next(const struct config *c, uint32_t *i, struct config_row *row, ch
 	while (config_row(c, (*i)++, row)) {
 		if (!row->retired)
 			continue;
-		snprintf(why, WHY_MAX, "the daemon has no %s \"%s\" any more and goes by %s: name one that --help lists",
-			 row->name, row->retired, row->value);
+		snprintf(why, WHY_MAX,
+			 "the daemon has no %s \"%s\" any more and goes by %s: name one that --help lists", row->name,
+			 row->retired, row->value);
 		return true;
 	}
 	return false;

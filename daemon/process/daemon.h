@@ -5,7 +5,8 @@
 
 #include <assert.h>
 #include <stdint.h>
-#include <time.h>
+
+#include "store/clock.h"
 
 struct cache;
 struct config;
@@ -50,18 +51,7 @@ static inline void daemon_add(struct daemon *d, const struct part_ops *ops, void
 /* The one clock: monotonic microseconds. Deadlines of timers and conditions are of the kernel's own, without the base. */
 static inline uint64_t daemon_now_us(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return DAEMON_CLOCK_BASE_US + (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-static inline uint64_t daemon_unix_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+	return DAEMON_CLOCK_BASE_US + clock_us();
 }
 
 #endif

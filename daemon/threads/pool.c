@@ -9,6 +9,7 @@
 #include "daemon/threads/pool.h"
 
 #include "daemon/threads/deadline.h"
+#include "store/clock.h"
 #include "store/index.h"
 #include "store/short_lock.h"
 #include "store/status.h"
@@ -36,14 +37,6 @@ struct workers {
 	uint32_t threads, live; /* live: those that have not ended */
 	pthread_t thread[THREADS_MAX];
 };
-
-static uint64_t clock_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* Work comes. With the lock. */
 static void look_learn(struct workers *w)

@@ -12,6 +12,7 @@
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/vram/slot_map.h"
+#include "store/clock.h"
 #include "store/device.h"
 
 struct block;
@@ -121,10 +122,7 @@ bool gpu_has_flights(const struct gpu *g);
 
 static inline uint64_t vram_clock_us(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+	return clock_us();
 }
 
 static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)

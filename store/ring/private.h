@@ -93,8 +93,6 @@ struct ring {
 	struct ring_live live[RING_DEPTH_MAX];
 };
 
-uint64_t ring_now_us(void);
-
 /* The next waiting request by priority, or NULL. Under the lock. */
 struct ring_request *ring_take(struct ring *r);
 /* All that were cancelled, or with `closing` all that wait, linked by `next`. Under the lock. */

@@ -15,20 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "store/clock.h"
 #include "store/ring/private.h"
 #include "store/shortage.h"
 
 #define BYTES_MAX (1u << 30)
 
 static _Thread_local char last_refusal[RING_REFUSAL_BYTES];
-
-uint64_t ring_now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
-}
 
 enum status ring_thread_start(struct ring *r, pthread_t *thread, void *(*run)(void *), void *arg)
 {
@@ -254,7 +247,7 @@ int ring_begin(struct ring *r, struct ring_live *cell, struct ring_request *q)
 {
 	int error = 0;
 
-	q->started_us = ring_now_us();
+	q->started_us = clock_us();
 	cell->request = q;
 	cell->most = 0;
 	cell->tries = 0;
@@ -568,7 +561,7 @@ static uint64_t oldest_us(struct ring *r)
 		if (at && at < first)
 			first = at;
 	}
-	now = ring_now_us();
+	now = clock_us();
 	return first == UINT64_MAX ? 0 : now > first ? now - first : 1;
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "store/clock.h"
 #include "store/slab/private.h"
 #include "store/slot.h"
 #include "store/crash_point.h"
@@ -152,7 +153,7 @@ void disk_leave(struct disk *d)
 
 static uint64_t left_us(uint64_t until_us)
 {
-	const uint64_t now = disk_now_us();
+	const uint64_t now = clock_us();
 
 	if (until_us == UINT64_MAX)
 		return UINT64_MAX; /* for ever */
@@ -163,7 +164,7 @@ static uint64_t left_us(uint64_t until_us)
 static bool slabs_rest(struct disk *d, uint64_t until_us)
 {
 	while (pthread_mutex_trylock(&d->grow)) {
-		if (disk_now_us() >= until_us)
+		if (clock_us() >= until_us)
 			return false;
 		nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 	}
@@ -177,7 +178,7 @@ static bool marker_ends(struct disk *d, uint64_t until_us)
 	if (!d->health.marking)
 		return true;
 	while (!atomic_load_explicit(&d->health.marked, memory_order_acquire)) {
-		if (disk_now_us() >= until_us) {
+		if (clock_us() >= until_us) {
 			pthread_detach(d->health.marker);
 			return false;
 		}
@@ -194,7 +195,7 @@ void disk_close(struct disk *d)
 
 bool disk_close_by(struct disk *d, uint64_t wait_us)
 {
-	const uint64_t now = disk_now_us(), until_us = wait_us < UINT64_MAX - now ? now + wait_us : UINT64_MAX;
+	const uint64_t now = clock_us(), until_us = wait_us < UINT64_MAX - now ? now + wait_us : UINT64_MAX;
 	bool ended;
 
 	if (!d)

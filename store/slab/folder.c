@@ -16,10 +16,10 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/clock.h"
 #include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
@@ -52,14 +52,6 @@ _Static_assert(sizeof(struct id_record) == 64, "disk format");
 _Static_assert(sizeof(struct slab_header) == DISK_SLAB_HEADER_BYTES, "disk format");
 
 enum { NAME_BYTES = 32 };
-
-static uint64_t unix_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static void slab_name(char *name, uint32_t number, const char *ending)
 {
@@ -293,7 +285,7 @@ int disk_folder_write(const struct disk_folder *f, const char *name, int flags, 
 
 static int id_write(struct disk_folder *f, uint64_t id)
 {
-	struct id_record r = { .magic = ID_MAGIC, .version = DISK_VERSION, .id = id, .made_unix_ms = unix_ms() };
+	struct id_record r = { .magic = ID_MAGIC, .version = DISK_VERSION, .id = id, .made_unix_ms = clock_unix_ms() };
 	int error;
 
 	r.crc = record_crc(&r, sizeof(r), offsetof(struct id_record, crc));
@@ -552,7 +544,7 @@ static int slab_fill(const struct disk_folder *f, struct disk_slab_file *s)
 		.slot_bytes = s->slot_bytes,
 		.number = s->number,
 		.slots = s->slots,
-		.made_unix_ms = unix_ms(),
+		.made_unix_ms = clock_unix_ms(),
 	};
 	int error = slab_space(s->fd, s->bytes, &s->sparse);
 

@@ -8,9 +8,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "store/slab/private.h"
+#include "store/clock.h"
 #include "store/shortage.h"
 
 enum { FULL_US = 1000000, SLOW_LOOK_US = 1000 };
@@ -20,14 +20,6 @@ const char *disk_health_name(enum disk_health h)
 	static const char *const names[] = { "healthy", "full", "slow", "quarantined" };
 
 	return (unsigned)h < sizeof(names) / sizeof(names[0]) ? names[h] : "unknown";
-}
-
-uint64_t disk_now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 static void *leave_marker(void *arg)
@@ -86,13 +78,13 @@ static void full(struct disk *d, uint64_t until, const char *what, int error, ui
 
 void disk_full_grow(struct disk *d, int error, uint32_t slab)
 {
-	full(d, disk_now_us() + FULL_US, "making", error, slab);
+	full(d, clock_us() + FULL_US, "making", error, slab);
 	d->health.shortage_in_write = false;
 }
 
 void disk_full_write(struct disk *d, int error, uint32_t slab)
 {
-	uint64_t until = disk_now_us() + FULL_US;
+	uint64_t until = clock_us() + FULL_US;
 
 	d->health.write_until_us = until;
 	full(d, until, "writing", error, slab);
@@ -105,7 +97,7 @@ bool disk_is_slow(struct disk *d)
 
 	if (d->options.slow_us == 0)
 		return false;
-	now = disk_now_us();
+	now = clock_us();
 	if (now - d->health.slow_look_us >= SLOW_LOOK_US) {
 		struct ring_view v;
 
@@ -133,7 +125,7 @@ void disk_quarantine(struct disk *d, const char *why)
 /* Mutex held. */
 static void look_health(struct disk *d, struct disk_view *out)
 {
-	uint64_t now = disk_now_us();
+	uint64_t now = clock_us();
 
 	if (d->health.quarantined) {
 		out->health = DISK_QUARANTINED;

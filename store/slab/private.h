@@ -143,7 +143,6 @@ enum status disk_read_patient(struct disk *d, struct disk_place p, void *at, uin
 
 /* ---- health (slab/health.c); mutex held ---- */
 
-uint64_t disk_now_us(void);
 bool disk_is_slow(struct disk *d);
 /* Notes that a transfer or a file operation failed with that errno. */
 void disk_failed(struct disk *d, int error, const char *what, uint32_t slab);

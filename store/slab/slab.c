@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "store/slab/private.h"
+#include "store/clock.h"
 #include "store/slot.h"
 #include "store/crash_point.h"
 #include "store/shortage.h"
@@ -340,7 +341,7 @@ static enum status may_grow(struct disk *d, uint64_t slot_bytes, uint64_t free_l
 		return STATUS_EXISTS;
 	if (d->slab_count == DISK_SLABS_MAX || d->last_number == UINT32_MAX)
 		return STATUS_EXHAUSTED;
-	if (disk_now_us() < d->health.grow_until_us)
+	if (clock_us() < d->health.grow_until_us)
 		return STATUS_EXHAUSTED;
 	return plan_slots(d, slot_bytes) > 0 ? STATUS_OK : STATUS_EXHAUSTED;
 }
@@ -575,7 +576,7 @@ enum status disk_slot_take(struct disk *d, uint64_t slot_bytes, struct disk_plac
 	c = class_find(d, slot_bytes);
 	if (d->health.quarantined) {
 		status = STATUS_UNAVAILABLE;
-	} else if (d->health.write_until_us > 0 && disk_now_us() < d->health.write_until_us) {
+	} else if (d->health.write_until_us > 0 && clock_us() < d->health.write_until_us) {
 		status = STATUS_EXHAUSTED;
 	} else if (c && c->first) {
 		struct slab *s = c->first;
@@ -605,7 +606,7 @@ void disk_slot_give(struct disk *d, struct disk_place p)
 static enum disk_room room_of(struct disk *d, uint64_t slot_bytes)
 {
 	const struct disk_class *c = class_find(d, slot_bytes);
-	const uint64_t now = disk_now_us();
+	const uint64_t now = clock_us();
 
 	if (d->health.quarantined || now < d->health.write_until_us)
 		return DISK_ROOM_NONE;

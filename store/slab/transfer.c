@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "store/slab/private.h"
+#include "store/clock.h"
 #include "store/slot.h"
 #include "store/crash_point.h"
 
@@ -93,7 +94,7 @@ static enum status admit(struct disk *d, const struct disk_request *q, bool pati
 		d->health.refused_slow++;
 		return STATUS_BUSY;
 	}
-	if (write && !tombstone && d->health.write_until_us > 0 && disk_now_us() < d->health.write_until_us)
+	if (write && !tombstone && d->health.write_until_us > 0 && clock_us() < d->health.write_until_us)
 		return STATUS_EXHAUSTED;
 	return STATUS_OK;
 }

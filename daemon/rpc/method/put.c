@@ -11,6 +11,7 @@
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
 #include "kernels/format.h"
+#include "store/clock.h"
 #include "store/slot.h"
 #include "store/status.h"
 
@@ -200,7 +201,7 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		.want_lease = q->lease,
 		.on = &on,
 		.now_us = c->now_us,
-		.unix_ms = daemon_unix_ms(),
+		.unix_ms = clock_unix_ms(),
 		.statuses = statuses,
 		.places = places,
 		.places_max = n,

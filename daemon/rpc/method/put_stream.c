@@ -11,6 +11,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "store/clock.h"
 #include "store/slot.h"
 #include "store/status.h"
 
@@ -169,8 +170,8 @@ static enum status put_open(struct rpc_call *c)
 static void block_finish(struct rpc_call *c, struct put *p)
 {
 	struct cache *cache = rpc_cache(c);
-	const enum status s = p->has_crc ? cache_write_end_summed(cache, p->session, &p->write, p->crc, c->now_us, daemon_unix_ms())
-					 : cache_write_end(cache, p->session, &p->write, true, c->now_us, daemon_unix_ms());
+	const enum status s = p->has_crc ? cache_write_end_summed(cache, p->session, &p->write, p->crc, c->now_us, clock_unix_ms())
+					 : cache_write_end(cache, p->session, &p->write, true, c->now_us, clock_unix_ms());
 
 	p->writing = false;
 	p->status[p->blocks - 1] = (Terrace__V1__Status)s;
@@ -282,7 +283,7 @@ static void put_close(struct rpc_call *c)
 	struct put *p = c->stream;
 
 	if (p->writing)
-		cache_write_end(rpc_cache(c), p->session, &p->write, false, daemon_now_us(), daemon_unix_ms());
+		cache_write_end(rpc_cache(c), p->session, &p->write, false, daemon_now_us(), clock_unix_ms());
 	free(p);
 }
 
