@@ -24,12 +24,15 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/options.h"
 #include "daemon/block/quota.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/call/bring.h"
 #include "daemon/call/lease.h"
 #include "daemon/disk/tier.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
+#include "daemon/memory/tier.h"
 #include "daemon/memory/trade.h"
 #include "daemon/session/end.h"
 #include "daemon/session/grants.h"
@@ -40,7 +43,9 @@
 #include "daemon/session/watch.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/deadline.h"
+#include "daemon/vram/fetch.h"
 #include "daemon/vram/stop.h"
+#include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
@@ -88,10 +93,22 @@ static const struct observers observers = {
 	.ahead_ended = { ahead_end },
 	.gpu_ahead_ended = { vram_ahead_end },
 	.copies_failed = { leases_copies_failed },
+	.load_ended = { vram_host_came },
+	.memory_spare = { vram_memory_spares },
+	.copies_ended = { vram_ahead_pump },
 	.extent_added = { offers_tell },
 	.uses_due = { late_tell },
 	.policy_made = { learned_recall },
 };
+
+/* Which tiers there are, and what chooses among them. */
+static void tiers_register(struct cache *c)
+{
+	c->tiers[TIER_MEMORY] = &memory_tier;
+	c->tiers[TIER_DISK] = c->options.disk_count ? &disk_tier : NULL;
+	c->tiers[TIER_GPU] = c->options.gpu_count ? &gpu_tier : NULL;
+	c->fetch = source_fetch;
+}
 
 static bool random_bytes(void *out, size_t bytes)
 {
@@ -168,6 +185,8 @@ static enum status create_parts(struct cache *c, const char **why)
 	s = arena_create(&host, &c->host);
 	if (!s && o->gpu_count)
 		s = vram_create(c, why);
+	if (!s && c->vram && !vram_ahead_create(c))
+		s = STATUS_EXHAUSTED;
 	if (!s && c->vram)
 		s = vram_start(c, why);
 	/* The first extent, before a disk that may hang is read; what cannot be had now is asked for again later. */
@@ -194,6 +213,7 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 		return STATUS_EXHAUSTED;
 	c->options = *o;
 	c->observers = &observers;
+	tiers_register(c);
 	c->policy = policy_find(o->policy);
 	c->options.policy = c->policy->name;
 	c->tenant = (struct tenant){ .name = "default", .number = 1 };
@@ -251,6 +271,8 @@ bool cache_destroy(struct cache *c)
 		index_barrier();
 	if (c->tier)
 		tier_destroy(c);
+	if (c->vram)
+		vram_ahead_destroy(c->vram);
 	if (c->vram && !vram_destroy(c))
 		return is_left(c, "a GPU's driver does not answer");
 	pools_free(c);

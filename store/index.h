@@ -18,8 +18,8 @@
  * A thread that pins adds one if neither bit is set, and reads the owner's places only then: they do not change while
  * a pin is held. A thread that evicts, moves or cuts sets LEAVING by exchanging a word of exactly 0, or does without
  * that record; it then clears the bit, or sets DEAD. Only a delete sets DEAD whatever the count is (index_kill). So
- * the owner may run no code of a tier at a first pin or a last unpin: what depends on pins is counted by the owner, in
- * plain fields, until the lock is gone from that path, and by a walk when it is wanted after that.
+ * the owner may run no code of a tier at a first pin or a last unpin of a live record: what depends on pins is counted
+ * by the owner, in plain fields, until the lock is gone from that path, and by a walk when it is wanted after that.
  *
  * Threads: any thread that has called index_thread_enter(); a reader brackets its finds with
  * index_read_lock/unlock (they nest). Inserts and removals may race with everything.

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/counters.h"
 #include "daemon/block/values.h"
 
 struct cache;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/advice/mailbox.h"
+#include "daemon/block/counters.h"
 #include "daemon/block/values.h"
 #include "daemon/threads/await.h"
 #include "store/index.h"

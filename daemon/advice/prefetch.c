@@ -24,7 +24,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/disk/load.h"
+#include "daemon/block/tier.h"
 #include "daemon/disk/state.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/probation.h"
@@ -36,66 +36,12 @@
 #include <string.h>
 
 enum {
-	ASKED_US = 30 * 1000 * 1000,   /* a request waits in its engine's queue no longer */
-	EXPECTED_US = 5 * 1000 * 1000,
 	WISH_US = 2 * 1000 * 1000,     /* what is expected is not begun later than that */
-	VICTIM_LOOKS = 256,
 	HOST_SHARE = 4,                /* of memory, one part of so many may hold what was loaded ahead and is not used yet */
 	TRIAL_BLOCKS = 4,              /* of a wish of a kind that is in doubt */
 };
 
-static uint64_t life_us(enum ahead_kind kind)
-{
-	return kind == AHEAD_ASKED ? ASKED_US : EXPECTED_US;
-}
-
 /* ---- what became of them ---- */
-
-void ahead_arrive(struct cache *c, struct block *b)
-{
-	struct memory_class *k = b->pool->class;
-
-	b->refused = false; /* it is asked again when it is used */
-	k->ahead_blocks++;
-	b->node.last_use_us = c->now_us;
-	b->node.uses = 0;
-	b->node.next = NULL;
-	b->node.prev = k->ahead_last;
-	if (k->ahead_last)
-		k->ahead_last->next = &b->node;
-	else
-		k->ahead = &b->node;
-	k->ahead_last = &b->node;
-}
-
-static void unlink_node(struct memory_class *k, struct policy_node *n)
-{
-	k->ahead_blocks--;
-	if (n->prev)
-		n->prev->next = n->next;
-	else
-		k->ahead = n->next;
-	if (n->next)
-		n->next->prev = n->prev;
-	else
-		k->ahead_last = n->prev;
-	n->prev = n->next = NULL;
-}
-
-struct block *ahead_victim(const struct cache *c, const struct memory_class *k, bool any)
-{
-	uint32_t looked = 0;
-
-	for (struct policy_node *n = k->ahead; n && looked < VICTIM_LOOKS; n = n->next, looked++) {
-		struct block *b = (struct block *)block_of_node(n);
-
-		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
-			continue;
-		if (block_memory_pins(b) == 0)
-			return b;
-	}
-	return NULL;
-}
 
 _Static_assert(COUNTER_EXPECTED_LATE - COUNTER_EXPECTED_BYTES == COUNTER_AHEAD_LATE - COUNTER_AHEAD_BYTES, "the same rows of both");
 
@@ -115,7 +61,7 @@ void ahead_end(struct cache *c, struct block *b, enum counter how)
 	if (!b->ahead)
 		return;
 	if (b->span)
-		unlink_node(b->pool->class, &b->node);
+		probation_ahead_leave(b);
 	a->held_bytes -= bytes;
 	count_bytes(c, kind, how, bytes);
 	b->ahead = AHEAD_NO;
@@ -217,7 +163,7 @@ static void wish_for(struct cache *c, const struct request *r, enum ahead_kind k
 	w->kind = kind;
 	w->whole = request_whole(r, r->count);
 	w->part = r->present ? request_whole(r, r->present) : w->whole;
-	w->until_us = c->now_us + (kind == AHEAD_ASKED ? ASKED_US : WISH_US);
+	w->until_us = c->now_us + (kind == AHEAD_ASKED ? AHEAD_ASKED_US : WISH_US);
 	if (kind == AHEAD_ASKED)
 		wish_asked(c, r, w, wish_add);
 	else
@@ -304,7 +250,7 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 		cache_count(c, COUNTER_AHEAD_NO_BUDGET, 1);
 		return STATUS_EXHAUSTED;
 	}
-	if (load_begin(c, b, RING_AHEAD, NULL)) {
+	if (tiers_fetch(c, b, &(struct fetch_how){ .priority = RING_AHEAD }, NULL)) {
 		cache_count(c, COUNTER_AHEAD_NO_DISK, 1);
 		return STATUS_BUSY;
 	}

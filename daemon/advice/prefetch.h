@@ -11,7 +11,6 @@
 
 struct block;
 struct cache;
-struct memory_class;
 struct pool;
 struct request;
 
@@ -37,12 +36,8 @@ struct ahead {
 void ahead_request(struct cache *c, const struct request *r);
 void ahead_leased(struct cache *c, const struct request *r);
 void ahead_pump(struct cache *c);
-/* A block that was loaded ahead is in memory: it hangs in a list of its pool, and enters the policy when it is used. */
-void ahead_arrive(struct cache *c, struct block *b);
 /* What became of it (of others: nothing): one of COUNTER_AHEAD_USED, _WASTED and _LATE. It is in no list then. */
 void ahead_end(struct cache *c, struct block *b, enum counter how);
-/* The oldest such block of the pool that may leave memory: one that nobody is expected to want any more, or any; NULL: none. */
-struct block *ahead_victim(const struct cache *c, const struct memory_class *k, bool any);
 /* A call waits for a block that is not in memory. */
 void ahead_wanted(struct cache *c, struct block *b);
 

@@ -301,7 +301,7 @@ static void pump(struct cache *c, struct gpu *g)
 
 void vram_ahead_pump(struct cache *c)
 {
-	for (uint32_t i = 0; !c->vram->stopping && i < c->vram->count; i++)
+	for (uint32_t i = 0; c->vram->ahead && !c->vram->stopping && i < c->vram->count; i++)
 		if (!c->vram->gpu[i]->lost)
 			pump(c, c->vram->gpu[i]);
 }

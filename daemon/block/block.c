@@ -5,21 +5,16 @@
  */
 #include "daemon/block/block.h"
 
-#include "daemon/advice/prefetch.h"
+#include "daemon/block/disk_class.h"
+#include "daemon/block/gpu_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/slot_at.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/restore.h"
-#include "daemon/disk/slab_map.h"
-#include "daemon/disk/state.h"
-#include "daemon/disk/transfer.h"
-#include "daemon/memory/evict.h"
-#include "daemon/vram/slot_map.h"
-#include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 #include "store/crash_point.h"
@@ -31,14 +26,15 @@
 
 enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
 {
+	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct memory_slot slot;
 	struct block *b = calloc(1, sizeof(*b));
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
-	b->refused = e && room_refuses(c, p, e);
-	s = room_take(c, p->class, &slot);
+	b->refused = e && memory->refuses(c, p, e);
+	s = memory->take(c, p->class, TAKE_ANY, &slot);
 	if (s) {
 		free(b);
 		return s;
@@ -47,7 +43,7 @@ enum status block_create(struct cache *c, struct pool *p, const struct policy_ev
 	b->pool = p;
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
-	b->generation = slot.generation + (c->tier ? c->tier->generation_lift : 0);
+	b->generation = slot.generation + c->generation_lift;
 	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
 	*out = b;
 	return STATUS_OK;
@@ -62,13 +58,13 @@ void block_slot_give(struct block *b)
 
 void block_discard(struct cache *c, struct block *b)
 {
-	(void)c;
 	if (b->span) {
 		span_held(b->span, -1);
 		block_slot_give(b);
 		b->span = NULL; /* the span may be no more */
 	}
-	vram_give(b);
+	if (b->vram)
+		c->tiers[TIER_GPU]->release(b);
 	free(b);
 }
 
@@ -99,55 +95,12 @@ enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 	return STATUS_OK;
 }
 
-/* Refused blocks hang in a list of the class by the links that the policy would use. */
-static void refused_add(struct cache *c, struct block *b)
-{
-	struct memory_class *k = b->pool->class;
-
-	b->node.last_use_us = c->now_us;
-	b->node.uses = 0;
-	b->node.next = NULL;
-	b->node.prev = k->refused_last;
-	if (k->refused_last)
-		k->refused_last->next = &b->node;
-	else
-		k->refused = &b->node;
-	k->refused_last = &b->node;
-}
-
-static void refused_remove(struct block *b)
-{
-	struct policy_node *n = &b->node;
-	struct memory_class *k = b->pool->class;
-
-	if (n->prev)
-		n->prev->next = n->next;
-	else
-		k->refused = n->next;
-	if (n->next)
-		n->next->prev = n->prev;
-	else
-		k->refused_last = n->prev;
-	n->prev = n->next = NULL;
-	b->refused = false;
-}
-
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 {
-	const struct pool *p = block_pool(b);
-	const struct policy_event e = {
-		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = position / p->layout.block_tokens, .moved = b->rack || b->vram,
-	};
-
-	if (!b->span)
-		vram_published(c, b, position);
-	else if (b->ahead)
-		ahead_arrive(c, b);
-	else if (b->refused)
-		refused_add(c, b);
+	if (b->span)
+		c->tiers[TIER_MEMORY]->enter(c, b, position);
 	else
-		c->policy->insert(p->class->policy, &b->node, &e);
+		c->tiers[TIER_GPU]->enter(c, b, position);
 }
 
 void block_unworthy(struct block *b, bool is)
@@ -170,57 +123,19 @@ void block_arrive(struct cache *c, struct block *b, const struct memory_slot *sl
 	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
-	if (b->vram)
-		vram_sync(b);
+	tiers_copies_changed(c, b, TIER_MEMORY, true);
 	observe_moved(c, b);
-}
-
-/* Out of memory's books; the slot stays taken. */
-static void leave_span(struct cache *c, struct block *b)
-{
-	if (b->ahead)
-		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
-	else if (b->refused)
-		refused_remove(b);
-	else
-		c->policy->remove(b->pool->class->policy, &b->node);
-	block_unworthy(b, false);
-	b->span->at[b->index] = NULL;
-	b->pool->blocks--;
-	where_set(b, BLOCK_IN_MEMORY, false);
-	if (c->tier && !b->rack && !b->moving)
-		b->pool->dirty--;
 }
 
 void block_depart(struct cache *c, struct block *b)
 {
 	CRASH_POINT("block_depart");
-	leave_span(c, b);
+	c->tiers[TIER_MEMORY]->leave(c, b, CACHE_REASON_EVICTED);
 	b->pool->class->evictable--;
 	block_slot_give(b);
 	b->span = NULL;
-	/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
-	if (b->rack)
-		rack_renew(c, b, 0);
-	if (b->vram)
-		vram_sync(b);
+	tiers_copies_changed(c, b, TIER_MEMORY, false);
 	observe_moved(c, b);
-}
-
-enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
-{
-	enum status s;
-
-	b->node.id = block_id(&b->record.ident);
-	where_set(b, BLOCK_ON_DISK, true);
-	s = index_insert(c->index, &b->record, NULL);
-	if (s)
-		return s;
-	by_id_add(c, b);
-	CRASH_POINT("block_adopt");
-	rack_attach(c, rack, slot, b, position);
-	observe_stored(c, b);
-	return STATUS_OK;
 }
 
 uint64_t block_pin_bytes(const struct block *b)
@@ -308,6 +223,12 @@ void block_free_record(struct index_record *r)
 	free(block_of(r));
 }
 
+/* The slots on GPUs that nobody holds. */
+static void release(struct block *b)
+{
+	b->pool->cache->tiers[TIER_GPU]->release(b);
+}
+
 /* Of a dead one: the copies that nobody holds. With the last pin the block goes, too. */
 static void dead_give(struct block *b)
 {
@@ -316,7 +237,7 @@ static void dead_give(struct block *b)
 		b->span = NULL;
 	}
 	if (b->vram)
-		vram_give(b);
+		release(b);
 	if (!(block_pins(b) & ~INDEX_DEAD))
 		index_reclaim(&b->record, block_free_record);
 }
@@ -337,7 +258,7 @@ static void unpin(struct block *b, bool changes)
 	if (left & INDEX_DEAD)
 		dead_give(b);
 	else if (b->condemned)
-		vram_give(b);
+		release(b);
 }
 
 void block_unpin(struct block *b)
@@ -364,98 +285,47 @@ void block_unpin_on(struct block *b, const struct gpu *gpu)
 	unpin(b, changes);
 }
 
-/* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab, and
- * tells the catalog then. */
-static void leave_rack(struct cache *c, struct block *b, enum cache_reason reason)
-{
-	struct rack *r = b->rack;
-	uint32_t slot = b->rack_slot;
-
-	if (reason == CACHE_REASON_EVICTED && !b->span)
-		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
-			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
-	rack_detach(c, b);
-	if (reason == CACHE_REASON_EVICTED)
-		return;
-	catalog_untell(c, &b->record.ident);
-	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
-}
-
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	c->pinned_lost += block_pins(b) != 0;
 	block_books(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
-	if (b->moving)
-		spill_orphan(c, b);
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
 	unwritten_set(b, false);
 	if (b->span)
-		leave_span(c, b);
-	if (b->rack)
-		leave_rack(c, b, reason);
+		c->tiers[TIER_MEMORY]->leave(c, b, reason);
+	if (b->rack || b->moving)
+		c->tiers[TIER_DISK]->leave(c, b, reason);
 	if (b->vram)
-		vram_removed(c, b);
+		c->tiers[TIER_GPU]->leave(c, b, reason);
 	block_books(b, true);
 	observe_removed(c, b, reason);
 	dead_give(b);
 }
 
-/* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
-static void refused_use(struct cache *c, struct block *b, const struct policy_event *e)
+static void use(struct cache *c, struct block *b, const struct gpu *gpu, bool on_gpus)
 {
-	uint32_t uses = b->node.uses + 1;
+	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 
-	refused_remove(b);
-	b->refused = room_keeps_out(c, b->pool->class, e);
-	if (b->refused) {
-		refused_add(c, b);
-		b->node.uses = uses;
-	} else {
-		c->policy->insert(b->pool->class->policy, &b->node, e);
-	}
-}
-
-/* In memory and on disk. */
-static void use_below(struct cache *c, struct block *b, const struct policy_event *e)
-{
 	if (b->span)
-		span_used(b->span, c->now_us);
-	if (b->span && b->ahead) {
-		observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
-		b->refused = room_refuses(c, b->pool, e);
-		if (b->refused)
-			refused_add(c, b);
-		else
-			c->policy->insert(b->pool->class->policy, &b->node, e);
-	} else if (b->span && b->refused) {
-		refused_use(c, b, e);
-	} else if (b->span) {
-		c->policy->use(b->pool->class->policy, &b->node, e);
-	}
+		c->tiers[TIER_MEMORY]->use(c, b, gpu, &e);
 	block_unworthy(b, false);
 	if (b->rack)
-		rack_use(c, b);
+		c->tiers[TIER_DISK]->use(c, b, gpu, &e);
+	if (on_gpus && b->vram)
+		c->tiers[TIER_GPU]->use(c, b, gpu, &e);
 }
 
 void block_use(struct cache *c, struct block *b)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
-
-	use_below(c, b, &e);
-	if (b->vram)
-		vram_used(c, b, NULL, &e);
+	use(c, b, NULL, true);
 }
 
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu)
 {
-	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
-
-	use_below(c, b, &e);
-	if (gpu && b->vram)
-		vram_used(c, b, gpu, &e);
+	use(c, b, gpu, gpu != NULL);
 }
 
 const struct policy_node *block_node(const struct block *b)

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "daemon/block/values.h"
-#include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"
 #include "store/index.h"
 #include "store/status.h"
@@ -18,6 +17,7 @@ struct gpu;
 struct memory_slot;
 struct rack;
 struct span_map;
+struct vram_slot;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 
@@ -87,8 +87,6 @@ void block_slot_give(struct block *b);
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position);
 /* On disk or a GPU, and unpinned: its copy in memory goes. */
 void block_depart(struct cache *c, struct block *b);
-/* Published anew from what a disk holds; its record, tokens, generation and time are set. In a read section. EXISTS. */
-enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
 /* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last
  * unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
@@ -105,6 +103,9 @@ const struct policy_node *block_node(const struct block *b);
 /* A fixed word of where it is: "gpu+host+disk", ... */
 const char *block_tiers(uint8_t where);
 void block_free_record(struct index_record *r);
+/* Of block/gpu_class.h: pins of its copies on GPUs, each alone; a ready copy on a GPU that is not lost. */
+__attribute__((cold)) uint32_t vram_pins(const struct block *b);
+struct vram_slot *vram_ready(const struct block *b);
 
 static inline struct block *block_of(struct index_record *r)
 {

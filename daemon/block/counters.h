@@ -2,6 +2,11 @@
 #ifndef TERRACE_DAEMON_BLOCK_COUNTERS_H
 #define TERRACE_DAEMON_BLOCK_COUNTERS_H
 
+#include <stdbool.h>
+
+typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
+			   const char *help);
+
 /* Counters: name, labels, help. */
 #define COUNTER_MAP(X)                                                                                       \
 	X(LOOKUPS, "terrace_lookups_total", "", "Lookup calls")                                              \

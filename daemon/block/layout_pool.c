@@ -34,6 +34,7 @@ static enum status pool_create(struct cache *c, struct quota_holder *holder, con
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		goto fail;
+	p->cache = c;
 	p->number = c->pool_count;
 	p->tenant = &c->tenant;
 	p->layout = *l;

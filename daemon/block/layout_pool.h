@@ -40,6 +40,7 @@ struct unwritten_walk {
 
 /* A layout of a tenant. Lives as long as the cache. */
 struct pool {
+	struct cache *cache;
 	uint32_t number;
 	struct tenant *tenant;
 	uint64_t layout_id;

@@ -20,13 +20,16 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/options.h"
-#include "daemon/block/values.h"
+#include "store/status.h"
 
 struct advice;
 struct attachment;
 struct block;
+struct cache_wait;
+struct cache_wait_link;
 struct cache_watch;
 struct damage_notes;
+struct fetch_how;
 struct grants;
 struct index;
 struct lease;
@@ -36,9 +39,13 @@ struct quota;
 struct session;
 struct sums;
 struct tier;
+struct tier_ops;
 struct vram;
 
-enum { ATTACHMENT_BUCKETS = 1024, LEASES_LATE = 16 };
+enum { ATTACHMENT_BUCKETS = 1024, LEASES_LATE = 16, CACHE_IDLED_MAX = 16 };
+
+/* Those that hold copies (block/tier.h), and their number. */
+enum tier_kind { TIER_MEMORY, TIER_DISK, TIER_GPU, TIER_KINDS };
 
 struct cache {
 	struct cache_options options;
@@ -52,6 +59,9 @@ struct cache {
 	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
+	const struct tier_ops *tiers[TIER_KINDS]; /* what each does for others (block/tier.h); NULL: there is none */
+	/* tiers_fetch() */
+	enum status (*fetch)(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 	const struct observers *observers; /* who listens to the news (block/observer.h) */
 	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
 	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
@@ -99,6 +109,12 @@ struct cache {
 	void *wake_chores_arg;
 	void (*on_extent)(void *arg);  /* there is one more */
 	uint64_t extents_made;         /* of all tiers */
+	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */
+	uint64_t moving_bytes;         /* slots that movements of all tiers pin */
+	bool loads_wait;               /* for memory */
+	bool settles;                  /* before a stop: all is to be written to disks */
+	struct cache_wait_link *spare_links; /* ended links of waits, for new ones, */
+	uint32_t spare_link_count, spare_links_max; /* and how many, and at most */
 	void *on_extent_arg;
 };
 

@@ -60,6 +60,21 @@ void observe_copies_failed(struct cache *c, const struct gpu *g)
 	TELL(c, copies_failed, c, g);
 }
 
+void observe_load_ended(struct cache *c, struct block *b, enum status s)
+{
+	TELL(c, load_ended, c, b, s);
+}
+
+void observe_memory_spare(struct cache *c)
+{
+	TELL(c, memory_spare, c);
+}
+
+void observe_copies_ended(struct cache *c)
+{
+	TELL(c, copies_ended, c);
+}
+
 void observe_extent_added(struct cache *c)
 {
 	TELL(c, extent_added, c);

@@ -10,6 +10,7 @@
 
 #include "daemon/block/counters.h"
 #include "daemon/block/values.h"
+#include "store/status.h"
 
 struct block;
 struct cache;
@@ -52,6 +53,12 @@ struct observers {
 	/* Copies on their way to that GPU, of which leases may have been granted already, are not what was committed: their
 	 * slots are `failed`. */
 	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
+	/* A load of the block, which is `awaited`, has ended so: what waits for it in memory goes on, or ends. */
+	void (*load_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum status s);
+	/* Memory has something to spare that it had not. */
+	void (*memory_spare[OBSERVERS_MAX + 1])(struct cache *c);
+	/* A list of copies from or to a GPU has ended. */
+	void (*copies_ended[OBSERVERS_MAX + 1])(struct cache *c);
 	/* A tier has one extent more. */
 	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
 	/* Uses that a lease has put off must be told to the policies now. */
@@ -72,6 +79,9 @@ void observe_came_back(struct cache *c, uint64_t id, bool gpu);
 void observe_ahead_ended(struct cache *c, struct block *b, enum counter how);
 void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how);
 void observe_copies_failed(struct cache *c, const struct gpu *g);
+void observe_load_ended(struct cache *c, struct block *b, enum status s);
+void observe_memory_spare(struct cache *c);
+void observe_copies_ended(struct cache *c);
 void observe_extent_added(struct cache *c);
 void observe_uses_due(struct cache *c);
 void observe_policy_made(struct cache *c, const struct learner *l);

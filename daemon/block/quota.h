@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/counters.h"
 #include "daemon/block/values.h"
 #include "store/device.h"
 #include "store/status.h"

@@ -14,7 +14,6 @@ enum {
 	CACHE_LAYOUTS_MAX = 64,      /* a session */
 	CACHE_BLOCKS_MAX = 16384,    /* a call: keys times layouts */
 	CACHE_ENGINE_MAX = 64,
-	CACHE_IDLED_MAX = 16,
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
 	CACHE_WHY_MAX = 640,         /* a sentence that may name a folder */
@@ -40,9 +39,6 @@ enum cache_event { CACHE_EVENT_NONE, CACHE_EVENT_TURN_END, CACHE_EVENT_TOOL_CALL
 enum cache_watch_kind { CACHE_STORED, CACHE_REMOVED, CACHE_MOVED, CACHE_RESYNC, CACHE_SYNCED };
 
 enum cache_reason { CACHE_REASON_NONE, CACHE_REASON_EVICTED, CACHE_REASON_DELETED, CACHE_REASON_CORRUPT };
-
-typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
-			   const char *help);
 
 enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 

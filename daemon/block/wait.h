@@ -12,9 +12,6 @@
 struct block;
 struct cache;
 struct gpu;
-struct index_ident;
-struct unit;
-struct vram;
 struct vram_move;
 
 /* Whether a call may wait (again): one whose loads were shed, or that has waited often, takes what memory has. */
@@ -48,7 +45,7 @@ struct cache_wait {
 	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
 	uint32_t linked;               /* links that there are */
 	struct block *adopts;          /* pinned already, for the next link of it */
-	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all of them have their place; then: */
+	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */
 	uint32_t mark_base;
 };
@@ -74,20 +71,18 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
 /* A pin alone; of one copy, on that GPU or in memory (NULL). */
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
-void wait_spares_free(struct vram *v);
+void wait_spares_free(struct cache *c);
+/* The wait waits for that link too, which is not wait_link's and is freed by its address (`errand`); what it is of was
+ * not begun, and nothing was linked since. */
+void wait_link_in(struct cache_wait *w, struct cache_wait_link *l);
+void wait_link_out(struct cache_wait *w, struct cache_wait_link *l);
+/* Links of a movement, by move_next: these are told of its end besides those in the list. */
+void wait_links_join(struct cache_wait_link **list, struct cache_wait_link *more);
 void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
 /* What it waits for is not told to it any more, and what it pins may go. */
 void wait_links_drop(struct cache *c, struct cache_wait *w);
 /* From now on it pins the copy on that GPU, where there is one, alone. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
-/* Waits for a commit of all that the catalog was told; for a sync of a unit. */
-enum status wait_catalog(struct cache *c, struct cache_wait *w);
-enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
-/* A header of that name on the disk has been written, or overwritten. */
-void unit_wrote(struct unit *u, const struct index_ident *ident);
-/* Such a write may not be durable there. */
-bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
-
 static inline bool wait_wanted(struct cache_wait *w)
 {
 	return w && !w->last && !w->shed && w->stage++ < WAIT_ROUNDS;

@@ -184,8 +184,8 @@ static void commit_publish(struct commit *m)
 						   m->reservation[i]->info.position);
 	for (uint32_t i = 0; i < count; i++)
 		for (uint32_t l = 0; m->reservation[i] && m->reservation[i]->gpu && l < m->layouts; l++)
-			if (m->published[(size_t)i * m->layouts + l])
-				vram_queue_down(m->published[(size_t)i * m->layouts + l], m->reservation[i]->session);
+			if (m->published[(size_t)i * m->layouts + l] && !m->reservation[i]->session->write_back)
+				vram_queue_down(m->published[(size_t)i * m->layouts + l]);
 	for (uint32_t i = count; i-- > 0;)
 		if (m->reservation[i] && m->lease)
 			lease_gather(m, m->reservation[i], &m->published[(size_t)i * m->layouts],

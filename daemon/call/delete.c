@@ -18,6 +18,7 @@
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
+#include "daemon/disk/sync.h"
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/session/session.h"

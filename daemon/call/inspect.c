@@ -11,6 +11,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/scrub.h"
+#include "daemon/disk/scrub_target.h"
 #include "daemon/session/reservation.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"

@@ -14,6 +14,7 @@
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"

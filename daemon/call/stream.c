@@ -13,9 +13,11 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/slot_at.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
+#include "daemon/call/bring.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/budget.h"
@@ -253,7 +255,7 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 			status = read_pin(c, q->session, b, out, why);
 		} else if (live && wait_goes_on(w)) {
 			status = STATUS_BUSY;
-		} else if (live && wait_wanted(w) && !block_fetch(c, b, RING_URGENT, w)) {
+		} else if (live && wait_wanted(w) && !source_bring(c, b, RING_URGENT, w)) {
 			status = STATUS_BUSY;
 		}
 		cache_unlock(c);

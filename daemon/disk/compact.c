@@ -15,6 +15,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/open.h"
@@ -24,7 +25,6 @@
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
-#include "daemon/vram/placement.h"
 #include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/ring/ring.h"
@@ -138,7 +138,8 @@ struct leaving {
 /* On a GPU and in the rack, not in memory. */
 static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
 {
-	const enum status s = l->may_fall && !l->full ? vram_down_soon(c, b, NULL) : STATUS_OK;
+	const struct fetch_how soon = { .priority = RING_IDLE, .effort = TAKE_SOON };
+	const enum status s = l->may_fall && !l->full ? c->tiers[TIER_GPU]->fetch(c, b, &soon, NULL) : STATUS_OK;
 
 	l->busy = true;
 	l->full |= s == STATUS_EXHAUSTED || s == STATUS_BUSY;

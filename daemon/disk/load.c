@@ -12,6 +12,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/move.h"
@@ -19,10 +20,7 @@
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
-#include "daemon/memory/evict.h"
-#include "daemon/memory/grow.h"
 #include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
 #include "store/ring/ring.h"
@@ -113,7 +111,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
 	}
 	if (b->awaited)
-		vram_host_came(c, b, s);
+		observe_load_ended(c, b, s);
 	tier_move_tell(m, s);
 	block_unpin(b);
 	free(m);
@@ -162,13 +160,14 @@ static void load_done(struct disk_request *q)
 /* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */
 static enum status load_start(struct cache *c, struct move *m)
 {
+	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct block *b = m->block;
 	struct memory_class *k = b->pool->class;
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 	enum status s;
 
-	b->refused = room_refuses(c, b->pool, &e);
-	s = (m->priority == RING_URGENT && !m->spare) || m->links ? room_take(c, k, &m->slot) : room_take_spare(c, k, &m->slot);
+	b->refused = memory->refuses(c, b->pool, &e);
+	s = memory->take(c, k, (m->priority == RING_URGENT && !m->spare) || m->links ? TAKE_ANY : TAKE_SPARE, &m->slot);
 	if (s)
 		return s;
 	m->span = m->slot.span;
@@ -182,76 +181,85 @@ static void hungry_add(struct cache *c, struct move *m)
 	m->hungry_next = NULL;
 	*c->tier->hungry_end = m;
 	c->tier->hungry_end = &m->hungry_next;
+	c->loads_wait = true;
 }
 
-static enum status begin(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu, bool spare, struct cache_wait *w)
+/* There is a move of the block: a load, or a spill. */
+static enum status join(struct cache *c, struct move *m, const struct fetch_how *how, struct cache_wait *w)
 {
-	struct unit *u;
-	struct move *m;
-	enum status s;
+	enum status s = tier_move_join(m, w);
 
-	if (b->vram && vram_falling(c, b))
-		return vram_down(c, b, spare, w);
-	if (b->moving) {
-		struct move *there = move_of(c, b);
-
-		cache_count(c, COUNTER_LOAD_JOINED, 1);
-		s = tier_move_join(there, w);
-		there->spare &= spare;
-		if (!s)
-			load_hurry(there, priority);
+	cache_count(c, COUNTER_LOAD_JOINED, 1);
+	m->spare &= how->effort != TAKE_ANY;
+	if (s)
 		return s;
-	}
-	if (!b->rack || c->tier->stopping)
-		return STATUS_UNAVAILABLE;
-	if (b->rack->sealed)
-		return STATUS_CANCELLED;
-	u = b->rack->class->unit;
-	if (u->failed)
-		return STATUS_UNAVAILABLE;
-	m = tier_move_create(c, MOVE_LOAD, u, priority);
+	load_hurry(m, how->priority);
+	wait_links_join(&m->links, how->links);
+	return s;
+}
+
+/* NULL: no memory. */
+static struct move *load_create(struct cache *c, struct block *b, const struct fetch_how *how)
+{
+	struct move *m = tier_move_create(c, MOVE_LOAD, b->rack->class->unit, how->priority);
+
 	if (!m)
-		return STATUS_EXHAUSTED;
-	m->for_gpu = for_gpu;
-	m->spare = spare;
+		return NULL;
+	m->for_gpu = how->for_gpu;
+	m->spare = how->effort != TAKE_ANY;
 	m->rack = b->rack;
 	m->rack_slot = b->rack_slot;
 	m->known = b->rack_known;
 	m->header_crc = block_header_crc(b);
 	tier_move_enter(m, b);
+	return m;
+}
+
+/* It could not be begun: the caller of w is told so as its answer, not as an event. */
+static void load_refuse(struct cache *c, struct move *m, enum status s, struct cache_wait *w)
+{
+	struct cache_wait_link *l = m->links;
+
+	m->links = NULL;
+	if (l) {
+		l->done = true;
+		w->outstanding--;
+	}
+	load_end(c, m, s);
+}
+
+enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
+{
+	struct move *m;
+	enum status s;
+
+	if (b->moving)
+		return join(c, move_of(c, b), how, w);
+	if (!b->rack || c->tier->stopping)
+		return STATUS_UNAVAILABLE;
+	if (b->rack->sealed)
+		return STATUS_CANCELLED;
+	if (b->rack->class->failed)
+		return STATUS_UNAVAILABLE;
+	m = load_create(c, b, how);
+	if (!m)
+		return STATUS_EXHAUSTED;
 	s = tier_move_join(m, w);
 	if (!s)
 		s = load_start(c, m);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		hungry_add(c, m);
 		tier_wake(c);
-		return STATUS_OK;
+		s = STATUS_OK;
 	}
 	/* Its slab is being deleted: that is no damage. */
 	if (s == STATUS_STALE)
 		s = STATUS_CANCELLED;
-	/* From the caller's own hands it is told as its answer, not as an event. */
-	if (s) {
-		struct cache_wait_link *l = m->links;
-
-		m->links = NULL;
-		if (l) {
-			l->done = true;
-			w->outstanding--;
-		}
-		load_end(c, m, s);
-	}
+	if (s)
+		load_refuse(c, m, s, w);
+	else
+		wait_links_join(&m->links, how->links);
 	return s;
-}
-
-enum status load_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
-{
-	return begin(c, b, priority, false, false, w);
-}
-
-enum status load_begin_for_gpu(struct cache *c, struct block *b, enum ring_priority priority, bool spare)
-{
-	return begin(c, b, priority, true, spare, NULL);
 }
 
 void loads_feed(struct cache *c)
@@ -269,6 +277,7 @@ void loads_feed(struct cache *c)
 		t->hungry = m->hungry_next;
 		if (!t->hungry)
 			t->hungry_end = &t->hungry;
+		c->loads_wait = t->hungry;
 		if (s)
 			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s);
 	}

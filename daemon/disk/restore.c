@@ -540,7 +540,7 @@ static void lift_generations(struct cache *c)
 
 	if (t->highest_generation < t->first_generation)
 		return;
-	t->generation_lift = t->highest_generation + 1 - t->first_generation;
+	c->generation_lift = t->highest_generation + 1 - t->first_generation;
 	boot.generation_reserved = t->highest_generation + GENERATIONS_RESERVED;
 	if (!boot_record_encode(&boot, &r))
 		catalog_put(t->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);

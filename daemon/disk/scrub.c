@@ -4,12 +4,14 @@
 #include "daemon/disk/scrub.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/gpu_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/restore.h"
+#include "daemon/disk/scrub_target.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
@@ -17,7 +19,6 @@
 #include "daemon/threads/await.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/pool.h"
-#include "daemon/vram/slot_map.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
@@ -46,6 +47,12 @@ struct scrub_read {
 	struct await done;
 	void *at;                      /* aligned */
 };
+
+struct scrub_target scrub_target_of(const struct block *b)
+{
+	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot }, b->rack_known,
+				      block_header_crc(b) };
+}
 
 static void scrub_let_go(struct scrub_read *r)
 {

@@ -5,26 +5,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/block.h"
-#include "daemon/disk/slab_map.h"
-#include "store/slab/disk.h"
 #include "store/status.h"
 
+struct block;
 struct cache;
 struct cache_verified;
 struct cache_wait;
-struct disk;
+struct scrub_target;
 struct slot_header;
 
-/* Where the copy of a block was when the lock was held. */
-struct scrub_target {
-	struct disk *disk;
-	struct disk_place place;
-	bool known;                    /* header_crc is that of the header there */
-	uint32_t header_crc;
-};
-
-/* The same for the blocks on disks, read into memory of its own; waits for the disk. On a worker only. */
+/* As cache_verify_step, for the blocks on disks, read into memory of its own; waits for the disk. On a worker only. */
 enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum);
 /* Without the lock, of a pinned block: reads and checks its copy. *h: its header, on OK. STALE, CORRUPT: it is not there. Else
  * the disk did not give it. Waits for the disk. */
@@ -35,10 +25,5 @@ enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
 void scrub_pump(struct cache *c);
 /* Somebody waits for all of them, for a while from now on. */
 void scrub_hurry(struct cache *c);
-
-static inline struct scrub_target scrub_target_of(const struct block *b)
-{
-	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot }, b->rack_known, block_header_crc(b) };
-}
 
 #endif

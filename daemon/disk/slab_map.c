@@ -1,14 +1,15 @@
 /* Racks: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot a
- * block gets, and what leaves a full disk, is decided in disk/place.c. / */
+ * block gets, and what leaves a full disk, is decided in disk/place.c. */
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/policy_room.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/disk/state.h"
-#include "daemon/memory/evict.h"
-#include "daemon/vram/slot_map.h"
 #include "eviction/policy.h"
 #include "store/class_rule.h"
 #include "store/crash_point.h"
@@ -49,6 +50,7 @@ struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_byte
 	}
 	observe_policy_made(c, &(struct learner){ 'd', u->id, slot_bytes, c->tier->policy, k->policy });
 	k->unit = u;
+	k->failed = u->failed;
 	k->slot_bytes = slot_bytes;
 	k->next = u->classes;
 	u->classes = k;
@@ -245,9 +247,24 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	b->pool->disk_blocks++;
 	where_set(b, BLOCK_ON_DISK, true);
 	unwritten_set(b, false);
-	if (b->vram)
-		vram_sync(b);
+	tiers_copies_changed(c, b, TIER_DISK, true);
 	policy_tell(c, b, position);
+}
+
+enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
+{
+	enum status s;
+
+	b->node.id = block_id(&b->record.ident);
+	where_set(b, BLOCK_ON_DISK, true);
+	s = index_insert(c->index, &b->record, NULL);
+	if (s)
+		return s;
+	by_id_add(c, b);
+	CRASH_POINT("block_adopt");
+	rack_attach(c, rack, slot, b, position);
+	observe_stored(c, b);
+	return STATUS_OK;
 }
 
 void rack_doubt(struct block *b, bool is)
@@ -277,8 +294,7 @@ void rack_detach(struct cache *c, struct block *b)
 	b->rack = NULL;
 	where_set(b, BLOCK_ON_DISK, false);
 	unwritten_set(b, block_live(b));
-	if (b->vram)
-		vram_sync(b);
+	tiers_copies_changed(c, b, TIER_DISK, false);
 	if (b->span && block_live(b) && !b->moving)
 		b->pool->dirty++;
 }

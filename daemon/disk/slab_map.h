@@ -6,70 +6,21 @@
 #include <stdint.h>
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/values.h"
-#include "eviction/policy.h"
 
 struct block;
 struct cache;
 struct cache_disk_options;
 struct disk;
-struct move;
-struct policy;
 
 enum { RACK_BUCKETS = 1024, UNSYNCED_BUCKETS = 1 << 15 };
-
-enum { CLASS_COLD = 64 };
 
 enum { RACK_CURSOR_BITS = 27 }; /* of a walk over the disks */
 
 enum { RACK_SLOTS_MAX = 1 << RACK_CURSOR_BITS }; /* more than the smallest ones in a slab of a TiB, the largest that can be configured */
 
 #define GENERATIONS_RESERVED (1ull << 32) /* at each start */
-
-struct rack_slot {
-	struct block *block;           /* NULL: none, or it is on its way in or out */
-	struct policy_node node;       /* of the class's policy, while block is set */
-};
-
-struct rack {
-	struct disk_class *class;
-	struct rack *next, *hash_next; /* of the class; of the bucket */
-	struct rack *slab_next;        /* of the unit, by rising slab */
-	uint32_t slab, slots;
-	uint32_t blocks;
-	uint64_t newest;               /* tier->uses at the last use or arrival of any of its blocks; */
-	uint64_t newest_us;            /* and when that was, modulo 2^64 */
-	bool promised;                 /* the block in promised_slot was flushed; false: see rack_promised() */
-	uint32_t promised_slot;
-	uint32_t hand;                 /* where the search for a block that may be displaced goes on */
-	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
-	bool leaving;                  /* its slab is to be deleted: what it has is not durable */
-	bool sealed;                   /* ... now: nothing is loaded from it any more */
-	struct move *copied;           /* spills of its blocks elsewhere: written, not synced */
-	struct move *left;             /* burials of what was there, begun when its slab is gone, or stays */
-	uint32_t left_count;
-	bool gone;                     /* its slab is deleted */
-	struct rack_slot at[];
-};
-
-struct disk_class {
-	struct unit *unit;
-	struct disk_class *next;
-	uint64_t slot_bytes;
-	struct policy *policy;
-	uint64_t policy_room;          /* slots that it was told of last */
-	struct rack *racks;
-	uint64_t slots, blocks;        /* in these */
-	bool wanted;                   /* a slab, by the chores, since: */
-	uint64_t wanted_us;
-	bool needed;                   /* and no slot was free */
-	bool full;                     /* the chores found no slab for it, */
-	uint64_t full_us;              /* at that time: they are not asked again at once */
-	uint64_t ahead_us;             /* when there was none to be made ahead of need; 0: never */
-	uint64_t robbed_us;            /* when another class took a slab of it last; 0: none did */
-	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
-	uint32_t cold_at, cold_count;
-};
 
 struct unit {
 	struct disk *disk;
@@ -112,6 +63,9 @@ struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_byte
 bool rack_idle(const struct rack *r);
 /* Block b is in that slot from now on (where, counters, policy). */
 void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position);
+/* A block is published anew from what lies in that slot; its record, tokens, generation and time are set. In a read
+ * section. EXISTS. */
+enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position);
 /* It is not any more; the slot stays taken on the disk. A block that is in memory becomes dirty. */
 void rack_detach(struct cache *c, struct block *b);
 void rack_use(struct cache *c, struct block *b);
@@ -131,12 +85,6 @@ void rack_rooms_tell(struct cache *c);
  * NULL with some left: no more. */
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);
 struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget);
-
-/* On a disk, and to be had there: one that has failed gives up its blocks, some at a time. */
-static inline bool rack_serves(const struct block *b)
-{
-	return b->rack && !b->rack->class->unit->failed;
-}
 
 /* Where a walk over the disks is. */
 static inline uint64_t rack_cursor(uint32_t unit, uint32_t slab, uint32_t slot)

@@ -20,8 +20,8 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "eviction/policy.h"
-#include "store/crash_point.h"
 #include "store/arena/arena.h"
+#include "store/crash_point.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
@@ -50,7 +50,7 @@ static uint64_t excess(struct cache *c, const struct memory_class *k, const stru
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
 	uint64_t ready;
 
-	if (c->tier->all)
+	if (c->settles)
 		return sums->dirty;
 	/* Nor does what was loaded ahead make way for others. */
 	ready = dirty + k->ahead_blocks;
@@ -68,7 +68,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return b->span && !b->rack && !b->moving && block_live(b) && (c->tier->all || !b->unworthy);
+	return b->span && !b->rack && !b->moving && block_live(b) && (c->settles || !b->unworthy);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -178,7 +178,7 @@ static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t 
 		if (!b)
 			break;
 		excess -= excess > 0;
-		if (!c->tier->all && spot_denied(c, b)) {
+		if (!c->settles && spot_denied(c, b)) {
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
 			block_unworthy(b, true);
 			continue;

@@ -46,7 +46,6 @@ struct tier {
 	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
 	struct move *_Atomic checked;  /* loads that are to be ended, the last first; who found none before his takes the lock, and ends all */
 	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
-	uint64_t moving_bytes;         /* slots that spills and loads pin */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
 	uint64_t uses;                 /* of blocks on disks, and arrivals there: numbered from 1 on */
@@ -57,9 +56,7 @@ struct tier {
 	uint64_t highest_generation;   /* seen on the disks */
 	uint64_t doubt;                /* no doubted block has a higher generation; 0: there is none */
 	uint64_t hurry_until_us;       /* so long they are looked at as fast as the disks read */
-	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */
 	bool stopping;
-	bool all;                      /* cache_settle: spill everything */
 	bool restored;
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/block/values.h"
+#include "daemon/block/counters.h"
 
 struct cache;
 struct cache_catalog_state;

@@ -6,7 +6,10 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/options.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
@@ -20,12 +23,8 @@
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
-#include "daemon/memory/evict.h"
 #include "daemon/threads/await.h"
 #include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/placement.h"
-#include "daemon/vram/slot_map.h"
-#include "daemon/vram/state.h"
 #include "eviction/policy.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
@@ -45,9 +44,6 @@
 
 enum {
 	SWEEP_SLOTS = 8192,
-	SETTLE_DOWNS = 256,
-	SETTLE_LEAST_US = 1500 * 1000, /* a full disk is tried again after a second */
-	SETTLE_FULL_US = 400 * 1000,
 	CLOSE_MS = 10000,              /* unless options say else */
 	CATALOG_CLOSE_MS = 2000,       /* its own share, whatever the disks took */
 };
@@ -272,6 +268,8 @@ void unit_failed(struct cache *c, struct unit *u)
 	if (u->failed || v.health != DISK_QUARANTINED)
 		return;
 	u->failed = true;
+	for (struct disk_class *k = u->classes; k; k = k->next)
+		k->failed = true;
 	u->banned = unit_ban(c->tier, u);
 }
 
@@ -386,66 +384,96 @@ void tier_chores(struct cache *c)
 	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
 	cache_unlock(c);
 	if (hungry)
-		room_grow(c, hungry, false);
+		c->tiers[TIER_MEMORY]->grow(c, hungry, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);
 	cache_unlock(c);
 }
 
-void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer)
+/* ---- the table ---- */
+
+static void use(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e)
 {
+	(void)gpu;
+	(void)e;
+	rack_use(c, b);
+}
+
+/* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab,
+ * and tells the catalog then. */
+static void leave_rack(struct cache *c, struct block *b, enum cache_reason reason)
+{
+	struct rack *r = b->rack;
+	uint32_t slot = b->rack_slot;
+
+	if (reason == CACHE_REASON_EVICTED && !b->span)
+		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
+			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
+	rack_detach(c, b);
+	if (reason == CACHE_REASON_EVICTED)
+		return;
+	catalog_untell(c, &b->record.ident);
+	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+}
+
+static void leave(struct cache *c, struct block *b, enum cache_reason reason)
+{
+	if (b->moving)
+		spill_orphan(c, b);
+	if (b->rack)
+		leave_rack(c, b, reason);
+}
+
+/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
+static void copies_changed(struct cache *c, struct block *b, enum tier_kind which, bool came)
+{
+	if (which == TIER_MEMORY && !came && b->rack)
+		rack_renew(c, b, 0);
+}
+
+static bool in_flight(struct cache *c, const struct block *b)
+{
+	(void)c;
+	return b->moving && !b->span;
+}
+
+static void pump(struct cache *c)
+{
+	spill_pump(c);
+}
+
+/* Until the disks are taken up not all slabs are known. */
+static void room_changed(struct cache *c)
+{
+	if (c->tier->restored)
+		rack_rooms_tell(c);
+}
+
+static void extent_fixed(struct cache *c, struct memory_extent *m, const struct extent *e)
+{
+	uint32_t buffer[CACHE_DISKS_MAX];
+
 	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
 		buffer[i] = RING_NONE;
 	for (uint32_t i = 0; e && i < c->tier->unit_count; i++)
 		if (disk_buffer_add(c->tier->units[i].disk, e->base, e->bytes, &buffer[i]))
 			buffer[i] = RING_NONE;
-}
-
-/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not come down now; *no_place:
- * nothing is on its way, and no disk has a place. */
-static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
-{
-	uint64_t dirty = 0, moves;
-
-	*left = 0;
-	*no_place = !spill_pump(c);
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		dirty += c->pools[i]->dirty;
-		if (c->vram)
-			vram_settle(c, c->pools[i], SETTLE_DOWNS);
-		*left += vram_only_blocks(c, c->pools[i]);
-	}
-	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);
-	*no_place &= !moves;
-	return dirty + moves;
-}
-
-bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled)
-{
-	const uint64_t began_us = clock_us();
-	uint64_t dirty, left, passed_us = 0, place_us = 0; /* the latter: when there was one last */
-	bool no_place;
-
-	if (!c->tier)
-		return true;
-	do {
-		cache_lock(c);
-		c->tier->all = true;
-		dirty = settle_step(c, &left, &no_place);
-		cache_unlock(c);
-		if (!no_place)
-			place_us = passed_us;
-		if (!dirty || (passed_us > SETTLE_LEAST_US && passed_us - place_us > SETTLE_FULL_US))
-			break;
-		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
-		passed_us = clock_us() - began_us;
-	} while (passed_us < wait_us);
 	cache_lock(c);
-	CRASH_POINT("settle");
-	c->tier->all = false;
+	memcpy(m->buffer, buffer, sizeof(buffer));
 	cache_unlock(c);
-	if (unsettled && (dirty || left))
-		*unsettled = (struct cache_unsettled){ dirty + left, no_place && dirty };
-	return !dirty && !left;
 }
+
+const struct tier_ops disk_tier = {
+	.name = "disk",
+	.use = use,
+	.leave = leave,
+	.copies_changed = copies_changed,
+	.fetch = load_begin,
+	.in_flight = in_flight,
+	.store = spill_begin,
+	.hurry = spill_hurry,
+	.pump = pump,
+	.room_changed = room_changed,
+	.extent_fixed = extent_fixed,
+};

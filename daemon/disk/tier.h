@@ -8,15 +8,14 @@
 #include "store/status.h"
 
 struct cache;
-struct cache_unsettled;
-struct extent;
 struct unit;
+
+extern const struct tier_ops disk_tier; /* block/tier.h */
 
 /* The same of disks' files: with a disk that hangs it may not come back. Not by whoever is to do cache_chores. */
 void cache_disk_chores(struct cache *c);
 /* False while what earlier runs left on the disks is still being taken up. */
 bool cache_restored(struct cache *c);
-bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled);
 /* Without the lock. create opens catalog and disks; start takes up what is there, once the host tier exists. */
 enum status tier_create(struct cache *c, const char **why);
 uint64_t tier_first_generation(struct cache *c);
@@ -30,8 +29,6 @@ void tier_tick(struct cache *c);
 bool tier_wants(struct cache *c);
 /* Without the lock: memory for loads that wait for it. */
 void tier_chores(struct cache *c);
-/* Without the lock: registers an extent's memory with the disks, into buffer[CACHE_DISKS_MAX]. */
-void tier_buffers_add(struct cache *c, const struct extent *e, uint32_t *buffer);
 /* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
 void unit_failed(struct cache *c, struct unit *u);
 /* If it has failed: all that it has is given up, from the beginning. */

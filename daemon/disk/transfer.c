@@ -14,6 +14,7 @@
 #include "daemon/block/check.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
@@ -24,9 +25,9 @@
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
+#include "daemon/disk/sync.h"
 #include "daemon/disk/tier.h"
 #include "daemon/threads/checksum_pool.h"
-#include "daemon/vram/fetch.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
@@ -62,11 +63,6 @@ struct move *move_of(struct cache *c, const struct block *b)
 	return m;
 }
 
-struct cache_wait_link **move_links(struct cache *c, const struct block *b)
-{
-	return &move_of(c, b)->links;
-}
-
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after)
 {
 	struct move *m = after ? after->grave_next : *grave_bucket(c, ident);
@@ -99,7 +95,7 @@ void tier_move_enter(struct move *m, struct block *b)
 	*bucket = m;
 	b->moving = true;
 	block_pin(b);
-	m->cache->tier->moving_bytes += b->pool->geometry.need_bytes;
+	m->cache->moving_bytes += b->pool->geometry.need_bytes;
 	m->cache->tier->move_count++;
 }
 
@@ -111,7 +107,7 @@ void tier_move_leave(struct move *m)
 		at = &(*at)->block_next;
 	*at = m->block_next;
 	m->block->moving = false;
-	m->cache->tier->moving_bytes -= m->block->pool->geometry.need_bytes;
+	m->cache->moving_bytes -= m->block->pool->geometry.need_bytes;
 	m->cache->tier->move_count--;
 }
 
@@ -527,7 +523,7 @@ static void spill_end(struct move *m, enum status s)
 	grave_leave(m);
 	tier_move_tell(m, damaged ? m->judged : s);
 	block_unpin(b);
-	vram_memory_spares(c);
+	observe_memory_spare(c);
 	free(m->old);
 	free(m);
 }

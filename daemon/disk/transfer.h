@@ -22,8 +22,6 @@ struct unit;
 enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
 
 struct move *move_of(struct cache *c, const struct block *b);
-/* What waits for the end of the block's move, which there is. */
-struct cache_wait_link **move_links(struct cache *c, const struct block *b);
 /* The next move after `after` (NULL: the first) until whose end a header may name that block. */
 struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
 /* It is removed while it moves: its spill, if it is one, is an orphan. */

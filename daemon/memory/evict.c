@@ -16,19 +16,19 @@
  */
 #include "daemon/memory/evict.h"
 
-#include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
+#include "daemon/block/disk_class.h"
+#include "daemon/block/gpu_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/policy_room.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/slab_map.h"
-#include "daemon/disk/state.h"
+#include "daemon/memory/probation.h"
 #include "daemon/memory/trade.h"
-#include "daemon/vram/evict.h"
-#include "daemon/vram/slot_map.h"
 #include "store/arena/arena.h"
 #include "store/status.h"
 
@@ -81,15 +81,10 @@ static struct block *victim(struct cache *c, struct memory_class *k, uint32_t ro
 	return NULL;
 }
 
-bool room_elsewhere(const struct block *b)
-{
-	return rack_serves(b) || (b->vram && vram_ready(b));
-}
-
 /* Nor would anything be lost that a disk's policy thinks worth a place. */
 static bool spared(const struct block *b)
 {
-	return room_elsewhere(b) || b->unworthy;
+	return block_elsewhere(b) || b->unworthy;
 }
 
 /* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
@@ -145,15 +140,21 @@ static bool may_depart_unwanted(const struct policy_node *n, void *arg)
 	return may_depart(n, arg) && !block_of_node(n)->wanted;
 }
 
+/* There is nowhere else where a block could be. */
+static bool is_alone(const struct cache *c)
+{
+	return !c->tiers[TIER_DISK] && !c->tiers[TIER_GPU];
+}
+
 /* What was loaded ahead for nothing, what was refused, then the coldest; of those that are elsewhere too, and not wanted soon. */
 static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 {
-	struct block *b = ahead_victim(c, k, false);
+	struct block *b = probation_ahead_victim(c, k, false);
 	struct policy_node *n;
 
 	if (!b)
-		b = refused_victim(k, c->tier || c->vram);
-	if (b || !(c->tier || c->vram))
+		b = refused_victim(k, !is_alone(c));
+	if (b || is_alone(c))
 		return b;
 	n = c->policy->victim(k->policy, may_depart_unwanted, NULL, CLEAN_SCAN);
 	return n ? (struct block *)block_of_node(n) : NULL;
@@ -167,10 +168,10 @@ static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 
 	if (b)
 		return b;
-	n = c->tier || c->vram ? c->policy->victim(k->policy, may_depart, NULL, CLEAN_SCAN) : NULL;
+	n = is_alone(c) ? NULL : c->policy->victim(k->policy, may_depart, NULL, CLEAN_SCAN);
 	if (n)
 		return (struct block *)block_of_node(n);
-	b = ahead_victim(c, k, true);
+	b = probation_ahead_victim(c, k, true);
 	if (!b)
 		b = refused_victim(k, false);
 	return b ? b : victim(c, k, VICTIM_ROUNDS);
@@ -208,7 +209,7 @@ static struct block *victim_for_good(struct cache *c, struct memory_class *k, bo
 /* The same for what comes down from a GPU without anybody being in a hurry for it. */
 static struct block *victim_below(struct cache *c, struct memory_class *k)
 {
-	struct block *b = ahead_victim(c, k, false);
+	struct block *b = probation_ahead_victim(c, k, false);
 
 	return b ? b : victim_for_good(c, k, may_depart_for_good);
 }
@@ -237,11 +238,11 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 {
 	if (b->refused || b->unworthy)
 		why = COUNTER_EVICTED_REFUSED;
-	else if (c->tier && !room_elsewhere(b))
+	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
 	observe_left(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
-	if (room_elsewhere(b)) {
+	if (block_elsewhere(b)) {
 		block_depart(c, b);
 		return;
 	}
@@ -282,28 +283,31 @@ static enum status take(struct cache *c, struct memory_class *k, struct block *(
 	return k->evictable ? STATUS_EXHAUSTED : take_newcomer(c, k, waits, out);
 }
 
-enum status room_take(struct cache *c, struct memory_class *k, struct memory_slot *out)
+/* BUSY rather than EXHAUSTED, unless pages are to be had. */
+static enum status take_some(struct cache *c, struct memory_class *k,
+			     struct block *(*next)(struct cache *c, struct memory_class *k), struct memory_slot *out)
 {
-	return take(c, k, victim_to_evict, true, out);
-}
-
-enum status room_take_spare(struct cache *c, struct memory_class *k, struct memory_slot *out)
-{
-	enum status s = STATUS_BUSY;
-
-	if (k->grow_refused != c->room_epoch || !k->evictable || room_spares(c, k))
-		s = take(c, k, victim_to_spare, false, out);
-	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
-}
-
-enum status room_take_below(struct cache *c, struct memory_class *k, bool drops, struct memory_slot *out)
-{
-	struct block *(*next)(struct cache *c, struct memory_class *k) = drops ? victim_to_drop_below : victim_below;
 	enum status s = STATUS_BUSY;
 
 	if (k->grow_refused != c->room_epoch || !k->evictable || memory_class_has_room(k) || next(c, k))
 		s = take(c, k, next, false, out);
 	return s == STATUS_EXHAUSTED && !c->grow ? STATUS_BUSY : s;
+}
+
+enum status room_take(struct cache *c, struct memory_class *k, enum take_effort effort, struct memory_slot *out)
+{
+	switch (effort) {
+	case TAKE_SPARE:
+		return take_some(c, k, victim_to_spare, out);
+	case TAKE_BELOW:
+		return take_some(c, k, victim_to_drop_below, out);
+	case TAKE_BELOW_SPARE:
+	case TAKE_SOON:
+		return take_some(c, k, victim_below, out);
+	case TAKE_ANY:
+		break;
+	}
+	return take(c, k, victim_to_evict, true, out);
 }
 
 /* As many slots as the class has free ones are there already. */
@@ -325,18 +329,7 @@ void room_clear(struct cache *c, struct memory_class *k, uint32_t slots)
 		room_evict(c, b, COUNTER_EVICTED_FULL);
 }
 
-void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told)
-{
-	const uint64_t change = slots > *told ? slots - *told : *told - slots;
-
-	if (!ops->resize || change <= *told / 8)
-		return;
-	ops->resize(policy, slots);
-	*told = slots;
-}
-
-/* What a class has, and may have yet: others have the rest. */
-static void rooms_tell(struct cache *c)
+void room_changed(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		struct memory_class *k = c->classes[i];
@@ -353,9 +346,7 @@ void room_tick(struct cache *c)
 		return;
 	c->room_epoch++;
 	c->room_epoch_us = c->now_us;
-	rooms_tell(c);
-	if (c->vram)
-		vram_rooms_tell(c);
-	if (c->tier && c->tier->restored) /* until then not all slabs are known */
-		rack_rooms_tell(c);
+	for (int i = 0; i < TIER_KINDS; i++)
+		if (c->tiers[i])
+			c->tiers[i]->room_changed(c);
 }

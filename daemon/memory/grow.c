@@ -11,11 +11,10 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
-#include "daemon/disk/tier.h"
+#include "daemon/block/tier.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/trade.h"
 #include "daemon/threads/deadline.h"
-#include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
 #include "store/host/extent.h"
 #include "store/ring/ring.h"
@@ -96,8 +95,8 @@ static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 	m->base = e->base;
 	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
 		m->buffer[i] = RING_NONE;
-	if (c->vram)
-		m->device = vram_addresses(c, e);
+	if (c->tiers[TIER_GPU])
+		c->tiers[TIER_GPU]->extent_made(c, m, e);
 	cache_lock(c);
 	m->next = c->memory_extents;
 	c->memory_extents = m;
@@ -109,15 +108,9 @@ static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 /* All its pages are there. */
 static void extent_fix(struct cache *c, struct memory_extent *m)
 {
-	uint32_t buffer[CACHE_DISKS_MAX];
-
 	m->fixed = true;
-	if (!c->tier)
-		return;
-	tier_buffers_add(c, arena_extent(c->host, m->id), buffer);
-	cache_lock(c);
-	memcpy(m->buffer, buffer, sizeof(buffer));
-	cache_unlock(c);
+	if (c->tiers[TIER_DISK])
+		c->tiers[TIER_DISK]->extent_fixed(c, m, arena_extent(c->host, m->id));
 }
 
 /* By the thread that has begun growth, which alone adds extents. */

@@ -9,15 +9,6 @@
 
 struct memory_class;
 
-/* Takes what room_take left in c->grow. */
-static inline struct memory_class *room_wants(struct cache *c)
-{
-	struct memory_class *k = c->grow;
-
-	c->grow = NULL;
-	return k;
-}
-
 /* With the lock: room_grow would wait for pages that another thread is taking. */
 bool room_comes(const struct cache *c, const struct memory_class *k);
 /* With the lock: whether pages should be taken ahead of need, by room_ahead. */

@@ -12,9 +12,10 @@
 #include "daemon/memory/trade.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/disk/transfer.h"
+#include "daemon/block/tier.h"
 #include "daemon/memory/evict.h"
 #include "store/arena/arena.h"
 #include "store/clock.h"
@@ -107,11 +108,11 @@ static bool spills_first(struct cache *c, struct memory_class *k, struct block *
 {
 	enum status s;
 
-	if (!c->tier || k->trade.drops || b->unworthy || room_elsewhere(b))
+	if (!c->tiers[TIER_DISK] || k->trade.drops || b->unworthy || block_elsewhere(b))
 		return false;
 	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
 		return false;
-	s = spill_begin(c, b, RING_AHEAD, NULL);
+	s = c->tiers[TIER_DISK]->store(c, b, RING_AHEAD, NULL);
 	k->trade.spilled |= s == STATUS_OK;
 	return s != STATUS_UNAVAILABLE;
 }
@@ -185,7 +186,7 @@ void trade_finish(struct cache *c, struct memory_class *k)
 		cache_lock(c);
 		step = trade_step(c, k);
 		over = step == STEP_WAITS && k->trade.drops;
-		k->trade.drops |= late || !c->tier;
+		k->trade.drops |= late || !c->tiers[TIER_DISK];
 		if (over)
 			give_up(c, k);
 		else if (step == STEP_DONE)
@@ -194,7 +195,7 @@ void trade_finish(struct cache *c, struct memory_class *k)
 		index_read_unlock();
 		if (over)
 			break;
-		if (step == STEP_WAITS && !late && c->tier)
+		if (step == STEP_WAITS && !late && c->tiers[TIER_DISK])
 			pause_us(POLL_US);
 	}
 }

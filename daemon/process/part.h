@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/counters.h"
 #include "daemon/block/values.h"
 
 /* part: what daemon_add had, never NULL. All but stats are called by main. */

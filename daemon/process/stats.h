@@ -2,7 +2,9 @@
 #ifndef TERRACE_DAEMON_PROCESS_STATS_H
 #define TERRACE_DAEMON_PROCESS_STATS_H
 
-#include "daemon/block/values.h"
+#include <stdint.h>
+
+#include "daemon/block/counters.h"
 
 struct daemon;
 

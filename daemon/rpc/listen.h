@@ -6,6 +6,7 @@
 #ifndef TERRACE_DAEMON_RPC_LISTEN_H
 #define TERRACE_DAEMON_RPC_LISTEN_H
 
+#include "daemon/block/counters.h"
 #include "daemon/block/values.h"
 #include "store/status.h"
 

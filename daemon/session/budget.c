@@ -26,8 +26,7 @@ uint64_t pins_free(const struct cache *c)
 {
 	const struct tenant *t = &c->tenant;
 	/* Moves pin blocks too; that is not the tenant's doing. */
-	const uint64_t max = c->options.pinned_bytes_max + (c->tier ? c->tier->moving_bytes : 0) +
-			     (c->vram ? c->vram->moving_bytes : 0) + t->beside_bytes;
+	const uint64_t max = c->options.pinned_bytes_max + c->moving_bytes + t->beside_bytes;
 	const uint64_t used = t->pinned_bytes + t->reserved_bytes;
 
 	return max > used ? max - used : 0;

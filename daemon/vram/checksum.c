@@ -162,7 +162,7 @@ void vram_sum_begin(struct cache *c, struct vram_slot *s)
 	}
 	vram_sum_stage(s);
 	block_pin(b);
-	c->vram->moving_bytes += b->pool->geometry.need_bytes;
+	c->moving_bytes += b->pool->geometry.need_bytes;
 	c->vram->move_count++;
 	c->vram->staged = true;
 }
@@ -179,7 +179,7 @@ static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const
 		s->sum_due = false;
 	if (s->block && sums)
 		vram_sums_keep(s->block, slot_crc32c(0, sums, b->pool->layout.layers * sizeof(*sums)));
-	c->vram->moving_bytes -= b->pool->geometry.need_bytes;
+	c->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
 	block_unpin(b);
 	c->vram->room_due = true;

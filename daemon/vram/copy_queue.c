@@ -14,7 +14,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/state.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/lost.h"
@@ -218,7 +217,7 @@ static bool gathers(const struct gpu *g)
 	const struct vram_move *m = q->first;
 	uint64_t blocks = 0, bytes = 0;
 
-	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->tier->hungry || q->marks ||
+	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->loads_wait || q->marks ||
 	    g->queue[DEVICE_DOWN].first || g->queue[DEVICE_ACROSS].first)
 		return false;
 	for (; m && m->priority != RING_URGENT && blocks < GATHERED && bytes < GATHERED_BYTES; m = m->next, blocks++)

@@ -13,12 +13,12 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/policy_room.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
-#include "daemon/disk/slab_map.h"
-#include "daemon/disk/spill.h"
-#include "daemon/memory/evict.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/fetch.h"
 #include "daemon/vram/slot_map.h"
@@ -216,7 +216,7 @@ static enum status take_dirty(struct cache *c, struct vram_pool *vp, enum vram_n
 
 	if (send_down(c, g, spare, met))
 		return STATUS_BUSY;
-	if (spare && met->dirty_count && (vram_memory_comes_free(g) || spill_hurry(c, vp->pool)))
+	if (spare && met->dirty_count && (vram_memory_comes_free(g) || tiers_hurry(c, vp->pool)))
 		return STATUS_BUSY;
 	if (need == NEED_SPARE) /* what leases hold does not make room */
 		return STATUS_EXHAUSTED;
@@ -503,7 +503,9 @@ static enum status through(struct cache *c, const struct vram_slot *s)
 {
 	const enum status down = vram_through(c, s->block, c->tier, NULL);
 
-	return down == STATUS_BUSY && c->tier && s->span->class->pressed && !spill_hurry(c, s->pool->pool) ? vram_through(c, s->block, false, NULL) : down;
+	if (down != STATUS_BUSY || !c->tier || !s->span->class->pressed || tiers_hurry(c, s->pool->pool))
+		return down;
+	return vram_through(c, s->block, false, NULL);
 }
 
 static void pump(struct cache *c, struct gpu *g)

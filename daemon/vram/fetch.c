@@ -8,9 +8,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/disk/load.h"
-#include "daemon/disk/spill.h"
-#include "daemon/memory/evict.h"
+#include "daemon/block/tier.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/move_table.h"
@@ -42,7 +40,10 @@ bool vram_only_spare(const struct cache *c, const struct vram_move *m)
 
 enum status vram_load(struct cache *c, const struct vram_move *m)
 {
-	return load_begin_for_gpu(c, m->block, m->priority, vram_only_spare(c, m));
+	const enum take_effort effort = vram_only_spare(c, m) ? TAKE_SPARE : TAKE_ANY;
+	const struct fetch_how how = { .priority = m->priority, .effort = effort, .for_gpu = true };
+
+	return tiers_fetch(c, m->block, &how, NULL);
 }
 
 bool vram_memory_comes_free(struct gpu *g)
@@ -82,11 +83,11 @@ bool vram_memory_short(struct cache *c, const struct vram_move *m)
 {
 	struct memory_class *k = m->block->pool->class;
 
-	return vram_only_spare(c, m) && k->grow_refused == c->room_epoch && !room_spares(c, k);
+	return vram_only_spare(c, m) && k->grow_refused == c->room_epoch && !c->tiers[TIER_MEMORY]->spares(c, k);
 }
 
 bool vram_memory_comes(struct cache *c, const struct vram_move *m)
 {
 	return vram_memory_comes_free(m->gpu) ||
-	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || spill_hurry(c, m->block->pool)));
+	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || tiers_hurry(c, m->block->pool)));
 }

@@ -12,7 +12,7 @@ struct vram_move;
 
 /* Nothing that is nowhere else goes for it, or not yet. */
 bool vram_only_spare(const struct cache *c, const struct vram_move *m);
-/* Its way begins with a load, or it has joined one that has begun. */
+/* Its way begins on a disk or another GPU, or it has joined what brings the block from there to memory. */
 enum status vram_load(struct cache *c, const struct vram_move *m);
 /* It has a slot of memory for its way, or will have; no more, in its queue or at its end. */
 void vram_fetched(struct cache *c, struct vram_move *m, bool is);

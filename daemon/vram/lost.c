@@ -29,6 +29,9 @@ void gpu_lost(struct gpu *g, const char *why)
 	if (g->lost)
 		return;
 	g->lost = true;
+	for (uint32_t i = 0; i < POOLS_MAX; i++)
+		if (g->pools[i])
+			g->pools[i]->lost = true;
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
 	while (g->through)
 		vram_unqueue_through(g->through);

@@ -4,10 +4,9 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/unwritten.h"
 #include "daemon/block/wait.h"
-#include "daemon/disk/load.h"
-#include "daemon/disk/spill.h"
 #include "daemon/threads/await.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
@@ -58,7 +57,7 @@ uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
 {
 	const uint64_t max = g->budget / 1000 * c->options.gpu_pinned_milli;
 
-	return max > g->lent_bytes ? max - g->lent_bytes : 0;
+	return max > g->books.lent_bytes ? max - g->books.lent_bytes : 0;
 }
 
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)
@@ -87,13 +86,6 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 		if (pools[i]->layout.layers > most)
 			most = pools[i]->layout.layers;
 	return most;
-}
-
-enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
-{
-	if (b->vram && (vram_ready(b) || vram_falling(c, b)) && vram_down(c, b, false, w) == STATUS_OK)
-		return STATUS_OK;
-	return b->rack ? load_begin(c, b, priority, w) : STATUS_UNAVAILABLE;
 }
 
 /* ---- marks ---- */
@@ -214,7 +206,7 @@ enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *
 {
 	const enum status s = vram_through(c, b, c->tier, w);
 
-	return s == STATUS_BUSY && !spill_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
+	return s == STATUS_BUSY && !tiers_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
 }
 
 static void bring_ready(void *arg)
@@ -232,7 +224,7 @@ static enum status bring_block(struct cache *c, struct block *b, bool spare, str
 		s = STATUS_OK;
 	else if (c->vram)
 		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
-	if (s == STATUS_BUSY && !spill_hurry(c, b->pool))
+	if (s == STATUS_BUSY && !tiers_hurry(c, b->pool))
 		s = STATUS_EXHAUSTED;
 	cache_unlock(c);
 	return s;

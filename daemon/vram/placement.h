@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "store/ring/ring.h"
 #include "store/status.h"
 
 struct block;
@@ -39,8 +38,6 @@ struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
-/* To memory, from wherever it is; as load_begin. */
-enum status block_fetch(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
  * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
 void vram_settle(struct cache *c, struct pool *p, uint32_t most);

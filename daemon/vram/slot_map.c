@@ -4,8 +4,6 @@
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
-#include "daemon/disk/state.h"
-#include "daemon/session/session.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
@@ -29,6 +27,7 @@ static struct vram_class *class_make(struct cache *c, struct gpu *g, struct aren
 	if (!k)
 		return NULL;
 	k->gpu = g;
+	k->books = &g->books;
 	k->arena = arena;
 	k->stride = arena_class_stride(arena);
 	k->policy_room = g->budget / k->stride;
@@ -68,6 +67,7 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 		return NULL;
 	vp->gpu = g;
 	vp->pool = p;
+	vp->lost = g->lost;
 	vp->class = class_of_layout(c, g, p);
 	if (!vp->class) {
 		free(vp);
@@ -143,11 +143,6 @@ void vram_classes_free(struct cache *c, struct gpu *g)
 	}
 }
 
-uint64_t vram_offset(const struct vram_slot *s)
-{
-	return s->span->place->offset + s->index * s->span->place->stride;
-}
-
 /* ---- walks by place ---- */
 
 /* The next ready copy of the layout in that span, from an offset on, which goes along. */
@@ -202,11 +197,6 @@ struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *sl
 	return NULL;
 }
 
-bool vram_has_alone(const struct block *b)
-{
-	return b->vram && !b->span && !b->rack && vram_ready(b);
-}
-
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
 {
 	uint64_t n = 0;
@@ -219,29 +209,11 @@ uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
 
 /* ---- a block's copies ---- */
 
-struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g)
-{
-	struct vram_slot *s = b->vram;
-
-	while (s && s->pool->gpu != g)
-		s = s->next;
-	return s && !g->lost ? s : NULL;
-}
-
 bool vram_sum_due(const struct block *b)
 {
 	const struct vram_slot *s = b->vram;
 
 	while (s && !s->sum_due)
-		s = s->next;
-	return s;
-}
-
-struct vram_slot *vram_ready(const struct block *b)
-{
-	struct vram_slot *s = b->vram;
-
-	while (s && (s->state != VRAM_READY || s->pool->gpu->lost))
 		s = s->next;
 	return s;
 }
@@ -253,51 +225,6 @@ struct vram_slot *vram_near(const struct block *b, const struct gpu *g)
 	while (s && (s->state != VRAM_READY || s->pool->gpu->lost || !(g->reaches & 1u << s->pool->gpu->number)))
 		s = s->next;
 	return s;
-}
-
-struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g)
-{
-	struct vram_slot *s = b->vram;
-
-	while (s && s->pool->gpu != g)
-		s = s->next;
-	return s;
-}
-
-uint32_t vram_pins(const struct block *b)
-{
-	uint32_t n = 0;
-
-	for (const struct vram_slot *s = b->vram; s; s = s->next)
-		n += s->pins;
-	return n;
-}
-
-uint32_t vram_slot_pins(const struct vram_slot *s)
-{
-	const struct block *b = s->block;
-
-	return (block_memory_pins(b) & ~INDEX_DEAD) - b->memory_pins + s->pins;
-}
-
-static void hold(struct vram_slot *s, bool on)
-{
-	const struct vram_class *k = s->span->class;
-
-	arena_span_hold(s->span->place, on ? 1 : -1);
-	k->gpu->held_bytes += on ? k->stride : -k->stride;
-}
-
-void vram_books(struct block *b, uint32_t all, bool on)
-{
-	for (struct vram_slot *s = b->vram; s; s = s->next) {
-		const bool held = all + s->pins;
-
-		if (held || s->state == VRAM_RESERVED)
-			hold(s, on);
-		if (!held && s->state == VRAM_READY)
-			s->span->class->evictable += on ? 1 : -1ull;
-	}
 }
 
 static void set_dirty(struct vram_slot *s, bool is)
@@ -340,9 +267,9 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 	span->taken++;
 	span->class->taken++;
 	arena_span_use(span->place, vp->gpu->cache->now_us);
-	vp->gpu->lent_bytes += state == VRAM_RESERVED ? span->class->stride : 0;
+	span->class->books->lent_bytes += state == VRAM_RESERVED ? span->class->stride : 0;
 	if (plain)
-		hold(s, true);
+		vram_slot_hold(s, true);
 	else
 		block_books(b, true);
 	return s;
@@ -379,7 +306,7 @@ static void slot_free(struct vram_slot *s)
 		observe_gpu_ahead_ended(g->cache, s, COUNTER_GPU_AHEAD_WASTED);
 	span->taken--;
 	k->taken--;
-	g->lent_bytes -= is_lent(s) ? k->stride : 0;
+	k->books->lent_bytes -= is_lent(s) ? k->stride : 0;
 	s->state = VRAM_FREE;
 	s->block = NULL;
 	if (arena_give(&slot, NULL))
@@ -435,7 +362,7 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 
 	if (!held)
 		block_books(b, false);
-	k->gpu->lent_bytes -= s->state == VRAM_RESERVED ? k->stride : 0;
+	k->books->lent_bytes -= s->state == VRAM_RESERVED ? k->stride : 0;
 	s->state = VRAM_READY;
 	if (!held)
 		block_books(b, true);
@@ -564,9 +491,9 @@ void vram_queue_through(struct vram_slot *s)
 	g->through_last = s;
 }
 
-void vram_queue_down(struct block *b, const struct session *s)
+void vram_queue_down(struct block *b)
 {
-	if (b->vram && b->vram->dirty && !s->write_back)
+	if (b->vram && b->vram->dirty)
 		vram_queue_through(b->vram);
 }
 
@@ -610,7 +537,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 		free(b);
 		return s;
 	}
-	b->generation = arena_generation(c->host) + (c->tier ? c->tier->generation_lift : 0);
+	b->generation = arena_generation(c->host) + c->generation_lift;
 	*out = b;
 	return STATUS_OK;
 }

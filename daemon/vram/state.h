@@ -41,8 +41,7 @@ struct gpu {
 	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_class *classes;
-	uint64_t held_bytes;           /* of slots that are reserved or pinned */
-	uint64_t lent_bytes;           /* of these, that are reserved or have pins of their own: a share of the GPU bounds them */
+	struct gpu_books books;
 	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
@@ -96,13 +95,10 @@ struct vram {
 	uint32_t count;
 	struct vram_move *moves[VRAM_MOVE_BUCKETS];
 	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
-	uint64_t moving_bytes;         /* slots that moves pin */
-	uint64_t fetched_bytes;        /* of these, slots of memory that ups have on their way from a disk, until they have one on their GPU */
+	uint64_t fetched_bytes;        /* slots of memory of ups on their way from a disk, until they have one on their GPU */
 	uint32_t move_count;
 	struct vram_move *spare;       /* ended moves, for new ones */
 	uint32_t spare_count;
-	struct cache_wait_link *spare_links; /* the same of links of waits */
-	uint32_t spare_link_count;
 	bool staged;                   /* something is enqueued and not published */
 	bool room_due;                 /* who waits for `room` is to be told */
 	bool stopping;
@@ -133,24 +129,6 @@ static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t extent)
 {
 	return extent >> VRAM_EXTENT_BITS ? vram_gpu(c, (extent >> VRAM_EXTENT_BITS) - 1) : NULL;
-}
-
-/* A pin of that copy alone; so many go. */
-static inline void vram_slot_pin(struct vram_slot *s)
-{
-	const struct vram_class *k = s->span->class;
-
-	if (s->pins++ == 0)
-		k->gpu->lent_bytes += k->stride;
-}
-
-static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
-{
-	const struct vram_class *k = s->span->class;
-
-	s->pins -= pins;
-	if (pins && s->pins == 0)
-		k->gpu->lent_bytes -= k->stride;
 }
 
 /* The bucket in which its moves are, with others'. */

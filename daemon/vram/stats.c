@@ -11,8 +11,8 @@
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
-#include "store/device.h"
 #include "store/arena/arena.h"
+#include "store/device.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -123,7 +123,7 @@ struct gpu_gauges {
 
 static void gauges_read(struct cache *c, const struct gpu *g, struct gpu_gauges *out)
 {
-	*out = (struct gpu_gauges){ .held_bytes = g->held_bytes, .downs = g->downs, .lost = g->lost };
+	*out = (struct gpu_gauges){ .held_bytes = g->books.held_bytes, .downs = g->downs, .lost = g->lost };
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		out->blocks += g->pools[i] ? g->pools[i]->blocks : 0;
 		out->dirty += g->pools[i] ? g->pools[i]->dirty : 0;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "daemon/block/values.h"
+#include "daemon/block/counters.h"
 
 struct cache;
 struct cache_gpu_view;

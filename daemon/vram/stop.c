@@ -7,7 +7,6 @@
  */
 #include "daemon/vram/stop.h"
 
-#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/wait.h"
@@ -226,8 +225,7 @@ bool vram_destroy(struct cache *c)
 	for (uint32_t i = 0; i < v->count; i++)
 		gpu_free(v->gpu[i]);
 	vram_spares_free(v);
-	wait_spares_free(v);
-	vram_ahead_destroy(v);
+	wait_spares_free(c);
 	pthread_cond_destroy(&v->room);
 	free(v);
 	c->before_unlock = c->on_call = NULL;

@@ -10,19 +10,13 @@
  */
 #include "daemon/vram/transfer.h"
 
-#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
-#include "daemon/disk/load.h"
-#include "daemon/disk/spill.h"
-#include "daemon/disk/state.h"
-#include "daemon/disk/transfer.h"
-#include "daemon/memory/evict.h"
-#include "daemon/memory/grow.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
@@ -116,7 +110,7 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
-	c->vram->moving_bytes += b->pool->geometry.need_bytes;
+	c->moving_bytes += b->pool->geometry.need_bytes;
 	c->vram->move_count++;
 	g->downs += way == DEVICE_DOWN;
 	return m;
@@ -164,7 +158,7 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	while (*at != m)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
-	c->vram->moving_bytes -= b->pool->geometry.need_bytes;
+	c->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
 	m->gpu->downs -= m->way == DEVICE_DOWN;
 	if (block_live(b))
@@ -305,7 +299,7 @@ static enum status fetch(struct cache *c, const struct vram_move *m)
 {
 	if (fetch_waits(c, m))
 		return STATUS_EXHAUSTED;
-	return vram_ready(m->block) ? vram_down(c, m->block, vram_only_spare(c, m), NULL) : vram_load(c, m);
+	return vram_load(c, m);
 }
 
 static enum status fetch_begin(struct cache *c, struct vram_move *m)
@@ -547,13 +541,10 @@ static void host_slot_back(struct vram_move *m)
 
 static enum status host_slot_get(struct cache *c, struct vram_move *m)
 {
-	struct memory_class *k = m->block->pool->class;
-	enum status s;
+	static const enum take_effort efforts[2][2] = { { TAKE_ANY, TAKE_SPARE }, { TAKE_BELOW, TAKE_BELOW_SPARE } };
+	const enum take_effort effort = efforts[m->idle][m->spare];
+	const enum status s = c->tiers[TIER_MEMORY]->take(c, m->block->pool->class, effort, &m->host);
 
-	if (m->idle)
-		s = room_take_below(c, k, !m->spare, &m->host);
-	else
-		s = m->spare ? room_take_spare(c, k, &m->host) : room_take(c, k, &m->host);
 	if (s)
 		return s;
 	m->span = m->host.span;
@@ -592,26 +583,18 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 static void down_from_another(struct cache *c, struct vram_move *m, enum status s)
 {
 	const bool gone = s == STATUS_CORRUPT || m->gpu->lost; /* else the next try would be of the same copy, or come back to it */
-	struct cache_wait_link *waiting = m->done, **end;
+	const struct fetch_how how = { .priority = RING_URGENT, .not_gpu = !gone, .links = m->done };
+	struct cache_wait_link *waiting = m->done;
 	struct block *b = m->block;
-	struct vram_move *down;
 
 	block_pin(b);
 	m->done = NULL;
 	move_leave(c, m, s);
 	if (!b->rack && !vram_ready(b) && s == STATUS_CORRUPT)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
-	else if ((waiting || b->awaited) && gone && (b->rack || vram_ready(b)))
-		s = block_fetch(c, b, RING_URGENT, NULL);
-	else if ((waiting || b->awaited) && b->rack)
-		s = load_begin(c, b, RING_URGENT, NULL);
-	down = s ? NULL : down_of(c, b);
-	if (!s) {
-		end = down ? &down->done : move_links(c, b);
-		while (*end)
-			end = &(*end)->move_next;
-		*end = waiting;
-	} else {
+	else if ((waiting || b->awaited) && (b->rack || (gone && vram_ready(b))))
+		s = tiers_fetch(c, b, &how, NULL);
+	if (s) {
 		move_tell(c, &waiting, s);
 		if (b->awaited)
 			vram_host_came(c, b, s);
@@ -689,7 +672,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 		return move_join(c, m, w, true);
 	}
 	if (b->moving) /* a load: it comes from its disk */
-		return load_begin(c, b, RING_URGENT, w);
+		return tiers_fetch(c, b, &(struct fetch_how){ .priority = RING_URGENT }, w);
 	if (!from)
 		return STATUS_UNAVAILABLE;
 	m = move_create(c, from->pool->gpu, b, DEVICE_DOWN);
@@ -697,7 +680,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 		return STATUS_EXHAUSTED;
 	m->slot = from;
 	m->through = from->through;
-	m->spare = spare || (c->tier && c->tier->all); /* before a stop all is to be written */
+	m->spare = spare || c->settles; /* before a stop all is to be written */
 	m->idle = idle;
 	s = down_go_on(c, m);
 	if (!s) {
@@ -711,6 +694,17 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
 	return down(c, b, spare, false, w);
+}
+
+enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
+{
+	const bool spare = how->effort == TAKE_SPARE || how->effort == TAKE_BELOW_SPARE;
+	const bool idle = how->effort == TAKE_BELOW || how->effort == TAKE_BELOW_SPARE;
+	const enum status s = how->effort == TAKE_SOON ? vram_down_soon(c, b, w) : down(c, b, spare, idle, w);
+
+	if (!s && how->links)
+		wait_links_join(&down_of(c, b)->done, how->links);
+	return s;
 }
 
 enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
@@ -863,7 +857,6 @@ void vram_flight_end(struct cache *c, struct flight *f)
 		vram_feed(c, g);
 	vram_room_keep(c, g);
 	vram_pump(c);
-	spill_pump(c);
-	if (c->vram->ahead)
-		vram_ahead_pump(c);
+	tiers_pump(c);
+	observe_copies_ended(c);
 }

@@ -10,6 +10,7 @@
 struct block;
 struct cache;
 struct cache_wait;
+struct fetch_how;
 struct flight;
 struct gpu;
 struct vram;
@@ -23,7 +24,9 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 /* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
  * told so as its end, too. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The same of what is to go down in any case, by who is in no hurry: room_take_below. */
+/* The table's fetch (block/tier.h) of the GPUs. */
+enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
+/* As vram_down, of what is to go down in any case, by who is in no hurry: TAKE_BELOW. */
 enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* It is being brought down. */
 bool vram_falling(struct cache *c, const struct block *b);

@@ -6,12 +6,11 @@
  */
 #include "daemon/vram/vram.h"
 
-#include "daemon/advice/prefetch_gpu.h"
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/quota.h"
-#include "daemon/memory/evict.h"
+#include "daemon/block/tier.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
@@ -19,6 +18,7 @@
 #include "daemon/vram/evict.h"
 #include "daemon/vram/lost.h"
 #include "daemon/vram/move_table.h"
+#include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/scratch.h"
@@ -172,11 +172,10 @@ enum status vram_create(struct cache *c, const char **why)
 		return STATUS_EXHAUSTED;
 	c->before_unlock = vram_publish;
 	c->on_call = vram_stir;
+	c->spare_links_max = VRAM_SPARES_MAX;
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;
 	deadline_cond_init(&v->room);
-	if (!vram_ahead_create(c))
-		return STATUS_EXHAUSTED;
 	for (; v->count < o->gpu_count; v->count++) {
 		v->gpu[v->count] = gpu_create(c, v->count);
 		if (!v->gpu[v->count])
@@ -233,7 +232,7 @@ static bool keep_once(struct cache *c, struct gpu *g)
 		struct memory_class *memory = host->block->pool->class;
 
 		driver_enter(c);
-		room_grow(c, memory, false); /* which registers it with all GPUs */
+		c->tiers[TIER_MEMORY]->grow(c, memory, false); /* which registers it with all GPUs */
 		driver_leave(c);
 		vram_feed_host(c);
 	} else if (g->freed && g->waiting) {
@@ -436,15 +435,6 @@ void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
 		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
 }
 
-uint64_t *vram_addresses(struct cache *c, const struct extent *e)
-{
-	uint64_t *address = c->vram && e ? malloc(DEVICES_MAX * sizeof(*address)) : NULL;
-
-	if (address)
-		vram_register(c, e, address);
-	return address;
-}
-
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
 {
 	for (uint32_t i = 0; i < c->vram->count; i++)
@@ -511,3 +501,43 @@ bool board_tells(const struct board *b, const struct gpu *g)
 
 	return b->address[g->number] && !atomic_load_explicit(word + BOARD_FAILED + g->number, memory_order_acquire);
 }
+
+/* ---- the table ---- */
+
+static void leave(struct cache *c, struct block *b, enum cache_reason reason)
+{
+	(void)reason;
+	vram_removed(c, b);
+}
+
+static void copies_changed(struct cache *c, struct block *b, enum tier_kind which, bool came)
+{
+	(void)c;
+	(void)which;
+	(void)came;
+	if (b->vram)
+		vram_sync(b);
+}
+
+/* Without memory for its addresses no GPU knows the extent. */
+static void extent_made(struct cache *c, struct memory_extent *m, const struct extent *e)
+{
+	m->device = malloc(DEVICES_MAX * sizeof(*m->device));
+	if (m->device)
+		vram_register(c, e, m->device);
+}
+
+const struct tier_ops gpu_tier = {
+	.name = "gpu",
+	.use = vram_used,
+	.enter = vram_published,
+	.leave = leave,
+	.release = vram_give,
+	.copies_changed = copies_changed,
+	.fetch = vram_fetch,
+	.in_flight = vram_falling,
+	.room_changed = vram_rooms_tell,
+	.extent_made = extent_made,
+	.wait_placed = vram_mark_place,
+	.wait_dropped = vram_mark_drop,
+};

@@ -12,6 +12,8 @@ struct cache;
 struct extent;
 struct gpu;
 
+extern const struct tier_ops gpu_tier; /* block/tier.h */
+
 /* Without the lock. A GPU that cannot be opened is lost from the beginning; EXHAUSTED, INVALID: of the tier as a whole. */
 enum status vram_create(struct cache *c, const char **why);
 enum status vram_start(struct cache *c, const char **why);
@@ -25,8 +27,6 @@ bool gpu_asks(struct cache *c, struct gpu *g);
 /* Without the lock: the GPUs' addresses of an extent of host memory, DEVICES_MAX of them, 0 where it cannot be registered. */
 void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
-/* The same for an extent of memory, whose record frees them; NULL: no GPU, or no memory. */
-uint64_t *vram_addresses(struct cache *c, const struct extent *e);
 
 /* ---- boards: vram/vram.c ---- */
 

@@ -128,6 +128,11 @@ void arena_destroy(struct arena *a)
 	free(a);
 }
 
+uint64_t arena_extent_bytes(const struct arena *a)
+{
+	return a->extent_bytes;
+}
+
 uint64_t arena_granule_bytes(const struct arena *a)
 {
 	return a->granule_bytes;

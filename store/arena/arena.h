@@ -109,7 +109,8 @@ enum status arena_create(const struct arena_options *o, struct arena **out);
  * through the daemon's mapping any more (engines' own mappings live on). NULL allowed. */
 void arena_destroy(struct arena *a);
 
-/* What the options came to; it does not change. */
+/* What the options came to; it does not change. The largest slot is an extent. */
+uint64_t arena_extent_bytes(const struct arena *a);
 uint64_t arena_granule_bytes(const struct arena *a);
 
 /* ---- classes ---- */

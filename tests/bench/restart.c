@@ -10,6 +10,7 @@
 #include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"
+#include "daemon/call/settle.h"
 #include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

@@ -591,8 +591,8 @@ static void recount_gpus(struct cache *c, struct books *b)
 		recount_layouts(c, g);
 		arena_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
-		ck_assert_uint_eq(held_bytes, g->held_bytes);
-		ck_assert_uint_eq(lent_bytes, g->lent_bytes);
+		ck_assert_uint_eq(held_bytes, g->books.held_bytes);
+		ck_assert_uint_eq(lent_bytes, g->books.lent_bytes);
 		ck_assert_uint_eq(g->downs, 0);
 		ck_assert(!g->lost || g->swept || !g->keeper_started);
 	}

@@ -15,6 +15,7 @@
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
+#include "daemon/call/settle.h"
 #include "daemon/call/stream.h"
 #include "daemon/call/warm.h"
 #include "daemon/disk/compact.h"

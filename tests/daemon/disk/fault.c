@@ -9,6 +9,7 @@
 #include "daemon/block/wait.h"
 #include "daemon/cache.h"
 #include "daemon/call/flush.h"
+#include "daemon/call/settle.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/stats.h"

@@ -7,10 +7,10 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
+#include "daemon/call/bring.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/stream.h"
-#include "daemon/disk/load.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -111,7 +111,7 @@ static void read_ahead(struct rig *r, uint64_t first, uint32_t count)
 		struct block *b = block_at(r, n);
 
 		cache_lock(r->c);
-		ck_assert_int_eq(load_begin(r->c, b, RING_AHEAD, NULL), STATUS_OK);
+		ck_assert_int_eq(source_bring(r->c, b, RING_AHEAD, NULL), STATUS_OK);
 		cache_unlock(r->c);
 	}
 }
@@ -259,7 +259,7 @@ START_TEST(who_overtakes_keeps_his_place)
 	read_ahead(&r, 1, QUEUE);
 	begin(&r, &x, QUEUE);
 	cache_lock(r.c);
-	ck_assert_int_eq(load_begin(r.c, late, RING_AHEAD, NULL), STATUS_EXHAUSTED);
+	ck_assert_int_eq(source_bring(r.c, late, RING_AHEAD, NULL), STATUS_EXHAUSTED);
 	cache_unlock(r.c);
 	gate.shut = false;
 	end(&r, &x, QUEUE);
@@ -356,7 +356,7 @@ START_TEST(what_is_checked_meanwhile_ends_together)
 		b[i] = block_at(&r, i);
 	cache_lock(r.c);
 	for (uint32_t i = 0; i < AHEAD; i++)
-		ck_assert_int_eq(load_begin(r.c, b[i], RING_AHEAD, NULL), STATUS_OK);
+		ck_assert_int_eq(source_bring(r.c, b[i], RING_AHEAD, NULL), STATUS_OK);
 	RIG_AWAIT(checked(&r) == AHEAD);
 	cache_unlock(r.c);
 	rig_quiet(&r);

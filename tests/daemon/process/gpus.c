@@ -8,6 +8,7 @@
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/reserve.h"
+#include "daemon/call/settle.h"
 #include "daemon/call/stats.h"
 #include "daemon/call/stream.h"
 #include "daemon/call/warm.h"

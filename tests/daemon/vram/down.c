@@ -7,9 +7,9 @@
 #include "daemon/call/faults.h"
 #include "daemon/call/inspect.h"
 #include "daemon/call/lease.h"
+#include "daemon/call/settle.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/state.h"
-#include "daemon/disk/tier.h"
 #include "eviction/policy.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
@@ -550,6 +550,8 @@ START_TEST(a_failed_disk_has_nothing)
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
 	cache_lock(v.r.c);
 	v.r.c->tier->units[0].failed = true; /* and not swept: that is the tick's */
+	for (struct disk_class *k = v.r.c->tier->units[0].classes; k; k = k->next)
+		k->failed = true;
 	cache_unlock(v.r.c);
 	if (_i)
 		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 500, 2), 2);

@@ -5,10 +5,11 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/call/bring.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/inspect.h"
 #include "daemon/call/reserve.h"
-#include "daemon/disk/load.h"
+#include "daemon/call/settle.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/end.h"
@@ -641,11 +642,11 @@ START_TEST(two_ways_to_memory_at_once)
 	block_ident(v.r.c->pools[0], key, sizeof(key), &ident);
 	b = block_of(index_find(v.r.c->index, &ident));
 	if (_i) {
-		ck_assert_int_eq(load_begin(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
+		ck_assert_int_eq(source_bring(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
 		ck_assert_int_eq(vram_down(v.r.c, b, false, NULL), STATUS_OK);
 	} else {
 		ck_assert_int_eq(vram_down(v.r.c, b, false, NULL), STATUS_OK);
-		ck_assert_int_eq(load_begin(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
+		ck_assert_int_eq(source_bring(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
 	}
 	ck_assert_uint_eq(v.r.c->vram->move_count + v.r.c->tier->move_count, 1);
 	cache_unlock(v.r.c);

@@ -4,12 +4,6 @@
 
 #include "store/arena/private.h"
 
-/* What the options came to. */
-static inline uint64_t arena_extent_bytes(const struct arena *a)
-{
-	return a->extent_bytes;
-}
-
 /* How many of its slots are taken. */
 static inline uint32_t arena_span_taken(struct arena *a, const struct arena_span *span)
 {
