@@ -17,12 +17,12 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/open.h"
-#include "daemon/disk/restore.h"
+#include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
-#include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
 #include "store/clock.h"
@@ -39,6 +39,7 @@ enum {
 	GIVE_UP_US = 500 * 1000,
 	NAP_NS = 1000 * 1000,
 	SYNC_US_MAX = 10 * 1000 * 1000,
+	GIVEN_MOST = 64,               /* slabs that go for one that is larger */
 };
 
 /* ---- which ---- */
@@ -369,4 +370,90 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 	if (!s)
 		*freed = v.file_bytes;
 	return s;
+}
+
+/* ---- a slab for a class ---- */
+
+/* With the lock: chooses the next rack. */
+static struct rack *rack_give(struct cache *c, const struct disk_class *k, struct unit *only)
+{
+	struct rack *given;
+
+	cache_lock(c);
+	racks_prune(c, k->unit);
+	given = place_elsewhere(c, k) ? NULL : place_rack(c, k->slot_bytes, only);
+	CRASH_POINT("class_poorest");
+	if (given)
+		rack_leave(given);
+	cache_unlock(c);
+	return given;
+}
+
+/* Gives slabs of one disk up until there is a slab for the class. */
+static enum status slab_trade(struct cache *c, const struct disk_class *k)
+{
+	enum status s = STATUS_EXHAUSTED;
+	struct unit *u = NULL;
+
+	for (int i = 0; s == STATUS_EXHAUSTED && i < GIVEN_MOST; i++) {
+		struct rack *given = rack_give(c, k, u);
+		uint64_t slot_bytes = k->slot_bytes;
+		struct disk_class *robbed;
+
+		if (!given)
+			break;
+		robbed = given->class;
+		u = robbed->unit;
+		if (rack_give_up(c, given, COUNTER_EVICTED_DISK))
+			continue;
+		cache_lock(c);
+		robbed->robbed_us = c->now_us;
+		if (u != k->unit && class_for(c, u, k->slot_bytes))
+			slot_bytes = class_joined(u, k->slot_bytes)->slot_bytes;
+		cache_unlock(c);
+		s = disk_slab_prepare(u->disk, slot_bytes);
+	}
+	return s;
+}
+
+/* From the disk's own bytes; *needed: the class had no free slot when it asked. A slot that is free by now may be a
+ * victim's. */
+static enum status slab_make(struct cache *c, const struct disk_class *k, bool *needed)
+{
+	struct disk *d = k->unit->disk;
+	enum status s = STATUS_OK;
+	uint64_t least;
+	uint32_t most;
+
+	cache_lock(c);
+	most = place_slabs(k);
+	least = place_slots(k);
+	*needed = k->needed;
+	cache_unlock(c);
+	s = disk_slabs_prepare(d, k->slot_bytes, most, least);
+	CRASH_POINT("class_feed");
+	while (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
+		s = disk_slabs_prepare(d, k->slot_bytes, 1, least);
+	return s;
+}
+
+void slab_feed(struct cache *c, struct disk_class *k)
+{
+	bool needed;
+	enum status s = slab_make(c, k, &needed);
+	const bool ahead = s == STATUS_EXHAUSTED && !needed;
+
+	if (s == STATUS_EXHAUSTED && needed)
+		s = slab_trade(c, k);
+	cache_lock(c);
+	k->wanted = k->needed = false;
+	if (ahead) { /* what there is may last: nothing goes for it yet */
+		k->ahead_us = c->now_us;
+		s = STATUS_OK;
+	}
+	k->full = s != STATUS_OK;
+	k->full_us = c->now_us;
+	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)
+		unit_failed(c, k->unit);
+	cache_unlock(c);
 }

@@ -26,6 +26,9 @@ void rack_leave(struct rack *r);
 /* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is
  * left in it, counted as `why`. Not OK: the rack stays, and is leaving no more. May last half a second, and a sync. */
 enum status rack_give_up(struct cache *c, struct rack *r, enum counter why);
+/* Without the lock, on the worker of the disks' chores: a slab for a class that wants one; new, or in the place of
+ * one of another class. Lasts. */
+void slab_feed(struct cache *c, struct disk_class *k);
 /* Without the lock: a sync, waited for; of a disk that has failed, none. DEADLINE: the disk has not answered in time. */
 enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us);
 

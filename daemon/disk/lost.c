@@ -4,13 +4,13 @@
  * be tombstoned in such a file: so the catalog keeps its number, and should the file come back, as from a backup, it is deleted before anything in
  * it is believed. Its number is not given to another file meanwhile.
  */
+#include "daemon/disk/durable.h"
 #include "daemon/disk/lost.h"
 
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/open.h"
-#include "daemon/disk/restore.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"

@@ -12,10 +12,8 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
-#include "daemon/disk/compact.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
-#include "daemon/disk/tier.h"
 #include "eviction/policy.h"
 #include "store/crash_point.h"
 #include "store/slab/disk.h"
@@ -34,7 +32,6 @@ enum {
 	PLAIN_SCAN = 64,               /* of the coldest, for one that was not flushed */
 	UNPROMISED_LOOKS = 16,         /* racks that a search looks at, if nothing of the first may go */
 	GIVEN_LOOKS = 64,              /* the same of the racks of which one is to be given up */
-	GIVEN_MOST = 64,               /* slabs that go for one that is larger */
 };
 
 /* ---- room ---- */
@@ -47,7 +44,7 @@ static bool slab_in_vain(const struct cache *c, const struct disk_class *k)
 }
 
 /* Slabs that a class gets at once: a quarter more than it has. What it does not use is room for others. */
-static uint32_t slabs_at_once(const struct disk_class *k)
+uint32_t place_slabs(const struct disk_class *k)
 {
 	uint32_t racks = 0;
 
@@ -57,9 +54,9 @@ static uint32_t slabs_at_once(const struct disk_class *k)
 }
 
 /* With fewer free slots the next slabs are made already: half of what they have. A class of few slabs waits for its next. */
-static uint64_t slots_ahead(const struct disk_class *k)
+uint64_t place_slots(const struct disk_class *k)
 {
-	const uint32_t slabs = slabs_at_once(k);
+	const uint32_t slabs = place_slabs(k);
 
 	return slabs > 1 ? (uint64_t)slabs * k->racks->slots / 2 : 0;
 }
@@ -68,7 +65,7 @@ static bool few_left(const struct cache *c, const struct disk_class *k, uint64_t
 {
 	if (k->wanted || (k->ahead_us && c->now_us - k->ahead_us <= FULL_AGAIN_US))
 		return false;
-	return free_slots < slots_ahead(k);
+	return free_slots < place_slots(k);
 }
 
 static enum disk_room room_of(const struct cache *c, const struct disk_class *k, bool grow, uint64_t *free_slots)
@@ -491,7 +488,7 @@ static struct block *coldest_anywhere(struct cache *c, uint64_t need_bytes)
 }
 
 /* Which rack goes for a class; only: that of the ones before. NULL: none. */
-static struct rack *rack_to_give(struct cache *c, uint64_t need_bytes, const struct unit *only)
+struct rack *place_rack(struct cache *c, uint64_t need_bytes, const struct unit *only)
 {
 	const struct rack_wish any = { .only = only, .need_bytes = need_bytes, .foreign = true };
 	const struct rack_wish unpromised = { only, need_bytes, .foreign = true, .unpromised = true };
@@ -508,7 +505,7 @@ static struct rack *rack_to_give(struct cache *c, uint64_t need_bytes, const str
 }
 
 /* Another disk has room for blocks of the class. */
-static bool room_elsewhere(struct cache *c, const struct disk_class *mine)
+bool place_elsewhere(struct cache *c, const struct disk_class *mine)
 {
 	uint64_t free_slots;
 
@@ -520,19 +517,6 @@ static bool room_elsewhere(struct cache *c, const struct disk_class *mine)
 			return true;
 	}
 	return false;
-}
-
-void racks_prune(struct cache *c, struct unit *u)
-{
-	struct disk_slab_view v;
-
-	for (struct rack *r = u->racks, *next; r; r = next) {
-		next = r->slab_next;
-		if (r->blocks || r->moves || r->leaving)
-			continue;
-		if (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab)
-			rack_free(c, r);
-	}
 }
 
 /* It has no slab, and had, or was to have, one lately. */
@@ -556,88 +540,4 @@ uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t sla
 		count++;
 	}
 	return count;
-}
-
-/* With the lock: chooses the next rack. */
-static struct rack *rack_give(struct cache *c, const struct disk_class *k, struct unit *only)
-{
-	struct rack *given;
-
-	cache_lock(c);
-	racks_prune(c, k->unit);
-	given = room_elsewhere(c, k) ? NULL : rack_to_give(c, k->slot_bytes, only);
-	CRASH_POINT("class_poorest");
-	if (given)
-		rack_leave(given);
-	cache_unlock(c);
-	return given;
-}
-
-/* Gives slabs of one disk up until there is a slab for the class. */
-static enum status slab_trade(struct cache *c, const struct disk_class *k)
-{
-	enum status s = STATUS_EXHAUSTED;
-	struct unit *u = NULL;
-
-	for (int i = 0; s == STATUS_EXHAUSTED && i < GIVEN_MOST; i++) {
-		struct rack *given = rack_give(c, k, u);
-		uint64_t slot_bytes = k->slot_bytes;
-		struct disk_class *robbed;
-
-		if (!given)
-			break;
-		robbed = given->class;
-		u = robbed->unit;
-		if (rack_give_up(c, given, COUNTER_EVICTED_DISK))
-			continue;
-		cache_lock(c);
-		robbed->robbed_us = c->now_us;
-		if (u != k->unit && class_for(c, u, k->slot_bytes))
-			slot_bytes = class_joined(u, k->slot_bytes)->slot_bytes;
-		cache_unlock(c);
-		s = disk_slab_prepare(u->disk, slot_bytes);
-	}
-	return s;
-}
-
-/* From the disk's own bytes; *needed: the class had no free slot when it asked. A slot that is free by now may be a
- * victim's. */
-static enum status slab_make(struct cache *c, const struct disk_class *k, bool *needed)
-{
-	struct disk *d = k->unit->disk;
-	enum status s = STATUS_OK;
-	uint64_t least;
-	uint32_t most;
-
-	cache_lock(c);
-	most = slabs_at_once(k);
-	least = slots_ahead(k);
-	*needed = k->needed;
-	cache_unlock(c);
-	s = disk_slabs_prepare(d, k->slot_bytes, most, least);
-	CRASH_POINT("class_feed");
-	while (s == STATUS_EXHAUSTED && !disk_slab_drop_free(d, k->slot_bytes))
-		s = disk_slabs_prepare(d, k->slot_bytes, 1, least);
-	return s;
-}
-
-void place_feed(struct cache *c, struct disk_class *k)
-{
-	bool needed;
-	enum status s = slab_make(c, k, &needed);
-	const bool ahead = s == STATUS_EXHAUSTED && !needed;
-
-	if (s == STATUS_EXHAUSTED && needed)
-		s = slab_trade(c, k);
-	cache_lock(c);
-	k->wanted = k->needed = false;
-	if (ahead) { /* what there is may last: nothing goes for it yet */
-		k->ahead_us = c->now_us;
-		s = STATUS_OK;
-	}
-	k->full = s != STATUS_OK;
-	k->full_us = c->now_us;
-	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)
-		unit_failed(c, k->unit);
-	cache_unlock(c);
 }

@@ -63,12 +63,15 @@ enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out);
 void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum status why);
 /* Whether every disk is full, and none's policy would give the block the place of another. */
 bool spot_denied(struct cache *c, const struct block *b);
-/* Without the lock, on the worker of the disks' chores: a slab for a class that wants one; new, or in the place of
- * one of another class. Lasts. */
-void place_feed(struct cache *c, struct disk_class *k);
 /* How many classes have a slab on the disk, or want one; *bytes: what one slab of each takes. */
 uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t slab_bytes, uint64_t *bytes);
-/* Forgets racks whose slab disk_slab_drop_free has deleted. */
-void racks_prune(struct cache *c, struct unit *u);
+/* What a class that wants slabs gets: how many at once; and with fewer free slots than how many the next are made
+ * already. */
+uint32_t place_slabs(const struct disk_class *k);
+uint64_t place_slots(const struct disk_class *k);
+/* Another disk has room for blocks of the class. */
+bool place_elsewhere(struct cache *c, const struct disk_class *mine);
+/* The rack that is to be given up for a class of such blocks; `only`: of that disk, or NULL. NULL: none. */
+struct rack *place_rack(struct cache *c, uint64_t need_bytes, const struct unit *only);
 
 #endif

@@ -21,6 +21,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/lost.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/restore_order.h"
@@ -45,150 +46,9 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- layouts ---- */
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
-
-_Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
-
 enum {
 	AGAIN_NS = 100 * 1000 * 1000,
 };
-
-/* ---- what the catalog is told ---- */
-
-/* Layouts that it has not heard of; pools are only ever added. */
-static void tell_layouts(struct cache *c)
-{
-	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
-		const struct pool *p = c->pools[c->tier->layouts_kept];
-		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes,
-					   .layout_bytes = LAYOUT_BYTES };
-		struct record r;
-
-		layout_pack(&p->layout, l.layout);
-		if (layout_record_encode(&l, &r) ||
-		    catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes))
-			c->tier->lagging = true;
-	}
-}
-
-static void block_record_of(const struct index_ident *ident, struct block_record *out)
-{
-	*out = (struct block_record){ .layout_id = ident->layout_id, .tenant = ident->tenant, .key_bytes = ident->key_bytes };
-	memcpy(out->key, ident->key, ident->key_bytes);
-}
-
-void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h)
-{
-	const bool sound = !slot_header_problem(h);
-	struct block_record br;
-	struct record r;
-
-	tell_layouts(c);
-	block_record_of(&b->record.ident, &br);
-	br.disk_id = b->rack->class->unit->id;
-	br.slab = b->rack->slab;
-	br.slot = b->rack_slot;
-	br.generation = b->generation;
-	br.slot_bytes = b->pool->geometry.need_bytes;
-	br.tokens = b->tokens;
-	br.flushed = block_flushed(b);
-	if (sound) {
-		br.stored_unix_ms = h->stored_unix_ms;
-		br.position = h->position;
-		br.turn = h->turn;
-		br.role = h->role <= BLOCK_RECORD_ROLE_MAX ? h->role : 0;
-		br.parent_bytes = h->parent_bytes;
-		memcpy(br.parent, h->parent, h->parent_bytes);
-	}
-	if (block_record_encode(&br, &r) || catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes))
-		c->tier->lagging = true;
-}
-
-enum status cache_catalog_renew(struct cache *c)
-{
-	enum status s = STATUS_UNAVAILABLE;
-
-	cache_lock(c);
-	if (c->tier) {
-		s = !c->tier->restored || c->tier->renewing ? STATUS_BUSY : catalog_empty(c->tier->catalog, CATALOG_BLOCKS);
-		c->tier->renewing |= s == STATUS_OK;
-		if (s == STATUS_OK)
-			c->tier->layouts_kept = 0; /* they are told again with the first block */
-	}
-	cache_unlock(c);
-	return s;
-}
-
-void catalog_untell(struct cache *c, const struct index_ident *ident)
-{
-	struct block_record br;
-	uint8_t key[RECORD_KEY_MAX];
-	size_t n;
-
-	block_record_of(ident, &br);
-	if (block_record_key(&br, key, &n) || catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n))
-		c->tier->lagging = true;
-}
-
-/* ---- what was flushed ---- */
-
-enum { PROMISE_KEY_BYTES = 12 };
-
-static void promise_key(const struct pool *p, uint8_t key[PROMISE_KEY_BYTES])
-{
-	memcpy(key, "flsh", 4);
-	memcpy(key + 4, &p->layout_id, sizeof(p->layout_id));
-}
-
-/* The record of a block that memory does not have. One that is not committed yet, or tells of another copy, stays:
- * then the next run does not know of the flush. */
-static void record_promise(struct cache *c, const struct block *b)
-{
-	uint8_t value[RECORD_VALUE_MAX];
-	struct block_record br;
-	size_t n = sizeof(value);
-	struct record r;
-
-	block_record_of(&b->record.ident, &br);
-	if (block_record_key(&br, r.key, &r.key_bytes) ||
-	    catalog_get(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, value, &n) ||
-	    block_record_decode(r.key, r.key_bytes, value, n, &br))
-		return;
-	if (br.generation != b->generation || br.disk_id != b->rack->class->unit->id || br.slab != b->rack->slab ||
-	    br.slot != b->rack_slot)
-		return;
-	br.flushed = true;
-	if (!block_record_encode(&br, &r))
-		(void)catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes);
-}
-
-void promise_block(struct cache *c, struct block *b, const struct slot_header *h)
-{
-	if (block_flushed(b))
-		return;
-	b->flushed = true;
-	if (!b->rack)
-		return; /* its spill tells */
-	rack_promise(b->rack, b->rack_slot);
-	if (h)
-		catalog_tell(c, b, h);
-	else
-		record_promise(c, b);
-}
-
-void promise_pool(struct cache *c, struct pool *p)
-{
-	const uint64_t generation = c->tier->attached_generation;
-	uint8_t key[PROMISE_KEY_BYTES];
-
-	if (p->flushed_generation >= generation)
-		return;
-	p->flushed_generation = generation;
-	promise_key(p, key);
-	(void)catalog_put(c->tier->catalog, CATALOG_META, key, sizeof(key), &generation, sizeof(generation));
-}
 
 /* ---- what is found ---- */
 

@@ -1,6 +1,7 @@
 /* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
  * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
  */
+#include "daemon/disk/durable.h"
 #include "daemon/disk/scrub.h"
 
 #include "daemon/block/block.h"
@@ -10,7 +11,6 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
-#include "daemon/disk/restore.h"
 #include "daemon/disk/scrub_target.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

@@ -9,6 +9,7 @@
 #include "daemon/block/policy_room.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/unwritten.h"
+#include "daemon/disk/open.h"
 #include "daemon/disk/state.h"
 #include "eviction/policy.h"
 #include "store/class_rule.h"
@@ -320,6 +321,42 @@ void rack_rooms_tell(struct cache *c)
 		for (struct disk_class *k = u->classes; k; k = k->next)
 			room_tell(c->tier->policy, k->policy, k->slots + unused / k->slot_bytes, &k->policy_room);
 	}
+}
+
+void racks_prune(struct cache *c, struct unit *u)
+{
+	struct disk_slab_view v;
+
+	for (struct rack *r = u->racks, *next; r; r = next) {
+		next = r->slab_next;
+		if (r->blocks || r->moves || r->leaving)
+			continue;
+		if (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab)
+			rack_free(c, r);
+	}
+}
+
+/* ---- failure ---- */
+
+/* What the disk does not hold against itself (a lack of memory) failed the request alone: its slots are sound, and would not be
+ * wiped before they are used again. */
+void unit_failed(struct cache *c, struct unit *u)
+{
+	struct disk_view v;
+
+	disk_look(u->disk, &v);
+	if (u->failed || v.health != DISK_QUARANTINED)
+		return;
+	u->failed = true;
+	for (struct disk_class *k = u->classes; k; k = k->next)
+		k->failed = true;
+	u->banned = unit_ban(c->tier, u);
+}
+
+void unit_sweep_anew(struct unit *u)
+{
+	u->sweep = 0;
+	u->swept = false;
 }
 
 /* ---- walks ---- */

@@ -81,6 +81,12 @@ void rack_promise(struct rack *r, uint32_t slot);
 bool rack_promised(struct rack *r);
 /* Tells policies what room their sizes have now. */
 void rack_rooms_tell(struct cache *c);
+/* Forgets racks whose slab disk_slab_drop_free has deleted. */
+void racks_prune(struct cache *c, struct unit *u);
+/* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
+void unit_failed(struct cache *c, struct unit *u);
+/* If it has failed: all that it has is given up, from the beginning. */
+void unit_sweep_anew(struct unit *u);
 /* The next block on any disk from the cursor on (0: the first), looking at no more than *budget slots; NULL with *budget 0: go on;
  * NULL with some left: no more. */
 struct block *tier_next_block(struct cache *c, uint64_t *cursor, uint32_t *budget);

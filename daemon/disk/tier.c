@@ -13,6 +13,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/compact.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/open.h"
@@ -258,21 +259,6 @@ bool cache_restored(struct cache *c)
 
 /* ---- failure ---- */
 
-/* What the disk does not hold against itself (a lack of memory) failed the request alone: its slots are sound, and would not be
- * wiped before they are used again. */
-void unit_failed(struct cache *c, struct unit *u)
-{
-	struct disk_view v;
-
-	disk_look(u->disk, &v);
-	if (u->failed || v.health != DISK_QUARANTINED)
-		return;
-	u->failed = true;
-	for (struct disk_class *k = u->classes; k; k = k->next)
-		k->failed = true;
-	u->banned = unit_ban(c->tier, u);
-}
-
 /* Some of the blocks of a disk that failed. */
 static void unit_sweep(struct cache *c, struct unit *u)
 {
@@ -291,12 +277,6 @@ static void unit_sweep(struct cache *c, struct unit *u)
 	}
 	CRASH_POINT("unit_swept");
 	u->swept = budget > 0;
-}
-
-void unit_sweep_anew(struct unit *u)
-{
-	u->sweep = 0;
-	u->swept = false;
 }
 
 void tier_tick(struct cache *c)
@@ -363,7 +343,7 @@ void cache_disk_chores(struct cache *c)
 	cache_lock(c);
 	while ((k = class_wanting(c->tier))) {
 		cache_unlock(c);
-		place_feed(c, k);
+		slab_feed(c, k);
 		cache_lock(c);
 	}
 	over = unit_over(c->tier);

@@ -8,7 +8,6 @@
 #include "store/status.h"
 
 struct cache;
-struct unit;
 
 extern const struct tier_ops disk_tier; /* block/tier.h */
 
@@ -29,9 +28,5 @@ void tier_tick(struct cache *c);
 bool tier_wants(struct cache *c);
 /* Without the lock: memory for loads that wait for it. */
 void tier_chores(struct cache *c);
-/* A disk said UNAVAILABLE or IO: its blocks are given up from now on. */
-void unit_failed(struct cache *c, struct unit *u);
-/* If it has failed: all that it has is given up, from the beginning. */
-void unit_sweep_anew(struct unit *u);
 
 #endif

@@ -11,7 +11,7 @@
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"
 #include "daemon/call/settle.h"
-#include "daemon/disk/restore.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"

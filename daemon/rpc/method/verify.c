@@ -4,7 +4,7 @@
  */
 #include "daemon/block/views.h"
 #include "daemon/call/inspect.h"
-#include "daemon/disk/restore.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"

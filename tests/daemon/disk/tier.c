@@ -10,7 +10,7 @@
 #include "daemon/call/flush.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/settle.h"
-#include "daemon/disk/restore.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/process/daemon.h"

@@ -1,0 +1,271 @@
+/* What is durable. The catalog is told of each copy on a disk, and of what was flushed; a write is durable when its
+ * disk has been synced after it. Calls wait for both: each sync and each commit is a link that is a request of its own.
+ */
+#include "daemon/disk/durable.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_bytes.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/wait.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
+#include "kernels/format.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/record.h"
+#include "store/slab/disk.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
+
+_Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
+
+/* ---- what the catalog is told ---- */
+
+/* Layouts that it has not heard of; pools are only ever added. */
+static void tell_layouts(struct cache *c)
+{
+	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
+		const struct pool *p = c->pools[c->tier->layouts_kept];
+		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes,
+					   .layout_bytes = LAYOUT_BYTES };
+		struct record r;
+
+		layout_pack(&p->layout, l.layout);
+		if (layout_record_encode(&l, &r) ||
+		    catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes))
+			c->tier->lagging = true;
+	}
+}
+
+static void block_record_of(const struct index_ident *ident, struct block_record *out)
+{
+	*out = (struct block_record){ .layout_id = ident->layout_id, .tenant = ident->tenant, .key_bytes = ident->key_bytes };
+	memcpy(out->key, ident->key, ident->key_bytes);
+}
+
+void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h)
+{
+	const bool sound = !slot_header_problem(h);
+	struct block_record br;
+	struct record r;
+
+	tell_layouts(c);
+	block_record_of(&b->record.ident, &br);
+	br.disk_id = b->rack->class->unit->id;
+	br.slab = b->rack->slab;
+	br.slot = b->rack_slot;
+	br.generation = b->generation;
+	br.slot_bytes = b->pool->geometry.need_bytes;
+	br.tokens = b->tokens;
+	br.flushed = block_flushed(b);
+	if (sound) {
+		br.stored_unix_ms = h->stored_unix_ms;
+		br.position = h->position;
+		br.turn = h->turn;
+		br.role = h->role <= BLOCK_RECORD_ROLE_MAX ? h->role : 0;
+		br.parent_bytes = h->parent_bytes;
+		memcpy(br.parent, h->parent, h->parent_bytes);
+	}
+	if (block_record_encode(&br, &r) || catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes))
+		c->tier->lagging = true;
+}
+
+enum status cache_catalog_renew(struct cache *c)
+{
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (c->tier) {
+		s = !c->tier->restored || c->tier->renewing ? STATUS_BUSY : catalog_empty(c->tier->catalog, CATALOG_BLOCKS);
+		c->tier->renewing |= s == STATUS_OK;
+		if (s == STATUS_OK)
+			c->tier->layouts_kept = 0; /* they are told again with the first block */
+	}
+	cache_unlock(c);
+	return s;
+}
+
+void catalog_untell(struct cache *c, const struct index_ident *ident)
+{
+	struct block_record br;
+	uint8_t key[RECORD_KEY_MAX];
+	size_t n;
+
+	block_record_of(ident, &br);
+	if (block_record_key(&br, key, &n) || catalog_drop(c->tier->catalog, CATALOG_BLOCKS, key, n))
+		c->tier->lagging = true;
+}
+
+/* ---- what was flushed ---- */
+
+static void promise_key(const struct pool *p, uint8_t key[PROMISE_KEY_BYTES])
+{
+	memcpy(key, "flsh", 4);
+	memcpy(key + 4, &p->layout_id, sizeof(p->layout_id));
+}
+
+/* The record of a block that memory does not have. One that is not committed yet, or tells of another copy, stays:
+ * then the next run does not know of the flush. */
+static void record_promise(struct cache *c, const struct block *b)
+{
+	uint8_t value[RECORD_VALUE_MAX];
+	struct block_record br;
+	size_t n = sizeof(value);
+	struct record r;
+
+	block_record_of(&b->record.ident, &br);
+	if (block_record_key(&br, r.key, &r.key_bytes) ||
+	    catalog_get(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, value, &n) ||
+	    block_record_decode(r.key, r.key_bytes, value, n, &br))
+		return;
+	if (br.generation != b->generation || br.disk_id != b->rack->class->unit->id || br.slab != b->rack->slab ||
+	    br.slot != b->rack_slot)
+		return;
+	br.flushed = true;
+	if (!block_record_encode(&br, &r))
+		(void)catalog_put(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, r.value, r.value_bytes);
+}
+
+void promise_block(struct cache *c, struct block *b, const struct slot_header *h)
+{
+	if (block_flushed(b))
+		return;
+	b->flushed = true;
+	if (!b->rack)
+		return; /* its spill tells */
+	rack_promise(b->rack, b->rack_slot);
+	if (h)
+		catalog_tell(c, b, h);
+	else
+		record_promise(c, b);
+}
+
+void promise_pool(struct cache *c, struct pool *p)
+{
+	const uint64_t generation = c->tier->attached_generation;
+	uint8_t key[PROMISE_KEY_BYTES];
+
+	if (p->flushed_generation >= generation)
+		return;
+	p->flushed_generation = generation;
+	promise_key(p, key);
+	(void)catalog_put(c->tier->catalog, CATALOG_META, key, sizeof(key), &generation, sizeof(generation));
+}
+
+/* ---- syncs and commits ---- */
+
+/* A link that is a request of its own. */
+struct wait_errand {
+	struct cache_wait_link link;   /* first */
+	struct cache *cache;
+	struct disk_request sync;
+	uint64_t covers;               /* the unit's `written` when it began */
+};
+
+static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
+{
+	struct wait_errand *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return NULL;
+	e->cache = c;
+	e->link.errand = true;
+	wait_link_in(w, &e->link);
+	return e;
+}
+
+/* It was not begun. */
+static void errand_drop(struct cache_wait *w, struct wait_errand *e)
+{
+	wait_link_out(w, &e->link);
+	free(e);
+}
+
+static void catalog_done(void *arg, enum status s)
+{
+	struct wait_errand *e = arg;
+	struct cache *c = e->cache;
+
+	cache_lock(c);
+	wait_link_done(c, &e->link, s);
+	cache_unlock(c);
+}
+
+enum status wait_catalog(struct cache *c, struct cache_wait *w)
+{
+	struct wait_errand *e = wait_errand(c, w);
+	enum status s;
+
+	if (!e)
+		return STATUS_EXHAUSTED;
+	wait_link_part(w, &e->link, WAIT_CATALOG);
+	s = catalog_flush(c->tier->catalog, catalog_done, e);
+	if (s) {
+		errand_drop(w, e);
+		w->uncommitted = s;
+	}
+	return s;
+}
+
+static void sync_done(struct disk_request *q)
+{
+	struct wait_errand *e = (struct wait_errand *)((char *)q - offsetof(struct wait_errand, sync));
+	struct cache *c = e->cache;
+	enum status s = q->ring.status;
+
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct unit *u = &c->tier->units[i];
+
+		if (u->disk != q->disk)
+			continue;
+		if (s)
+			unit_failed(c, u);
+		else if (u->synced < e->covers)
+			u->synced = e->covers;
+	}
+	wait_link_done(c, &e->link, s);
+	cache_unlock(c);
+}
+
+enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
+{
+	struct wait_errand *e = wait_errand(c, w);
+	enum status s;
+
+	if (!e)
+		return STATUS_EXHAUSTED;
+	e->sync.done = sync_done;
+	e->covers = u->written;
+	wait_link_part(w, &e->link, u->number);
+	s = disk_sync(u->disk, &e->sync);
+	if (s)
+		errand_drop(w, e);
+	return s;
+}
+
+/* ---- what is durable ---- */
+
+static uint64_t *unsynced_bucket(const struct unit *u, const struct index_ident *ident)
+{
+	return (uint64_t *)&u->unsynced[ident_hash(ident, 0) % UNSYNCED_BUCKETS];
+}
+
+void unit_wrote(struct unit *u, const struct index_ident *ident)
+{
+	*unsynced_bucket(u, ident) = ++u->written;
+}
+
+bool unit_unsynced(const struct unit *u, const struct index_ident *ident)
+{
+	const uint64_t last = *unsynced_bucket(u, ident);
+
+	return (last ? last : 1) > u->synced;
+}
