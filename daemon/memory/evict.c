@@ -45,6 +45,96 @@ enum {
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
+/* ---- copies on probation ---- */
+
+void probation_refused_enter(struct cache *c, struct block *b)
+{
+	struct memory_class *k = b->pool->class;
+
+	b->node.last_use_us = c->now_us;
+	b->node.uses = 0;
+	b->node.next = NULL;
+	b->node.prev = k->refused_last;
+	if (k->refused_last)
+		k->refused_last->next = &b->node;
+	else
+		k->refused = &b->node;
+	k->refused_last = &b->node;
+}
+
+void probation_refused_leave(struct block *b)
+{
+	struct policy_node *n = &b->node;
+	struct memory_class *k = b->pool->class;
+
+	if (n->prev)
+		n->prev->next = n->next;
+	else
+		k->refused = n->next;
+	if (n->next)
+		n->next->prev = n->prev;
+	else
+		k->refused_last = n->prev;
+	n->prev = n->next = NULL;
+	b->refused = false;
+}
+
+static uint64_t life_us(enum ahead_kind kind)
+{
+	return kind == AHEAD_ASKED ? AHEAD_ASKED_US : AHEAD_EXPECTED_US;
+}
+
+void probation_ahead_enter(struct cache *c, struct block *b)
+{
+	struct memory_class *k = b->pool->class;
+
+	b->refused = false; /* it is asked again when it is used */
+	k->ahead_blocks++;
+	b->node.last_use_us = c->now_us;
+	b->node.uses = 0;
+	b->node.next = NULL;
+	b->node.prev = k->ahead_last;
+	if (k->ahead_last)
+		k->ahead_last->next = &b->node;
+	else
+		k->ahead = &b->node;
+	k->ahead_last = &b->node;
+}
+
+void probation_ahead_leave(struct block *b)
+{
+	struct memory_class *k = b->pool->class;
+	struct policy_node *n = &b->node;
+
+	k->ahead_blocks--;
+	if (n->prev)
+		n->prev->next = n->next;
+	else
+		k->ahead = n->next;
+	if (n->next)
+		n->next->prev = n->prev;
+	else
+		k->ahead_last = n->prev;
+	n->prev = n->next = NULL;
+}
+
+struct block *probation_ahead_victim(const struct cache *c, const struct memory_class *k, bool any)
+{
+	uint32_t looked = 0;
+
+	for (struct policy_node *n = k->ahead; n && looked < VICTIM_SCAN; n = n->next, looked++) {
+		struct block *b = (struct block *)block_of_node(n);
+
+		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
+			continue;
+		if (block_memory_pins(b) == 0)
+			return b;
+	}
+	return NULL;
+}
+
+/* ---- victims ---- */
+
 /* Pinned blocks that a search met. */
 struct pinned {
 	struct block *block[VICTIM_SCAN];
