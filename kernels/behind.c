@@ -51,6 +51,17 @@ static void atom_keep(uint8_t *atom, const uint8_t *keep, uint32_t bytes)
 		atom[i] &= keep[i];
 }
 
+void kv_zero_behind_atoms(const struct kv_layout *l, const struct kv_geometry *g, void *atoms, uint32_t count,
+			  uint32_t tokens)
+{
+	uint8_t keep[ATOM_BYTES_MAX];
+
+	assert(g->atom_bytes <= ATOM_BYTES_MAX);
+	keep_fill(l, g, keep, tokens);
+	for (uint32_t i = 0; i < count; i++)
+		atom_keep((uint8_t *)atoms + (uint64_t)i * g->atom_bytes, keep, g->atom_bytes);
+}
+
 void kv_zero_behind(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t tokens)
 {
 	const uint32_t atom = tokens / KV_ATOM_TOKENS, rest = tokens % KV_ATOM_TOKENS, full = atom + (rest > 0);

@@ -77,6 +77,7 @@ terrace_test(cache_vram_scribble SOURCES daemon/vram/check.c LIBS cache_vram_rig
 terrace_test(cache_vram_stop SOURCES daemon/vram/stop.c LIBS cache_vram_rig)
 terrace_test(cache_vram_sums SOURCES daemon/vram/checksum.c LIBS cache_vram_rig)
 terrace_test(cache_vram_threads SOURCES daemon/vram/threads.c LIBS cache_vram_rig)
+terrace_test(cache_vram_zero SOURCES daemon/vram/zero.c LIBS cache_vram_rig)
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)
 terrace_test(cache_vram_cost SOURCES daemon/vram/cost.c daemon/vram/bus.c daemon/vram/stages.c daemon/vram/steps.c LIBS cache_vram_rig)
 foreach(name cache_lock vram_find vram_room_ahead vram_up vram_tail vram_publish vram_flight_enter index_find index_find_many index_pin index_unpin policy_find)

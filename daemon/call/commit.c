@@ -268,7 +268,7 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 	CRASH_POINT("commit_seal");
 	for (uint32_t i = 0; i < q->count; i++)
 		if (m.reservation[i]) {
-			reservation_seal(m.reservation[i], c->tenant.name, q->unix_ms);
+			reservation_seal(c, m.reservation[i], c->tenant.name, q->unix_ms);
 			ties_commit(c, m.reservation[i]);
 		}
 	CRASH_POINT("commit_publish");

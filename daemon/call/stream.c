@@ -154,7 +154,7 @@ static enum status write_end(struct cache *c, uint64_t session, const struct cac
 	r->committing = true;
 	cache_unlock(c);
 	if (whole) {
-		reservation_seal(r, c->tenant.name, unix_ms);
+		reservation_seal(c, r, c->tenant.name, unix_ms);
 		whole = sealed_as(r, crc32c);
 		status = whole ? status : STATUS_CORRUPT;
 	}

@@ -282,7 +282,7 @@ static void zero_rest(const struct reservation *r, const struct block *b)
 	memset(block + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
 }
 
-void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms)
+void reservation_seal(struct cache *c, struct reservation *r, const char *tenant, uint64_t unix_ms)
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct block *b = r->part[l].block;
@@ -291,6 +291,8 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 		if (!b)
 			continue;
 		if (r->gpu) {
+			if (!r->sealed)
+				r->sealed = vram_zero_behind(c, b, r->info.tokens);
 			vram_remember_info(b->vram, &r->info, unix_ms);
 			continue;
 		}
@@ -310,8 +312,8 @@ void reservation_seal(const struct reservation *r, const char *tenant, uint64_t 
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published)
 {
-	const bool lost = r->gpu && r->gpu->lost;
-	enum status status = lost ? STATUS_UNAVAILABLE : STATUS_EXISTS;
+	const bool lost = r->sealed || (r->gpu && r->gpu->lost);
+	enum status status = r->sealed ? r->sealed : lost ? STATUS_UNAVAILABLE : STATUS_EXISTS;
 
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct part *p = &r->part[l];

@@ -38,6 +38,7 @@ struct reservation {
 	bool open;                     /* without a key */
 	bool stream;                   /* written by the daemon itself */
 	bool committing;               /* being sealed outside the lock: hands off */
+	enum status sealed;            /* what came of that */
 	uint32_t slots, parts;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	struct part part[];
@@ -60,10 +61,10 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
 /* Without the lock, of one that is `committing`: zeroes what its engine has not written, and writes headers and
- * checksums. On a GPU: only notes what a header would say. */
-void reservation_seal(const struct reservation *r, const char *tenant, uint64_t unix_ms);
-/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost. What was published is in published[parts], else NULL; it is to enter the
- * policy. */
+ * checksums. On a GPU: zeroes, and notes what a header would say. */
+void reservation_seal(struct cache *c, struct reservation *r, const char *tenant, uint64_t unix_ms);
+/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost; else why it could not be sealed. What was published is in
+ * published[parts], else NULL; it is to enter the policy. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published);
 /* NULL, or what is wrong with it for layouts of so many tokens a block. */

@@ -1,9 +1,11 @@
-/* A page of host memory of a GPU's, and where on the GPU it can be copied to: for marks alone. */
+/* Some host memory of a GPU's, all zeroes where nothing says otherwise, and where on the GPU some of it can be copied
+ * to for marks. */
 #ifndef TERRACE_DAEMON_VRAM_SCRATCH_H
 #define TERRACE_DAEMON_VRAM_SCRATCH_H
 
 #include <stdint.h>
 
+#include "daemon/vram/zero.h"
 #include "store/device.h"
 #include "store/host/extent.h"
 
@@ -11,6 +13,7 @@ struct gpu_scratch {
 	struct extent page;
 	uint64_t from, range;          /* its address on the GPU, and that of the range that `to` lies in; 0: none */
 	struct device_extent to;
+	struct gpu_zero zero;          /* it has the page, too */
 };
 
 #endif

@@ -7,6 +7,8 @@
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
+#include "daemon/vram/lost.h"
+#include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
@@ -540,6 +542,32 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, st
 	b->generation = arena_generation(c->host) + c->generation_lift;
 	*out = b;
 	return STATUS_OK;
+}
+
+enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens)
+{
+	const struct kv_geometry *k = &b->pool->geometry;
+	const struct vram_slot *slot = b->vram;
+	struct gpu *g = slot->pool->gpu;
+	enum status s = STATUS_UNAVAILABLE;
+	uint64_t address;
+	bool lost;
+
+	_Static_assert((int)ZERO_UNIT == ARENA_DEVICE_UNIT, "of which strides are multiples");
+	if (!gpu_zero_wants(&b->pool->layout, k, tokens))
+		return STATUS_OK;
+	cache_lock(c);
+	lost = g->lost;
+	address = slot->span->place->address + slot->index * slot->span->place->stride;
+	cache_unlock(c);
+	if (!lost)
+		s = gpu_zero_behind(&g->scratch->zero, address, &b->pool->layout, k, tokens);
+	if (s == STATUS_DEADLINE) {
+		cache_lock(c);
+		gpu_lost(g, "a copy to it does not end");
+		cache_unlock(c);
+	}
+	return !s || s == STATUS_EXHAUSTED ? s : STATUS_UNAVAILABLE;
 }
 
 void vram_published(struct cache *c, struct block *b, uint64_t position)

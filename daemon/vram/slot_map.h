@@ -58,6 +58,9 @@ void vram_queue_through(struct vram_slot *s);
 void vram_unqueue_through(struct vram_slot *s);
 /* Of an unpublished block: */
 enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
+/* Without the lock, of a block that its engine has written: zeroes what is behind so many tokens, and waits for that.
+ * UNAVAILABLE: its GPU is lost, or does not answer and is lost by that. EXHAUSTED: the driver has no memory. */
+enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens);
 /* It has been published. */
 void vram_published(struct cache *c, struct block *b, uint64_t position);
 

@@ -198,6 +198,7 @@ static bool closer_ends(struct cache *c)
 
 static void gpu_free(struct gpu *g)
 {
+	gpu_zero_fini(&g->scratch->zero);
 	extent_close(&g->scratch->page);
 	pthread_cond_destroy(&g->mover_work);
 	pthread_mutex_destroy(&g->summing_lock);

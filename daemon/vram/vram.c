@@ -50,16 +50,16 @@ static void gpu_refuse(struct gpu *g, const char *why)
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "it cannot be opened");
 }
 
-/* For marks without a list of their own. */
+/* For marks without a list of their own, and for zeroes. */
 static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
 {
 	const uint64_t bytes = g->info.granularity;
-	enum status s = extent_open(&g->scratch->page, 0, EXTENT_PAGE_BYTES, false);
+	enum status s = extent_open(&g->scratch->page, 0, ZERO_BYTES, false);
 	int fd = -1;
 
 	*why = "no memory";
 	if (!s)
-		s = ops->host_register(g->device, g->scratch->page.base, g->scratch->page.bytes, false,
+		s = ops->host_register(g->device, g->scratch->page.base, g->scratch->page.bytes, true,
 				       &g->scratch->from, why);
 	if (s) {
 		extent_close(&g->scratch->page);
@@ -70,6 +70,8 @@ static enum status scratch_make(struct gpu *g, const struct device_ops *ops, con
 		s = ops->extent_make(g->device, g->scratch->range, bytes, &g->scratch->to, &fd, why);
 	if (!s)
 		close(fd);
+	if (!s)
+		gpu_zero_init(&g->scratch->zero, ops, g->device, g->scratch->page.base, g->scratch->from);
 	return s;
 }
 

@@ -1,0 +1,61 @@
+/* Zeroes on a GPU what a block there has behind its valid tokens, as a commit does in host memory.
+ *
+ * Slots are cut anew for other layouts, and an engine writes the tokens that it has. The bytes behind them are another
+ * block's, in another format: as numbers they may be NaNs, and a checksum covers them. A GPU's memory is written by
+ * lists of copies alone, from a piece of host memory that is registered with the GPU. Atoms behind the valid tokens,
+ * and what a slot has behind its block, get zeroes from there. The atom in which the valid tokens end keeps some of its
+ * bytes: these atoms are brought down, zeroed behind their tokens by the CPU, and brought up again.
+ *
+ * The engine has ended its writes before it commits, and nobody else knows of the block yet: so all is done when the
+ * block is published, and comes before any copy of it.
+ *
+ * Threads: any, one block at a time on a GPU. A block that is full, and of a multiple of 256 bytes, costs nothing.
+ */
+#ifndef TERRACE_DAEMON_VRAM_ZERO_H
+#define TERRACE_DAEMON_VRAM_ZERO_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "store/device.h"
+#include "store/status.h"
+
+struct kv_geometry;
+struct kv_layout;
+
+enum {
+	ZERO_HALF = 256 << 10,         /* of the host memory: one half stays zero, atoms come to the other */
+	ZERO_BYTES = 2 * ZERO_HALF,
+	ZERO_PAIRS = 1024,             /* of one list */
+	ZERO_UNIT = 256,               /* what is behind a block is zeroed up to a multiple of it, as slots begin at */
+};
+
+/* Of one GPU. Zeroed: it has none, and vram_zero is not called. */
+struct gpu_zero {
+	const struct device_ops *ops;
+	struct device *device;
+	uint8_t *host;                 /* ZERO_BYTES of zeroes, registered to be read and written, */
+	uint64_t address;              /* and where the GPU sees them */
+	pthread_mutex_t turn;          /* a block's; nothing but `lock` is locked in it */
+	bool stuck;                    /* with it: a list has not ended */
+	struct device_copy list;       /* with it */
+	struct device_pair pairs[ZERO_PAIRS];
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	bool over;                     /* with `lock` */
+	enum status status;
+};
+
+void gpu_zero_init(struct gpu_zero *z, const struct device_ops *ops, struct device *d, uint8_t *host, uint64_t address);
+/* No list is the device's any more. Zeroed is fine. */
+void gpu_zero_fini(struct gpu_zero *z);
+
+/* Whether there is anything behind so many tokens of a block, or behind the block. */
+bool gpu_zero_wants(const struct kv_layout *l, const struct kv_geometry *g, uint32_t tokens);
+/* Of the block at that address of the GPU. Waits. UNAVAILABLE: the GPU is lost. EXHAUSTED: its driver has no memory.
+ * DEADLINE: a list has not ended, and may yet write; nothing more is begun: the GPU is to be given up. */
+enum status gpu_zero_behind(struct gpu_zero *z, uint64_t address, const struct kv_layout *l,
+			    const struct kv_geometry *g, uint32_t tokens);
+
+#endif
