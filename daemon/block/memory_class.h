@@ -44,6 +44,7 @@ struct memory_class {
 	uint64_t trade_refused;        /* room_epoch at which what others have did not help it */
 	uint32_t evicted, compare_at;  /* blocks, for slots, since its next victim was compared with what others have; when it is again */
 	struct memory_trade trade;
+	uint64_t emptied_us;           /* when what it had claimed was empty last; 0: never, or it was given back */
 	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
 	uint64_t ahead_blocks;
 	struct policy_node *refused, *refused_last; /* in memory, but not in the policy: they go first, in this order */

@@ -215,6 +215,8 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_budget_bytes", "tier=host", u.budget_bytes, "memory that may be used" },
 		{ "terrace_extent_bytes", "tier=host", u.extent_bytes, "memory in extents" },
 		{ "terrace_extents", "tier=host", u.extents, "extents" },
+		{ "terrace_free_bytes", "tier=host", u.granules_free * arena_granule_bytes(c->host),
+		  "memory in extents that no class has, or is getting" },
 		{ "terrace_span_trades", "tier=host", g.trades, "spans that are being emptied for another class" },
 		{ "terrace_huge_pages", "tier=host", u.huge_pages, "1 if the extents are on huge pages" },
 		{ "terrace_watches", "", g.watches, "open watches" },

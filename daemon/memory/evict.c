@@ -436,6 +436,7 @@ void room_tick(struct cache *c)
 		return;
 	c->room_epoch++;
 	c->room_epoch_us = c->now_us;
+	trades_tick(c);
 	for (int i = 0; i < TIER_KINDS; i++)
 		if (c->tiers[i])
 			c->tiers[i]->room_changed(c);

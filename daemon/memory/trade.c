@@ -2,8 +2,9 @@
  *
  * A class claims a window (store/arena/arena.h): granules for one span of its own, where spans of other classes stand.
  * Those spans give no slot any more. Their blocks are evicted in steps, with the lock let go between, and when the
- * window is empty the class's next take cuts its span there. No process is asked: engines keep their tenant's memory
- * mapped, and what a lease or a reservation holds is in no window.
+ * window is empty the class's next take cuts its span there; if it comes for none within some seconds, the granules are
+ * free for any class. No process is asked: engines keep their tenant's memory mapped, and what a lease or a reservation
+ * holds is in no window.
  *
  * A window is chosen by the newest use of anything in it, so a trade never takes what is warmer than what it is
  * compared with. What only memory has is spilled first. That is waited for, but not for ever: memory is never short for
@@ -32,6 +33,7 @@ enum {
 	LOOKS_A_TURN = 8,              /* but so many looks at least while a class turns over all its slots once */
 	WAIT_US = 100 * 1000,          /* so long a caller waits for spills */
 	POLL_US = 1000,
+	UNUSED_US = 5 * 1000 * 1000,   /* what was emptied for a class, and not used, is anybody's after that */
 	STUCK_US = 5 * 1000 * 1000,    /* then a trade that no caller waits for drops what it cannot spill, or is given up */
 };
 
@@ -101,6 +103,13 @@ static void trade_end(struct cache *c, struct memory_class *k)
 {
 	c->trades -= k->trade.since_us != 0;
 	k->trade = (struct memory_trade){ 0 };
+}
+
+/* Its window is empty: the class's next take cuts a span there. */
+static void trade_done(struct cache *c, struct memory_class *k)
+{
+	trade_end(c, k);
+	k->emptied_us = c->now_us ? c->now_us : 1;
 }
 
 /* It is on its way to a disk, or is to be. */
@@ -190,7 +199,7 @@ void trade_finish(struct cache *c, struct memory_class *k)
 		if (over)
 			give_up(c, k);
 		else if (step == STEP_DONE)
-			trade_end(c, k);
+			trade_done(c, k);
 		cache_unlock(c);
 		index_read_unlock();
 		if (over)
@@ -212,11 +221,23 @@ static void trade_go_on(struct cache *c, struct memory_class *k)
 		if (step == STEP_WAITS && k->trade.drops)
 			give_up(c, k);
 		else if (step == STEP_DONE)
-			trade_end(c, k);
+			trade_done(c, k);
 		else if (c->now_us - k->trade.since_us > STUCK_US)
 			k->trade.drops = true;
 		cache_unlock(c);
 		index_read_unlock();
+	}
+}
+
+void trades_tick(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->class_count; i++) {
+		struct memory_class *k = c->classes[i];
+
+		if (!k->emptied_us || k->trade.since_us || c->now_us - k->emptied_us <= UNUSED_US)
+			continue;
+		arena_unclaim(k->arena); /* nothing, if it came */
+		k->emptied_us = 0;
 	}
 }
 

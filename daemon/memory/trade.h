@@ -18,6 +18,8 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
  * first, where there are disks, for a tenth of a second at most; then they are dropped. A claim that cannot be emptied
  * is given up. */
 void trade_finish(struct cache *c, struct memory_class *k);
+/* With the lock, about once a second: what was emptied for a class that did not come for it goes to any class. */
+void trades_tick(struct cache *c);
 /* Without the lock, now and then: steps of all trades that no caller waits for. */
 void trades_chores(struct cache *c);
 

@@ -274,6 +274,37 @@ START_TEST(vain_looks_come_less_often)
 }
 END_TEST
 
+/* What was emptied for a class that puts nothing more is kept for it for some seconds, and then is anybody's. */
+START_TEST(what_was_emptied_in_vain_is_free_again)
+{
+	const struct cache_options o = options_of_spans(16);
+	double kept;
+	struct rig a, b;
+
+	rig_open(&a, &o, 1);
+	b = other_class(&a);
+	ck_assert_uint_eq(rig_put(&a, 0, 64), 64);
+	ck_assert_uint_eq(rig_put(&b, 0, 40), 40);
+	pass(&a, &b, 60 * 1000 * 1000);
+	for (uint64_t n = 100; trades(&a, "colder") == 0; n++) {
+		ck_assert_uint_lt(n, 1000);
+		ck_assert_uint_eq(rig_put(&b, n, 1), 1);
+	}
+	for (int i = 0; rig_stat(&a, "terrace_span_trades", "tier=host") > 0; i++) {
+		ck_assert_int_lt(i, 1000);
+		pass(&a, &b, 1000);
+	}
+	kept = rig_stat(&a, "terrace_free_bytes", "tier=host");
+	pass(&a, &b, 4 * 1000 * 1000);
+	ck_assert_double_eq(rig_stat(&a, "terrace_free_bytes", "tier=host"), kept);
+	for (int i = 0; i < 4; i++)
+		pass(&a, &b, 1000 * 1000);
+	ck_assert_double_gt(rig_stat(&a, "terrace_free_bytes", "tier=host"), kept);
+	rig_check_books(a.c);
+	rig_close(&a);
+}
+END_TEST
+
 /* Memory without a taken slot belongs to no class. */
 START_TEST(what_is_free_needs_no_trade)
 {
@@ -423,7 +454,8 @@ int main(void)
 {
 	const TTest *const tests[] = { policies_are_told_what_others_leave, a_newcomer_is_served_at_once, what_is_held_makes_no_room,
 				       one_pinned_block_in_each_span, nobody_is_asked_to_unmap, the_colder_of_two_classes_gives,
-				       what_is_free_needs_no_trade, a_key_of_many_layouts_ends, extents_are_made_ahead,
+				       what_was_emptied_in_vain_is_free_again, what_is_free_needs_no_trade,
+				       a_key_of_many_layouts_ends, extents_are_made_ahead,
 				       a_tick_leaves_chores_to_others, vain_looks_come_less_often,
 				       layouts_of_nearly_one_size_share };
 
