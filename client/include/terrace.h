@@ -480,9 +480,9 @@ TERRACE_API enum terrace_status terrace_reservation_addresses(const struct terra
  * could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK, EXISTS (another
  * put won); a key that got no slot keeps terrace_reserve's. With lease not NULL, *lease protects what is stored now (the winner's
  * for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL; it is NULL if nothing is protected. Slots on a
- * GPU have been written when this is called (terrace_commit_after() waits for that), and the lease is then one on that GPU, all there.
- * The GPU makes their checksums after this has returned, mostly within 100 us: a block that is written to later is a miss
- * from when it is to leave the GPU. */
+ * GPU have been written when this is called (terrace_commit_after() waits for that), and the lease is then one on that
+ * GPU, all there. The GPU makes their checksums after this has returned, mostly within 100 us: a block that is written to
+ * later is a miss from when it is to leave the GPU. */
 TERRACE_API enum terrace_status terrace_commit(struct terrace_reservation *reservation, uint64_t timeout_us,
 					       enum terrace_status *statuses, struct terrace_lease **lease);
 TERRACE_API enum terrace_status terrace_commit_async(struct terrace_reservation *reservation, uint64_t timeout_us,
