@@ -114,6 +114,12 @@ struct tier_ops {
 	/* All its pages are there. */
 	void (*extent_fixed)(struct cache *c, struct memory_extent *m, const struct extent *e);
 
+	/* ---- devices. The tier's lock ---- */
+
+	/* The device of that number does not do what it must, for a reason in words: nothing is copied from or to it any
+	 * more, its copies are not to be had, and they are given up bit by bit. */
+	void (*lost)(struct cache *c, uint32_t place, const char *why);
+
 	/* ---- waits. The cache's lock ---- */
 
 	/* Nothing that the wait waits for is outstanding, and its mark stands behind that. */

@@ -24,7 +24,7 @@
 #include "daemon/disk/tier.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/session/session.h"
-#include "daemon/vram/placement.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/transfer.h"
 #include "store/crash_point.h"

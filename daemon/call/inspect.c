@@ -13,7 +13,7 @@
 #include "daemon/disk/scrub.h"
 #include "daemon/disk/scrub_target.h"
 #include "daemon/session/reservation.h"
-#include "daemon/vram/placement.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "store/arena/arena.h"
 #include "store/index.h"

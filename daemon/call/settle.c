@@ -6,7 +6,7 @@
 #include "daemon/block/views.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
-#include "daemon/vram/placement.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/clock.h"

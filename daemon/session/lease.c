@@ -11,9 +11,9 @@
 #include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/session.h"
+#include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/vram.h"
 #include "store/status.h"
 
 #include <stdlib.h>

@@ -14,6 +14,7 @@
 #include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/session.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"

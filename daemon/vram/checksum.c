@@ -24,10 +24,10 @@
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
+#include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/vram.h"
 #include "store/device.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -283,6 +283,19 @@ bool vram_flight_sum_across(struct flight *f)
 	return false;
 }
 
+/* What the block's header in host memory says, a sound one, is known from now on without it. */
+static void remember(struct vram_slot *s, const struct slot_header *h)
+{
+	s->position = h->position;
+	s->stored_unix_ms = h->stored_unix_ms;
+	s->turn = h->turn;
+	s->role = h->role;
+	s->parent_bytes = h->parent_bytes;
+	memcpy(s->parent, h->parent, sizeof(s->parent));
+	s->sums = vram_sums_of(h, h->layers);
+	s->summed = true;
+}
+
 /* ---- up ---- */
 
 /* What a thread has found that is not the block. */
@@ -379,7 +392,7 @@ static void header_look(struct vram_move *m, struct found *f)
 	struct slot_header h;
 
 	if (memory_header(m->block, &h))
-		vram_remember(m->slot, &h);
+		remember(m->slot, &h);
 	else
 		found_add(f, m);
 }

@@ -13,10 +13,10 @@
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
+#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
-#include "daemon/vram/lost.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
@@ -24,7 +24,6 @@
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stats.h"
-#include "daemon/vram/stop.h"
 #include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
@@ -323,14 +322,6 @@ void vram_mover_wake(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
 	mover_ring(g);
-	pthread_mutex_unlock(&g->queue_lock);
-}
-
-void vram_keeper_wake(struct gpu *g)
-{
-	pthread_mutex_lock(&g->queue_lock);
-	g->keeper_due = true;
-	pthread_cond_signal(&g->keeper_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -681,7 +672,7 @@ static void flight_begin(struct gpu *g, struct flight *f)
 		return;
 	cache_lock(g->cache);
 	if (s == STATUS_EXHAUSTED || (s != STATUS_UNAVAILABLE && f->copy.way != DEVICE_ACROSS))
-		gpu_lost(g, why);
+		g->cache->tiers[TIER_GPU]->lost(g->cache, g->number, why);
 	cache_unlock(g->cache);
 	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }

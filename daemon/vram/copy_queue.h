@@ -32,7 +32,6 @@ struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const stru
 void vram_mover_halt(struct gpu *g, bool over);
 /* Any thread. */
 void vram_mover_wake(struct gpu *g);
-void vram_keeper_wake(struct gpu *g);
 /* The blocks of a call, which are looked for. */
 struct vram_search {
 	int32_t gpu;                   /* where they are wanted; CACHE_HOST: on none */

@@ -18,7 +18,10 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/policy_room.h"
 #include "daemon/block/tier.h"
+#include "daemon/block/unwritten.h"
 #include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/threads/await.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/fetch.h"
 #include "daemon/vram/slot_map.h"
@@ -48,6 +51,10 @@ enum {
 	EVICTIONS_MAX = 4096,          /* for one slot */
 	WINDOWS_MAX = 4,               /* that are tried for one slot */
 	WAIT_MS = 20,
+	SETTLE_BLOCKS = 4096,          /* looked at in one hold of the lock */
+	BRING_US_MAX = 10 * 1000 * 1000,
+	BRING_SPARE_US = 100 * 1000,
+	BRING_PAUSE_NS = 2 * 1000 * 1000,
 };
 
 static struct vram_slot *slot_of_node(const struct policy_node *n)
@@ -273,14 +280,6 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 static uint64_t kept(const struct vram_class *k)
 {
 	return k->slots / KEPT_SHARE < KEPT_MAX ? k->slots / KEPT_SHARE : KEPT_MAX;
-}
-
-uint64_t vram_room_free(const struct vram_class *k)
-{
-	struct arena_class_usage u;
-
-	arena_class_usage(k->arena, &u);
-	return u.free;
 }
 
 struct cold {
@@ -537,4 +536,109 @@ void vram_pump(struct cache *c)
 	for (uint32_t i = 0; c->vram && !c->vram->stopping && i < c->vram->count; i++)
 		if (!c->vram->gpu[i]->lost)
 			pump(c, c->vram->gpu[i]);
+}
+
+/* ---- for those that need it in host memory ---- */
+
+void vram_settle(struct cache *c, struct pool *p, uint32_t most)
+{
+	uint32_t budget = SETTLE_BLOCKS;
+	bool round = false;
+
+	while (most && budget) {
+		struct block *b = unwritten_walk_next(&p->falls, &budget);
+		enum status s = STATUS_OK;
+
+		if (!b && (!budget || round))
+			return;
+		if (!b) {
+			round = true;
+			unwritten_walk_begin(&p->falls, p);
+			continue;
+		}
+		if (vram_has_alone(b))
+			s = vram_through(c, b, true, NULL);
+		most -= vram_has_alone(b) && !s;
+		if (s == STATUS_BUSY) { /* so is it for those behind it */
+			unwritten_walk_back(&p->falls);
+			return;
+		}
+	}
+}
+
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
+{
+	const enum status s = vram_through(c, b, c->tier, w);
+
+	return s == STATUS_BUSY && !tiers_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
+}
+
+static void bring_ready(void *arg)
+{
+	await_answer(arg);
+}
+
+/* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
+static enum status bring_block(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	enum status s = STATUS_UNAVAILABLE;
+
+	cache_lock(c);
+	if (b->span)
+		s = STATUS_OK;
+	else if (c->vram)
+		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
+	if (s == STATUS_BUSY && !tiers_hurry(c, b->pool))
+		s = STATUS_EXHAUSTED;
+	cache_unlock(c);
+	return s;
+}
+
+bool vram_bring(struct cache *c, struct block *b, bool spare)
+{
+	const struct timespec pause = { .tv_nsec = BRING_PAUSE_NS };
+	const uint64_t until_us = vram_clock_us() + BRING_SPARE_US;
+	struct cache_wait w = { .ready = bring_ready };
+	struct await came;
+	enum status s;
+	bool there;
+
+	await_init(&came);
+	w.arg = &came;
+	while ((s = bring_block(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
+		nanosleep(&pause, NULL);
+	if (s == STATUS_OK && w.links)
+		await_came(&came, BRING_US_MAX);
+	cache_wait_end(c, &w);
+	cache_lock(c);
+	there = b->span;
+	cache_unlock(c);
+	await_fini(&came);
+	return there;
+}
+
+/* ---- puts ---- */
+
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out)
+{
+	struct vram_pool *vp = vram_pool_get(c, g, p);
+	struct block *b = vp ? calloc(1, sizeof(*b)) : NULL;
+	struct arena_slot slot;
+	enum status s;
+
+	if (!b)
+		return STATUS_EXHAUSTED;
+	b->pool = p;
+	s = vram_room_take(c, vp, NEED_NOW, &slot);
+	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
+		arena_give(&slot, NULL);
+		s = STATUS_EXHAUSTED;
+	}
+	if (s) {
+		free(b);
+		return s;
+	}
+	b->generation = arena_generation(c->host) + c->generation_lift;
+	*out = b;
+	return STATUS_OK;
 }

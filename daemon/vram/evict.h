@@ -8,8 +8,11 @@
 #include "daemon/block/counters.h"
 #include "store/status.h"
 
+struct block;
 struct cache;
+struct cache_wait;
 struct gpu;
+struct pool;
 struct arena_slot;
 struct vram_class;
 struct vram_pool;
@@ -23,8 +26,8 @@ enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
-/* Slots of the class that can be had without evicting anything, but for the reserve. */
-uint64_t vram_room_free(const struct vram_class *k);
+/* An unpublished block with a slot there. */
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
 /* Tells policies what room their classes have now. */
 void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie
@@ -44,6 +47,14 @@ void vram_grow_ahead(struct cache *c, struct gpu *g);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 /* A ready one is somewhere else too, so that nothing is lost with it. */
 bool vram_clean(const struct vram_slot *s);
+/* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
+ * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
+void vram_settle(struct cache *c, struct pool *p, uint32_t most);
+/* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
+enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
+/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some
+ * seconds, or, with `spare`, without that something goes that is nowhere else. */
+bool vram_bring(struct cache *c, struct block *b, bool spare);
 /* Goes down what is to, as far as bounds allow. */
 void vram_pump(struct cache *c);
 

@@ -24,6 +24,19 @@
 
 enum { SWEEP_SLOTS = 1024 };
 
+bool gpu_asks(struct cache *c, struct gpu *g)
+{
+	bool lost;
+
+	if (g->lost || c->vram->stopping)
+		return g->lost;
+	cache_unlock(c);
+	lost = c->vram->ops->lost(g->device);
+	vram_came_back(c);
+	cache_lock(c);
+	return lost;
+}
+
 void gpu_lost(struct gpu *g, const char *why)
 {
 	if (g->lost)

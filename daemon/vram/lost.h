@@ -2,6 +2,8 @@
 #ifndef TERRACE_DAEMON_VRAM_LOST_H
 #define TERRACE_DAEMON_VRAM_LOST_H
 
+#include <stdbool.h>
+
 #include "store/status.h"
 
 struct cache;
@@ -16,5 +18,8 @@ void vram_moves_fail(struct cache *c, struct gpu *g);
 void vram_sweep(struct cache *c, struct gpu *g);
 /* A move of a list ends so; what the sweep has left for it, on GPUs that were lost meanwhile, goes with it. */
 void vram_read_ended(struct cache *c, struct vram_move *m, enum status s);
+/* By its keeper: leaves the lock, as the driver may take its time. True: the device says that it is lost. From
+ * vram_stop on it is not asked any more: g->lost. */
+bool gpu_asks(struct cache *c, struct gpu *g);
 
 #endif

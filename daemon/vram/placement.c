@@ -1,29 +1,23 @@
-/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for; what brings blocks to host memory
- * for others. */
+/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for, and
+ * the boards on which they tell it. */
 #include "daemon/vram/placement.h"
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/tier.h"
-#include "daemon/block/unwritten.h"
 #include "daemon/block/wait.h"
-#include "daemon/threads/await.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/transfer.h"
-#include "daemon/vram/vram.h"
+#include "proto/fdsock.h"
 #include "store/device.h"
+#include "store/host/extent.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
-
-enum { SETTLE_BLOCKS = 4096 }; /* looked at in one hold of the lock */
-enum { BRING_US_MAX = 10 * 1000 * 1000, BRING_SPARE_US = 100 * 1000, BRING_PAUSE_NS = 2 * 1000 * 1000 };
 
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
 {
@@ -174,81 +168,92 @@ void vram_marks_fail(struct gpu *g)
 		board_fail(m->board, g);
 }
 
-/* ---- for those that need it in host memory ---- */
+/* ---- boards, and what is registered with the GPUs ---- */
 
-void vram_settle(struct cache *c, struct pool *p, uint32_t most)
+static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory, uint64_t bytes)
 {
-	uint32_t budget = SETTLE_BLOCKS;
-	bool round = false;
+	const char *why = "";
+	uint64_t address = 0;
 
-	while (most && budget) {
-		struct block *b = unwritten_walk_next(&p->falls, &budget);
-		enum status s = STATUS_OK;
+	if (g->device && !c->vram->ops->lost(g->device) &&
+	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
+		address = 0;
+	vram_came_back(c);
+	return address;
+}
 
-		if (!b && (!budget || round))
-			return;
-		if (!b) {
-			round = true;
-			unwritten_walk_begin(&p->falls, p);
-			continue;
-		}
-		if (vram_has_alone(b))
-			s = vram_through(c, b, true, NULL);
-		most -= vram_has_alone(b) && !s;
-		if (s == STATUS_BUSY) { /* so is it for those behind it */
-			unwritten_walk_back(&p->falls);
-			return;
-		}
+void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
+{
+	for (uint32_t i = 0; i < DEVICES_MAX; i++)
+		address[i] = 0;
+	for (uint32_t i = 0; e && i < c->vram->count; i++)
+		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
+}
+
+void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
+{
+	for (uint32_t i = 0; i < c->vram->count; i++)
+		if (address[i] && c->vram->gpu[i]->device)
+			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
+	vram_came_back(c);
+}
+
+struct board *board_create(struct cache *c)
+{
+	struct board *b = calloc(1, sizeof(*b));
+
+	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
+		free(b);
+		b = NULL;
 	}
+	if (b)
+		vram_register(c, &b->page, b->address);
+	return b;
 }
 
-enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
+void board_destroy(struct cache *c, struct board *b)
 {
-	const enum status s = vram_through(c, b, c->tier, w);
-
-	return s == STATUS_BUSY && !tiers_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
+	vram_unregister(c, b->page.base, b->address);
+	extent_close(&b->page);
+	free(b);
 }
 
-static void bring_ready(void *arg)
+void board_let_go(struct cache *c, struct board *b)
 {
-	await_answer(arg);
+	b->dead_next = c->vram->dead_boards;
+	c->vram->dead_boards = b;
 }
 
-/* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
-static enum status bring_block(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once
+ * more. */
+void board_fail(struct board *b, const struct gpu *g)
 {
-	enum status s = STATUS_UNAVAILABLE;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
 
-	cache_lock(c);
-	if (b->span)
-		s = STATUS_OK;
-	else if (c->vram)
-		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
-	if (s == STATUS_BUSY && !tiers_hurry(c, b->pool))
-		s = STATUS_EXHAUSTED;
-	cache_unlock(c);
-	return s;
+	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
+	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
 }
 
-bool vram_bring(struct cache *c, struct block *b, bool spare)
+bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
 {
-	const struct timespec pause = { .tv_nsec = BRING_PAUSE_NS };
-	const uint64_t until_us = vram_clock_us() + BRING_SPARE_US;
-	struct cache_wait w = { .ready = bring_ready };
-	struct await came;
-	enum status s;
-	bool there;
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
 
-	await_init(&came);
-	w.arg = &came;
-	while ((s = bring_block(c, b, spare, &w)) == STATUS_BUSY && vram_clock_us() < until_us)
-		nanosleep(&pause, NULL);
-	if (s == STATUS_OK && w.links)
-		await_came(&came, BRING_US_MAX);
-	cache_wait_end(c, &w);
-	cache_lock(c);
-	there = b->span;
-	cache_unlock(c);
-	await_fini(&came);
-	return there;
+	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
+}
+
+void board_summed(struct board *b, const struct gpu *g, uint32_t value)
+{
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + FDSOCK_BOARD_SUMMED + g->number;
+	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
+
+	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
+		continue;
+}
+
+bool board_tells(const struct board *b, const struct gpu *g)
+{
+	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
+
+	return b->address[g->number] && !atomic_load_explicit(word + FDSOCK_BOARD_FAILED + g->number, memory_order_acquire);
 }

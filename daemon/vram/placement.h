@@ -38,14 +38,6 @@ struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
-/* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
- * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
-void vram_settle(struct cache *c, struct pool *p, uint32_t most);
-/* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
-enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
-/* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some seconds, or, with `spare`, without that
- * something goes that is nowhere else. */
-bool vram_bring(struct cache *c, struct block *b, bool spare);
 /* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
 void vram_marks_fail(struct gpu *g);
 /* Behind the ups that have begun: how far they are is told at the board's word for that GPU. overtakes: what it is to tell of is none of

@@ -4,13 +4,11 @@
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/tier.h"
 #include "daemon/vram/checksum.h"
-#include "daemon/vram/copy_queue.h"
-#include "daemon/vram/evict.h"
-#include "daemon/vram/lost.h"
+#include "daemon/vram/move_table.h"
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 #include "store/index.h"
@@ -77,6 +75,14 @@ struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
 	}
 	g->pools[p->number] = vp;
 	return vp;
+}
+
+uint64_t vram_room_free(const struct vram_class *k)
+{
+	struct arena_class_usage u;
+
+	arena_class_usage(k->arena, &u);
+	return u.free;
 }
 
 /* ---- spans ---- */
@@ -229,6 +235,20 @@ struct vram_slot *vram_near(const struct block *b, const struct gpu *g)
 	return s;
 }
 
+struct vram_move *vram_down_of(const struct cache *c, const struct block *b)
+{
+	struct vram_move *m = *vram_moves_of(c, b);
+
+	while (m && (m->block != b || m->way != DEVICE_DOWN))
+		m = m->hash_next;
+	return m;
+}
+
+bool vram_falling(struct cache *c, const struct block *b)
+{
+	return c->vram && vram_down_of(c, b);
+}
+
 static void set_dirty(struct vram_slot *s, bool is)
 {
 	if (s->dirty != is) {
@@ -379,18 +399,6 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	vram_sync(b);
 }
 
-void vram_remember(struct vram_slot *s, const struct slot_header *h)
-{
-	s->position = h->position;
-	s->stored_unix_ms = h->stored_unix_ms;
-	s->turn = h->turn;
-	s->role = h->role;
-	s->parent_bytes = h->parent_bytes;
-	memcpy(s->parent, h->parent, sizeof(s->parent));
-	s->sums = vram_sums_of(h, h->layers);
-	s->summed = true;
-}
-
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms)
 {
 	s->position = info->position;
@@ -520,30 +528,6 @@ void vram_unqueue_through(struct vram_slot *s)
 
 /* ---- puts ---- */
 
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out)
-{
-	struct vram_pool *vp = vram_pool_get(c, g, p);
-	struct block *b = vp ? calloc(1, sizeof(*b)) : NULL;
-	struct arena_slot slot;
-	enum status s;
-
-	if (!b)
-		return STATUS_EXHAUSTED;
-	b->pool = p;
-	s = vram_room_take(c, vp, NEED_NOW, &slot);
-	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
-		arena_give(&slot, NULL);
-		s = STATUS_EXHAUSTED;
-	}
-	if (s) {
-		free(b);
-		return s;
-	}
-	b->generation = arena_generation(c->host) + c->generation_lift;
-	*out = b;
-	return STATUS_OK;
-}
-
 enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens)
 {
 	const struct kv_geometry *k = &b->pool->geometry;
@@ -564,7 +548,7 @@ enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens)
 		s = gpu_zero_behind(&g->scratch->zero, address, &b->pool->layout, k, tokens);
 	if (s == STATUS_DEADLINE) {
 		cache_lock(c);
-		gpu_lost(g, "a copy to it does not end");
+		c->tiers[TIER_GPU]->lost(c, g->number, "a copy to it does not end");
 		cache_unlock(c);
 	}
 	return !s || s == STATUS_EXHAUSTED ? s : STATUS_UNAVAILABLE;

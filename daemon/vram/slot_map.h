@@ -13,10 +13,13 @@ struct arena_slot;
 struct block;
 struct cache;
 struct gpu;
+struct vram_move;
 struct policy_event;
 struct pool;
 
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p); /* made if new; NULL: no memory */
+/* Slots of the class that can be had without evicting anything, but for the reserve. */
+uint64_t vram_room_free(const struct vram_class *k);
 /* Frees all that is known of its spans and classes, whoever has slots. */
 void vram_classes_free(struct cache *c, struct gpu *g);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
@@ -30,13 +33,15 @@ uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
 bool vram_sum_due(const struct block *b);
 /* A ready one on a GPU that is not lost, and whose copies that GPU can have without host memory between them. */
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
+/* Its move down; NULL. It has one. */
+struct vram_move *vram_down_of(const struct cache *c, const struct block *b);
+bool vram_falling(struct cache *c, const struct block *b);
 /* A slot that room gave becomes the block's. */
 struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
 /* It is the block's no more, and free. Its move has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);
-/* What the block's header in host memory says (a sound one), or its put said, from now on known without it. */
-void vram_remember(struct vram_slot *s, const struct slot_header *h);
+/* What its put said, from now on known without the block's header. */
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
 /* After a change of where the block is: counts it as dirty or not. */
 void vram_sync(struct block *b);
@@ -56,8 +61,6 @@ __attribute__((cold)) void vram_give(struct block *b);
 void vram_queue_down(struct block *b);
 void vram_queue_through(struct vram_slot *s);
 void vram_unqueue_through(struct vram_slot *s);
-/* Of an unpublished block: */
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
 /* Without the lock, of a block that its engine has written: zeroes what is behind so many tokens, and waits for that.
  * UNAVAILABLE: its GPU is lost, or does not answer and is lost by that. EXHAUSTED: the driver has no memory. */
 enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -129,6 +130,30 @@ static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t extent)
 {
 	return extent >> VRAM_EXTENT_BITS ? vram_gpu(c, (extent >> VRAM_EXTENT_BITS) - 1) : NULL;
+}
+
+/* What each thread does that comes back from a driver, without the lock: does not return once the GPUs are left
+ * behind. */
+static inline void vram_came_back(const struct cache *c)
+{
+	while (atomic_load_explicit(&c->vram->left, memory_order_relaxed))
+		pause();
+}
+
+/* The last thing that a mover or keeper does, with the lock. */
+static inline void vram_thread_ended(struct cache *c)
+{
+	c->vram->threads--;
+	pthread_cond_broadcast(&c->vram->room);
+}
+
+/* Any thread. */
+static inline void vram_keeper_wake(struct gpu *g)
+{
+	pthread_mutex_lock(&g->queue_lock);
+	g->keeper_due = true;
+	pthread_cond_signal(&g->keeper_work);
+	pthread_mutex_unlock(&g->queue_lock);
 }
 
 /* The bucket in which its moves are, with others'. */

@@ -18,7 +18,6 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
-#include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
 #include "store/host/extent.h"
 
@@ -43,18 +42,6 @@ static bool is_left(struct cache *c)
 static struct timespec close_deadline(const struct cache *c)
 {
 	return deadline_in((c->options.gpu_close_ms ? c->options.gpu_close_ms : CLOSE_MS) * 1000ull);
-}
-
-void vram_came_back(const struct cache *c)
-{
-	while (atomic_load_explicit(&c->vram->left, memory_order_relaxed))
-		pause();
-}
-
-void vram_thread_ended(struct cache *c)
-{
-	c->vram->threads--;
-	pthread_cond_broadcast(&c->vram->room);
 }
 
 /* ---- threads ---- */

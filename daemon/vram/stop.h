@@ -11,9 +11,5 @@ struct cache;
 bool vram_stop(struct cache *c, bool wait);
 /* After the blocks are gone. False: a call of the driver's took longer than gpu_close_ms, and as above. */
 bool vram_destroy(struct cache *c);
-/* The last thing that a mover or keeper does, with the lock. */
-void vram_thread_ended(struct cache *c);
-/* What each thread does that comes back from a driver, without the lock: does not return once the GPUs are left behind. */
-void vram_came_back(const struct cache *c);
 
 #endif

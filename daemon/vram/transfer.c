@@ -29,7 +29,6 @@
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/vram.h"
 #include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
@@ -51,20 +50,6 @@ struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const
 	while (m && (m->block != b || m->gpu != g || m->way == DEVICE_DOWN))
 		m = m->hash_next;
 	return m;
-}
-
-static struct vram_move *down_of(const struct cache *c, const struct block *b)
-{
-	struct vram_move *m = *vram_moves_of(c, b);
-
-	while (m && (m->block != b || m->way != DEVICE_DOWN))
-		m = m->hash_next;
-	return m;
-}
-
-bool vram_falling(struct cache *c, const struct block *b)
-{
-	return c->vram && down_of(c, b);
 }
 
 /* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no memory. */
@@ -665,7 +650,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 
 	if (b->span)
 		return STATUS_OK;
-	m = down_of(c, b);
+	m = vram_down_of(c, b);
 	if (m) {
 		m->spare &= spare;
 		m->idle &= idle;
@@ -703,7 +688,7 @@ enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how 
 	const enum status s = how->effort == TAKE_SOON ? vram_down_soon(c, b, w) : down(c, b, spare, idle, w);
 
 	if (!s && how->links)
-		wait_links_join(&down_of(c, b)->done, how->links);
+		wait_links_join(&vram_down_of(c, b)->done, how->links);
 	return s;
 }
 

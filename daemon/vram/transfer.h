@@ -28,8 +28,6 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 /* As vram_down, of what is to go down in any case, by who is in no hurry: TAKE_BELOW. */
 enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* It is being brought down. */
-bool vram_falling(struct cache *c, const struct block *b);
 /* The end of a load, whatever it was: ups that wait for it go on. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Its move to that GPU; NULL. */

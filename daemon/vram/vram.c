@@ -24,7 +24,6 @@
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/stop.h"
 #include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
 #include "store/arena/arena.h"
@@ -274,18 +273,6 @@ static bool summed_take(struct cache *c, struct gpu *g)
 	return true;
 }
 
-bool gpu_asks(struct cache *c, struct gpu *g)
-{
-	bool lost;
-
-	if (g->lost || c->vram->stopping)
-		return g->lost;
-	driver_enter(c);
-	lost = c->vram->ops->lost(g->device);
-	driver_leave(c);
-	return lost;
-}
-
 /* False: it was asked a moment ago. */
 static bool loss_look(struct cache *c, struct gpu *g)
 {
@@ -415,95 +402,6 @@ void vram_chores(struct cache *c)
 	cache_unlock(c);
 }
 
-/* ---- host memory ---- */
-
-static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory, uint64_t bytes)
-{
-	const char *why = "";
-	uint64_t address = 0;
-
-	if (g->device && !c->vram->ops->lost(g->device) &&
-	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
-		address = 0;
-	vram_came_back(c);
-	return address;
-}
-
-void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
-{
-	for (uint32_t i = 0; i < DEVICES_MAX; i++)
-		address[i] = 0;
-	for (uint32_t i = 0; e && i < c->vram->count; i++)
-		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
-}
-
-void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
-{
-	for (uint32_t i = 0; i < c->vram->count; i++)
-		if (address[i] && c->vram->gpu[i]->device)
-			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
-	vram_came_back(c);
-}
-
-struct board *board_create(struct cache *c)
-{
-	struct board *b = calloc(1, sizeof(*b));
-
-	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
-		free(b);
-		b = NULL;
-	}
-	if (b)
-		vram_register(c, &b->page, b->address);
-	return b;
-}
-
-void board_destroy(struct cache *c, struct board *b)
-{
-	vram_unregister(c, b->page.base, b->address);
-	extent_close(&b->page);
-	free(b);
-}
-
-void board_let_go(struct cache *c, struct board *b)
-{
-	b->dead_next = c->vram->dead_boards;
-	c->vram->dead_boards = b;
-}
-
-/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once more. */
-void board_fail(struct board *b, const struct gpu *g)
-{
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
-
-	atomic_store_explicit(word + BOARD_FAILED + g->number, 1, memory_order_release);
-	atomic_store_explicit(word + BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
-	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
-}
-
-bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
-{
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
-
-	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
-}
-
-void board_summed(struct board *b, const struct gpu *g, uint32_t value)
-{
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + BOARD_SUMMED + g->number;
-	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
-
-	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
-		continue;
-}
-
-bool board_tells(const struct board *b, const struct gpu *g)
-{
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
-
-	return b->address[g->number] && !atomic_load_explicit(word + BOARD_FAILED + g->number, memory_order_acquire);
-}
-
 /* ---- the table ---- */
 
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)
@@ -529,6 +427,11 @@ static void extent_made(struct cache *c, struct memory_extent *m, const struct e
 		vram_register(c, e, m->device);
 }
 
+static void lost(struct cache *c, uint32_t place, const char *why)
+{
+	gpu_lost(c->vram->gpu[place], why);
+}
+
 const struct tier_ops gpu_tier = {
 	.name = "gpu",
 	.use = vram_used,
@@ -540,6 +443,7 @@ const struct tier_ops gpu_tier = {
 	.in_flight = vram_falling,
 	.room_changed = vram_rooms_tell,
 	.extent_made = extent_made,
+	.lost = lost,
 	.wait_placed = vram_mark_place,
 	.wait_dropped = vram_mark_drop,
 };

@@ -52,8 +52,9 @@ static uint64_t reserve(struct vram_rig *v, uint64_t key, uint32_t tokens, struc
 	enum status status;
 	uint64_t id;
 
-	ck_assert_int_eq(cache_reserve_on(v->r.c, v->r.s.id, &k, &info, false, &on, true, v->r.now, &status, &id, place,
-					  1, &v->r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(v->r.c, &(struct cache_reserve_call){ .session = v->r.s.id, .keys = &k, .info = &info,
+			.on = &on, .may_grow = true, .now_us = v->r.now, .statuses = &status, .reservations = &id,
+			.places = place, .places_max = 1 }, &v->r.why), STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	free((void *)k.bytes);
 	return id;
@@ -229,13 +230,14 @@ START_TEST(open_blocks_end_with_zeroes)
 
 	vr_open(&v, &options);
 	on.attachment = v.r.attachment;
-	ck_assert_int_eq(cache_reserve_on(v.r.c, v.r.s.id, &none, &info, true, &on, true, v.r.now, &status,
-					  &item.reservation, &p, 1, &v.r.why), STATUS_OK);
+	ck_assert_int_eq(cache_reserve(v.r.c, &(struct cache_reserve_call){ .session = v.r.s.id, .keys = &none, .info = &info,
+			.open = true, .on = &on, .may_grow = true, .now_us = v.r.now, .statuses = &status,
+			.reservations = &item.reservation, .places = &p, .places_max = 1 }, &v.r.why), STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	write_block(&v, &p, 9);
 	rig_key(item.key, 9);
-	ck_assert_int_eq(cache_commit(v.r.c, v.r.s.id, &item, 1, false, 0, v.r.now, 1, &status, NULL, 0, NULL, &v.r.why),
-			 STATUS_OK);
+	ck_assert_int_eq(cache_commit(v.r.c, &(struct cache_commit_call){ .session = v.r.s.id, .items = &item, .count = 1,
+			.now_us = v.r.now, .unix_ms = 1, .statuses = &status }, NULL, &v.r.why), STATUS_OK);
 	ck_assert_int_eq(status, STATUS_OK);
 	check_block(&v, &l, &p, 9, 20);
 	rig_quiet(&v.r);
