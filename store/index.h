@@ -33,6 +33,7 @@
 #include <urcu/urcu-memb.h>
 #include <urcu/rculfhash.h>
 
+#include "store/index_thread.h"
 #include "store/slot.h"
 #include "store/status.h"
 
@@ -77,9 +78,6 @@ enum status index_create(uint64_t blocks_hint, struct index **out);
  * read section. */
 void index_destroy(struct index *x, void (*free_record)(struct index_record *));
 
-/* By each thread, before its first call of the index and after its last. Of those that nest the outermost counts. */
-void index_thread_enter(void);
-void index_thread_leave(void);
 void index_read_lock(void);
 void index_read_unlock(void);
 

@@ -15,6 +15,7 @@
 #include "daemon/advice/catalog_key.h"
 #include "daemon/advice/graph.h"
 #include "daemon/advice/request.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"

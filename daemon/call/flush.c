@@ -11,6 +11,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/check.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"

@@ -3,7 +3,6 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/views.h"
 #include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/vram/evict.h"

@@ -14,6 +14,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"

@@ -7,6 +7,7 @@
 #include "daemon/disk/load.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"

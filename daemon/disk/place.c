@@ -10,6 +10,7 @@
 #include "daemon/disk/place.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/slab_map.h"
@@ -540,4 +541,14 @@ uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t sla
 		count++;
 	}
 	return count;
+}
+
+bool disk_most_of(const struct cache *c, uint32_t i, struct disk_most *out)
+{
+	if (!c->tier || i >= c->tier->unit_count)
+		return false;
+	const struct unit *u = &c->tier->units[i];
+
+	*out = (struct disk_most){ (uint32_t)u->configured, u->options->bytes - DISK_SLAB_HEADER_BYTES };
+	return true;
 }

@@ -74,4 +74,13 @@ bool place_elsewhere(struct cache *c, const struct disk_class *mine);
 /* The rack that is to be given up for a class of such blocks; `only`: of that disk, or NULL. NULL: none. */
 struct rack *place_rack(struct cache *c, uint64_t need_bytes, const struct unit *only);
 
+/* The most that one block's slot can take of a disk: that of a slab that takes all of it. */
+struct disk_most {
+	uint32_t number;               /* in the order of the options */
+	uint64_t slot_bytes;
+};
+
+/* Of the i-th disk in use, without the lock too. False: there are not so many. */
+bool disk_most_of(const struct cache *c, uint32_t i, struct disk_most *out);
+
 #endif

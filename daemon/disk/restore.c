@@ -15,6 +15,7 @@
 #include "daemon/disk/restore.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/layout_pool.h"

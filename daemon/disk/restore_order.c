@@ -9,6 +9,7 @@
 #include "daemon/disk/restore_order.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

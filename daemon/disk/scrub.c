@@ -2,6 +2,7 @@
  * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
  */
 #include "daemon/disk/durable.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/disk/scrub.h"
 
 #include "daemon/block/block.h"

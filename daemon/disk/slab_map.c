@@ -3,6 +3,7 @@
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "daemon/block/block.h"
-#include "daemon/block/disk_class.h"
 #include "daemon/block/values.h"
 
 struct block;

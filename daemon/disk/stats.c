@@ -1,6 +1,7 @@
 /* The disks' rows of Stats. */
 #include "daemon/disk/stats.h"
 
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"

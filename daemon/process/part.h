@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 
 /* part: what daemon_add had, never NULL. All but stats are called by main. */
 struct part_ops {

@@ -2,7 +2,6 @@
 #include "daemon/process/stats.h"
 
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/stats.h"
 #include "daemon/process/daemon.h"

@@ -2,7 +2,6 @@
 #include "daemon/rpc/server.h"
 
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
 #include "daemon/cache.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"

@@ -5,14 +5,13 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/disk/state.h"
+#include "daemon/disk/place.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/state.h"
 #include "kernels/format.h"
 #include "store/arena/arena.h"
 #include "store/host/extent.h"
-#include "store/slab/disk.h"
 #include "store/status.h"
 
 #include <inttypes.h>
@@ -151,10 +150,10 @@ bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *poo
 	return true;
 }
 
-static bool fit_disk(const struct unit *u, struct pool *const *pools, uint32_t count, const char **why)
+static bool fit_disk(const struct disk_most *d, struct pool *const *pools, uint32_t count, const char **why)
 {
-	const struct limit l = { "disk", (int)u->configured, "a slab that takes all of it has",
-				 u->options->bytes - DISK_SLAB_HEADER_BYTES, "its size in disks" };
+	const struct limit l = { "disk", (int)d->number, "a slab that takes all of it has", d->slot_bytes,
+				 "its size in disks" };
 
 	for (uint32_t i = 0; i < count; i++)
 		if (!fits(i, pools[i]->geometry.need_bytes, &l, why))
@@ -167,6 +166,7 @@ void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, cons
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	const uint32_t count = session_pools(c, session, pools);
 	struct cache_unfit u = { .disk = -1 };
+	struct disk_most disk;
 
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		u.gpu = (int32_t)i;
@@ -174,11 +174,9 @@ void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, cons
 			tell(arg, &u);
 	}
 	u.gpu = -1;
-	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++) {
-		const struct unit *unit = &c->tier->units[i];
-
-		u.disk = (int32_t)unit->configured;
-		if (!fit_disk(unit, pools, count, &u.why))
+	for (uint32_t i = 0; disk_most_of(c, i, &disk); i++) {
+		u.disk = (int32_t)disk.number;
+		if (!fit_disk(&disk, pools, count, &u.why))
 			tell(arg, &u);
 	}
 }

@@ -4,7 +4,6 @@
 #include "daemon/block/handle.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/lease.h"

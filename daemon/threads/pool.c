@@ -10,7 +10,7 @@
 
 #include "daemon/threads/deadline.h"
 #include "store/clock.h"
-#include "store/index.h"
+#include "store/index_thread.h"
 #include "store/short_lock.h"
 #include "store/status.h"
 

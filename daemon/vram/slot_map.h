@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "daemon/block/gpu_class.h"
-#include "store/slot.h"
 #include "store/status.h"
 
 struct arena_slot;

@@ -6,7 +6,6 @@
 #include "daemon/vram/stats.h"
 
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/queue.h"

@@ -4,6 +4,7 @@
 #include "tests/store/index_records.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"

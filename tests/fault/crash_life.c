@@ -1,6 +1,7 @@
 /* See crash_life.h. */
 #include "tests/fault/crash_life.h"
 
+#include "daemon/block/disk_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"

@@ -1,4 +1,5 @@
 /* Slabs that are given up, for compaction, for a smaller budget, and for slots of another size: what memory has too keeps a copy on disk all along. */
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"

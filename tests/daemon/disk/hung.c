@@ -1,5 +1,6 @@
 /* One of two disks hangs: what it keeps waiting, and what not. */
 #include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"

@@ -1,5 +1,6 @@
 /* What comes down from GPUs to a memory that is full: before a stop, for a flush, to be written through, for room;
  * from one that is lost meanwhile. */
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
