@@ -48,6 +48,7 @@ struct wire_call {
 	struct rpc_call c;             /* first */
 	struct work work;
 	struct rpc_server *server;
+	int connection;                /* rpc_step_connection(), while it lasts */
 	struct quota_holder *holder;   /* its caller */
 	bool counted, stream;          /* it has a place of QUOTA_CALLS; and of QUOTA_STREAMS */
 	bool endless;                  /* and of QUOTA_LASTING */
@@ -202,7 +203,7 @@ void rpc_step_inline(struct wire_call *w);
 void rpc_step_again(struct wire_call *w);
 /* What a call's `wake` is. */
 void rpc_step_wake(struct rpc_call *c);
-/* The number by which gRPC knows the connection of a call; -1: none. */
+/* The number by which gRPC knows the connection of a call; -1: none. Asked once a call: w->connection. */
 int rpc_step_connection(struct wire_call *w);
 /* What a call's `peer` is. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);

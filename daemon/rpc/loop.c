@@ -76,7 +76,8 @@ static enum status quota_of(struct wire_call *w)
 
 	w->counted = w->stream = w->endless = w->reading = w->unasked = false;
 	w->reply_bytes = 0;
-	w->holder = rpc_peers_holder(w->server->peers, rpc_step_connection(w), refusal);
+	w->connection = rpc_step_connection(w);
+	w->holder = rpc_peers_holder(w->server->peers, w->connection, refusal);
 	if (!w->holder)
 		return rpc_fail(&w->c, s, "%s", why);
 	if (refusal[0])
@@ -260,7 +261,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 		grpc_slice_unref(w->details.host);
 	}
 	if (refused) {
-		rpc_peers_called_in_vain(s->peers, rpc_step_connection(w), now_us);
+		rpc_peers_called_in_vain(s->peers, w->connection, now_us);
 		rpc_step_refuse(w, refused);
 	} else if (!m) {
 		rpc_fail(&w->c, STATUS_UNSUPPORTED, "no such method");

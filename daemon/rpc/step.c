@@ -14,6 +14,7 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,20 +274,22 @@ void rpc_step_wake(struct rpc_call *c)
 /* gRPC names a connection that it was handed by its descriptor. */
 int rpc_step_connection(struct wire_call *w)
 {
-	char *name = grpc_call_get_peer(w->call);
-	int fd;
+	char *name = grpc_call_get_peer(w->call), *end = name;
+	long fd = -1;
 
-	if (!name || sscanf(name, "fd:%d", &fd) != 1)
+	if (name && !strncmp(name, "fd:", 3))
+		fd = strtol(name + 3, &end, 10);
+	if (fd < 0 || fd > INT_MAX || end == name + 3)
 		fd = -1;
 	gpr_free(name);
-	return fd;
+	return (int)fd;
 }
 
 /* Of a client that is gone the number may be another's by now: what was opened for
  * it ends, as nobody hears of it. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 {
-	const int fd = rpc_step_connection((struct wire_call *)c);
+	const int fd = ((struct wire_call *)c)->connection;
 
 	if (fd >= 0)
 		socket_peer(fd, out);
@@ -297,7 +300,7 @@ void rpc_step_who(struct rpc_call *c, struct who *out)
 {
 	struct wire_call *w = (struct wire_call *)c;
 	const struct rpc_roles *roles = &w->server->roles;
-	const int fd = rpc_step_connection(w);
+	const int fd = w->connection;
 
 	rights_identify(roles->config, fd, out);
 	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
