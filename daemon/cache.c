@@ -97,6 +97,7 @@ static const struct observers observers = {
 	.memory_spare = { vram_memory_spares },
 	.copies_ended = { vram_ahead_pump },
 	.extent_added = { offers_tell },
+	.requests_due = { advice_read },
 	.uses_due = { late_tell },
 	.policy_made = { learned_recall },
 };

@@ -7,6 +7,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/disk/state.h"
@@ -289,7 +290,7 @@ static void read_letters(struct cache *c)
 {
 	index_read_lock();
 	cache_lock(c);
-	advice_read(c, READ_A_CALL);
+	observe_requests_due(c, READ_A_CALL);
 	cache_unlock(c);
 	index_read_unlock();
 }

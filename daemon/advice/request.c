@@ -109,11 +109,6 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 
 /* ---- what is one request ---- */
 
-uint64_t request_whole(const struct request *r, uint32_t count)
-{
-	return key_mix(r->session, r->name[count - 1]);
-}
-
 /* A Lookup is expected to be followed by a Lease of all its keys, or of those that it found, or by the same Lookup again: one
  * request, told at the first of them. */
 static bool was_told(struct cache *c, const struct request *r)

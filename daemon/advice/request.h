@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/key.h"
 #include "daemon/block/values.h"
 
 struct cache;
@@ -55,9 +56,13 @@ bool advice_stop(struct cache *c);
 void advice_destroy(struct cache *c);
 /* Any thread, with or without the lock: leaves a letter. */
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
-/* A number for the first `count` keys of a request of that session. */
-uint64_t request_whole(const struct request *r, uint32_t count);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
+
+/* A number for the first `count` keys of a request of that session. */
+static inline uint64_t request_whole(const struct request *r, uint32_t count)
+{
+	return key_mix(r->session, r->name[count - 1]);
+}
 
 #endif

@@ -13,6 +13,7 @@
 #include "daemon/advice/request.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/observer.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/threads/deadline.h"
@@ -275,7 +276,7 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 	*why = "cannot start the recorder's thread";
 	index_read_lock();
 	cache_lock(c);
-	advice_read(c, READ_ALL); /* what was asked before is not of this trace */
+	observe_requests_due(c, READ_ALL); /* what was asked before is not of this trace */
 	if (c->advice->recorder) {
 		s = STATUS_BUSY;
 		*why = "a trace is being recorded already";
@@ -322,7 +323,7 @@ enum status cache_trace_stop(struct cache *c, struct cache_trace_result *out, co
 	index_read_lock();
 	cache_lock(c);
 	if (c->advice->recorder)
-		advice_read(c, READ_ALL);
+		observe_requests_due(c, READ_ALL);
 	t = c->advice->recorder;
 	c->advice->recorder = NULL;
 	cache_unlock(c);

@@ -80,6 +80,11 @@ void observe_extent_added(struct cache *c)
 	TELL(c, extent_added, c);
 }
 
+void observe_requests_due(struct cache *c, uint32_t keys)
+{
+	TELL(c, requests_due, c, keys);
+}
+
 void observe_uses_due(struct cache *c)
 {
 	TELL(c, uses_due, c);

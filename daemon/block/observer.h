@@ -61,6 +61,9 @@ struct observers {
 	void (*copies_ended[OBSERVERS_MAX + 1])(struct cache *c);
 	/* A tier has one extent more. */
 	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
+	/* What calls have said of their requests must be told now, of so many keys at most, one request at least. In a
+	 * read section. */
+	void (*requests_due[OBSERVERS_MAX + 1])(struct cache *c, uint32_t keys);
 	/* Uses that a lease has put off must be told to the policies now. */
 	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
 	/* A policy was just made and has been told of nothing yet: a listener may tell it what an earlier run had
@@ -83,6 +86,7 @@ void observe_load_ended(struct cache *c, struct block *b, enum status s);
 void observe_memory_spare(struct cache *c);
 void observe_copies_ended(struct cache *c);
 void observe_extent_added(struct cache *c);
+void observe_requests_due(struct cache *c, uint32_t keys);
 void observe_uses_due(struct cache *c);
 void observe_policy_made(struct cache *c, const struct learner *l);
 

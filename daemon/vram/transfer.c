@@ -22,11 +22,9 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/fetch.h"
-#include "daemon/vram/lost.h"
 #include "daemon/vram/move_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
-#include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
@@ -39,7 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENDS_A_HOLD = 128, ENDS_AHEAD = 4, THROUGH_AGAIN_US = 100 * 1000 };
+enum { THROUGH_AGAIN_US = 100 * 1000 };
 
 /* ---- who moves ---- */
 
@@ -778,70 +776,4 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (!again_by_host(c, m, s)) {
 		vram_up_end(c, m, s);
 	}
-}
-
-/* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
-static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t at)
-{
-	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
-	const struct vram_move *m;
-
-	if (at + 2 * ENDS_AHEAD < moves) {
-		m = f->each[at + 2 * ENDS_AHEAD];
-		__builtin_prefetch(m, 1);
-		__builtin_prefetch(&m->step, 1);
-		__builtin_prefetch(&m->done);
-	}
-	if (at + ENDS_AHEAD >= moves)
-		return;
-	m = f->each[at + ENDS_AHEAD];
-	block_fetch_ahead(m->block);
-	__builtin_prefetch(m->slot, 1);
-	__builtin_prefetch(&m->slot->block, 1);
-	__builtin_prefetch(m->done, 1);
-	observe_soon(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
-}
-
-/* With a GPU that is lost the device may not know what has come: the sums do. */
-static enum status came(const struct flight *f, const struct vram_move *m)
-{
-	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
-}
-
-void vram_flight_end(struct cache *c, struct flight *f)
-{
-	struct gpu *g = f->gpu;
-	struct vram_move *m, *next;
-	uint32_t ended = 0;
-
-	observe_uses_due(c);
-	if (vram_flight_sums(f) && !f->sealed) {
-		cache_unlock(c);
-		vram_flight_seal_here(c, f);
-		cache_lock(c);
-	}
-	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
-		gpu_lost(g, "a list of copies was lost with it");
-	for (m = f->moves; m; m = next) {
-		next = m->next;
-		ends_fetch(c, f, ended);
-		vram_read_ended(c, m, came(f, m));
-		if (++ended % ENDS_A_HOLD)
-			continue;
-		cache_unlock(c);
-		cache_lock(c);
-	}
-	if (f->mark)
-		vram_move_end(c, f->mark, f->status);
-	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for lists alone. */
-	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
-	free(f);
-	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
-	vram_feed_host(c);
-	if (g->waiting) /* what has come down may go from there */
-		vram_feed(c, g);
-	vram_room_keep(c, g);
-	vram_pump(c);
-	tiers_pump(c);
-	observe_copies_ended(c);
 }

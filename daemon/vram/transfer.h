@@ -11,7 +11,6 @@ struct block;
 struct cache;
 struct cache_wait;
 struct fetch_how;
-struct flight;
 struct gpu;
 struct vram;
 struct vram_move;
@@ -41,7 +40,5 @@ void vram_feed_summed(struct cache *c, struct gpu *g);
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
 void vram_up_end(struct cache *c, struct vram_move *m, enum status s);
 void vram_spares_free(struct vram *v);
-/* With the lock, which it leaves: a list has ended. */
-void vram_flight_end(struct cache *c, struct flight *f);
 
 #endif
