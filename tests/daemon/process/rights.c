@@ -1,5 +1,5 @@
 /* Who may call what: the table has a row for each method of the .proto and each packet, the kernel says who somebody is, and a descriptor's
- * number is of one role for ever. With --print: the table as it stands in daemon/README.md.
+ * number is of one role for ever. With --print: the table as it stands in deploy/SECURITY.md.
  */
 #include "daemon/local/packet.h"
 #include "daemon/process/config.h"
@@ -126,7 +126,7 @@ START_TEST(what_administers_is_for_administrators)
 }
 END_TEST
 
-/* A role's line of the README's table. */
+/* A role's line of that table. */
 static void line_of(enum role role, char out[LINE_MAX_BYTES])
 {
 	static const char *const words[ROLES] = { "metrics", "engine", "admin" };
@@ -139,25 +139,25 @@ static void line_of(enum role role, char out[LINE_MAX_BYTES])
 	snprintf(out + n, (size_t)(LINE_MAX_BYTES - n), " |\n");
 }
 
-START_TEST(the_readme_has_the_table)
+START_TEST(the_document_has_the_table)
 {
 	char *line = NULL, wanted[LINE_MAX_BYTES];
-	FILE *readme = fopen(TEST_DATA "/../../daemon/README.md", "r");
+	FILE *document = fopen(TEST_DATA "/../../deploy/SECURITY.md", "r");
 	bool found[ROLES] = { false };
 	size_t size = 0;
 
-	ck_assert_ptr_nonnull(readme);
-	while (getline(&line, &size, readme) > 0)
+	ck_assert_ptr_nonnull(document);
+	while (getline(&line, &size, document) > 0)
 		for (int role = 0; role < ROLES; role++) {
 			line_of((enum role)role, wanted);
 			found[role] |= !strcmp(line, wanted);
 		}
 	for (int role = 0; role < ROLES; role++) {
 		line_of((enum role)role, wanted);
-		ck_assert_msg(found[role], "daemon/README.md does not say what `rights --print` prints:\n%s", wanted);
+		ck_assert_msg(found[role], "deploy/SECURITY.md does not say what `rights --print` prints:\n%s", wanted);
 	}
 	free(line);
-	fclose(readme);
+	fclose(document);
 }
 END_TEST
 
@@ -315,7 +315,7 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const TTest *const tests[] = {
-		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators, the_readme_has_the_table,
+		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators, the_document_has_the_table,
 		the_kernel_says_who, a_number_keeps_its_role, without_a_number_it_is_closed,
 	};
 	Suite *suite = suite_create("rights");
