@@ -32,7 +32,7 @@ def model(name, layers=2, **over):
 
 
 def span_bytes(stride, granule):
-    """As daemon/README.md says it: the fewest granules, at most 16 unless one slot needs more, of which the tail wastes no more than 1/32; else those
+    """The rule of store/arena/arena.h: the fewest granules, at most 16 unless one slot needs more, of which the tail wastes no more than 1/32; else those
     that waste the least."""
     one = -(-stride // granule)
     counts = range(one, max(one, 16) + 1)
