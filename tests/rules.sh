@@ -1,6 +1,6 @@
 #!/bin/sh
 # Rules of the source tree that a compiler does not check: who may include whom, which files own a third-party header, what the
-# top level holds, how long a file may be. Prints each breach as file:line and exits 1 if there is any.
+# top level holds, how long a file or a document may be. Prints each breach as file:line and exits 1 if there is any.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 breaches=$(mktemp)
@@ -55,6 +55,9 @@ grep -rnE " (<|<=|>|>=) $format|$format (<|<=|>|>=) " kernels store eviction dae
 
 # Folders and layers: layers.py, which looks at calls too once there is a build (run.sh).
 python3 tests/layers.py source >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/layers.py failed" >>"$breaches"
+
+# Documents: sizes, and links that lead nowhere.
+python3 tests/documents.py >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/documents.py failed" >>"$breaches"
 
 if [ -s "$breaches" ]; then
 	cat "$breaches"

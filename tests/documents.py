@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Rules of the documents: how long each may be, how long all of them, and that a relative link leads to a file, and to a heading if it names
+one. Prints each breach as `file: words`, and exits 1 if there is any. `documents.py [FOLDER]`: the root of the tree, without it this one.
+
+Pages of results are bounded by their rows alone; the changelog by its lines.
+"""
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), ".."))
+KIB = 1024
+BYTES_MAX = {"README.md": 12 * KIB, "daemon/README.md": 12 * KIB}
+BYTES_MAX_OTHERS = 8 * KIB
+WORDS_MAX = 18000
+CHANGELOG_LINES_MAX = 200
+RESULTS = "tests/bench/results/"
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ELSEWHERE = re.compile(r"[a-z]+:")
+
+
+def documents():
+    names = subprocess.run(["git", "-c", "safe.directory=" + ROOT, "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+                           stdout=subprocess.PIPE, check=True).stdout.decode().split("\n")
+    return {name: open(os.path.join(ROOT, name), encoding="utf-8").read() for name in names if name and os.path.exists(os.path.join(ROOT, name))}
+
+
+def headings(text):
+    """The anchors of a page, as they are made of its headings."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def lengths(texts):
+    counted = {name: text for name, text in texts.items() if name != "CHANGELOG.md" and not name.startswith(RESULTS)}
+    for name, text in counted.items():
+        most, size = BYTES_MAX.get(name, BYTES_MAX_OTHERS), len(text.encode())
+        if size > most:
+            yield f"{name}: {size} bytes   <- {most} at most"
+    words = sum(len(text.split()) for text in counted.values())
+    if words > WORDS_MAX:
+        yield f"all documents: {words} words   <- {WORDS_MAX} at most"
+    lines = texts.get("CHANGELOG.md", "").count("\n")
+    if lines > CHANGELOG_LINES_MAX:
+        yield f"CHANGELOG.md: {lines} lines   <- {CHANGELOG_LINES_MAX} at most"
+
+
+def links(texts):
+    for name, text in texts.items():
+        for target in LINK.findall(re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+            if ELSEWHERE.match(target):
+                continue
+            path, _, anchor = target.partition("#")
+            to = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
+            if not os.path.exists(os.path.join(ROOT, to)):
+                yield f"{name}: ({target})   <- leads to no file"
+            elif anchor and anchor not in headings(texts.get(to, "")):
+                yield f"{name}: ({target})   <- leads to no heading"
+
+
+def main():
+    texts = documents()
+    breaches = [*lengths(texts), *links(texts)]
+    print("\n".join(breaches), end="\n" if breaches else "")
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
