@@ -392,7 +392,7 @@ START_TEST(odd_input)
 }
 END_TEST
 
-/* The figures that terrace.h and README.md give for int4_pth where the first of 128 dims dominates, and for what to use instead. */
+/* The figures that terrace.h gives for int4_pth where the first of 128 dims dominates, and for what to use instead. */
 START_TEST(int4_of_one_sided_vectors)
 {
 	static const struct {
