@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Rules of the documents: how long each may be, how long all of them, and that a relative link leads to a file, and to a heading if it names
-one. Prints each breach as `file: words`, and exits 1 if there is any. `documents.py [FOLDER]`: the root of the tree, without it this one.
+"""Rules of the documents: how long each may be, how long all of them, and that a relative link leads to a file, and to
+a heading if it names one. Prints each breach as `file: words`, and exits 1 if there is any. `documents.py [FOLDER]`:
+the root of the tree, without it this one.
 
 Pages of results are bounded by their rows alone; the changelog by its lines.
 """
@@ -22,9 +23,14 @@ ELSEWHERE = re.compile(r"[a-z]+:")
 
 
 def documents():
-    names = subprocess.run(["git", "-c", "safe.directory=" + ROOT, "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-                           stdout=subprocess.PIPE, check=True).stdout.decode().split("\n")
-    return {name: open(os.path.join(ROOT, name), encoding="utf-8").read() for name in names if name and os.path.exists(os.path.join(ROOT, name))}
+    told = subprocess.run(["git", "-c", "safe.directory=" + ROOT, "-C", ROOT, "ls-files", "--cached", "--others",
+                           "--exclude-standard", "*.md"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    texts = {}
+    for name in told.split("\n"):
+        if name and os.path.exists(os.path.join(ROOT, name)):
+            with open(os.path.join(ROOT, name), encoding="utf-8") as page:
+                texts[name] = page.read()
+    return texts
 
 
 def headings(text):

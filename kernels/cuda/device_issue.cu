@@ -29,7 +29,8 @@ constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as t
 					    * their first so many tell whether all are for the kernel */
 constexpr uint32_t RUNS_FEW = 16;          /* of a list as it comes */
 constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
-/* CTAs that fill the bus with pieces of 16 KiB and more, and leave the rest of the GPU to others; smaller pieces take twice as many. */
+/* CTAs that fill the bus with pieces of 16 KiB and more, and leave the rest of the GPU to others; smaller pieces take
+ * twice as many. */
 constexpr uint32_t CTAS = 4, CTAS_SMALL = 8, SMALL_BYTES = 16384;
 /* How many in a hundred are the engines' of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so many bytes. */
 constexpr uint64_t BESIDE_LEAST = 8 << 20, BESIDE_FROM = 16 << 10;
