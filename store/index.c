@@ -13,6 +13,7 @@
  * the records behind them, then looks.
  */
 #include "store/index.h"
+#include "store/index_thread.h"
 
 #include <assert.h>
 #include <pthread.h>

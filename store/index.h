@@ -33,7 +33,6 @@
 #include <urcu/urcu-memb.h>
 #include <urcu/rculfhash.h>
 
-#include "store/index_thread.h"
 #include "store/slot.h"
 #include "store/status.h"
 

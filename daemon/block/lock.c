@@ -2,6 +2,7 @@
 #include "daemon/block/lock.h"
 
 #include "store/index.h"
+#include "store/index_thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

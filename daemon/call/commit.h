@@ -29,12 +29,13 @@ struct cache_commit_call {
 /* Publishes: seals the headers, then makes all layouts of all items visible. statuses[count]: OK; EXISTS: every layout
  * had one already, first commit wins, the slots are given back; NOT_FOUND: no reservation of this session; BUSY: it is
  * being committed already; INVALID: tokens, key or info do not fit, and the reservation stays; UNAVAILABLE: its GPU is
- * lost, and the reservation with it. Slots on a GPU have been written when this is called; what is behind the tokens of a
- * block there is zeroed, which is waited for. Of a reservation that won in some layouts only, the other slots are given back and it is OK. want_lease:
- * also leases what is stored under the committed keys now: places, none for items that are neither OK nor EXISTS, nor
- * for what lost to a block that is neither in memory nor on the reservation's GPU, and *leased. Its lease is 0, and
- * nothing has a place, if the lease did not fit, the daemon drains, or the session has ended meanwhile; the commit
- * stands all the same. An attachment that is not live is refused as in cache_lease. leased: NULL without want_lease. */
+ * lost, and the reservation with it. Slots on a GPU have been written when this is called; what is behind the tokens
+ * of a block there is zeroed, which is waited for. Of a reservation that won in some layouts only, the other slots are
+ * given back and it is OK. want_lease: also leases what is stored under the committed keys now: places, none for items
+ * that are neither OK nor EXISTS, nor for what lost to a block that is neither in memory nor on the reservation's GPU,
+ * and *leased. Its lease is 0, and nothing has a place, if the lease did not fit, the daemon drains, or the session
+ * has ended meanwhile; the commit stands all the same. An attachment that is not live is refused as in cache_lease.
+ * leased: NULL without want_lease. */
 enum status cache_commit(struct cache *c, const struct cache_commit_call *q, struct cache_leased *leased,
 			 const char **why);
 

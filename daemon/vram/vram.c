@@ -303,7 +303,8 @@ static void flight_end(struct cache *c, struct flight *f)
 	}
 	if (f->mark)
 		vram_move_end(c, f->mark, f->status);
-	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for lists alone. */
+	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for
+	 * lists alone. */
 	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */

@@ -240,7 +240,8 @@ class Disk(unittest.TestCase):
             wait_for(lambda: "event=disks_restored blocks=40" in daemon.log(), 60, "the log says what was taken up")
 
     def test_older_copies_that_are_put_back(self):
-        """As the table of deploy/GUARANTEES.md has it: of data_dir it costs nothing; of a disk what was put since is gone, and what was deleted since is back."""
+        """As the table of deploy/GUARANTEES.md has it: of data_dir it costs nothing; of a disk what was put since is gone,
+        and what was deleted since is back."""
         early, later, deleted = range(4), range(100, 104), range(4, 8)
         with running(TERRACED, *SMALL, *self.disks("a")) as daemon:
             places = {"disk": os.path.join(self.folder, "a"), "data": os.path.join(daemon.folder, "data")}

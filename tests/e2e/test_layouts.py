@@ -32,8 +32,8 @@ def model(name, layers=2, **over):
 
 
 def span_bytes(stride, granule):
-    """The rule of store/arena/arena.h: the fewest granules, at most 16 unless one slot needs more, of which the tail wastes no more than 1/32; else those
-    that waste the least."""
+    """The rule of store/arena/arena.h: the fewest granules, at most 16 unless one slot needs more, of which the tail wastes
+    no more than 1/32; else those that waste the least."""
     one = -(-stride // granule)
     counts = range(one, max(one, 16) + 1)
     fits = [n for n in counts if n * granule % stride * 32 <= n * granule]

@@ -2,6 +2,7 @@
  * pin and kill the same keys, after which every count is exact.
  */
 #include "store/index.h"
+#include "store/index_thread.h"
 #include "tests/store/index_records.h"
 
 #include <check.h>

@@ -315,7 +315,8 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const TTest *const tests[] = {
-		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators, the_document_has_the_table,
+		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators,
+		the_document_has_the_table,
 		the_kernel_says_who, a_number_keeps_its_role, without_a_number_it_is_closed,
 	};
 	Suite *suite = suite_create("rights");
