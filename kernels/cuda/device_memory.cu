@@ -296,7 +296,7 @@ static struct device_span span_of(const struct device_region *r)
 {
 	const uint64_t at = sort_of(r) == SORT_HOST ? r->address : r->at;
 
-	return {at, at + r->bytes};
+	return {at, at + r->bytes, sort_of(r) == SORT_HOST};
 }
 
 static struct device_region *region_add(struct device *d, const struct device_region &as)
@@ -371,15 +371,12 @@ void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t 
 
 void device_extent_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end)
 {
-	*begin = *end = 0;
 	pthread_mutex_lock(&d->mutex);
-	for (const struct device_region *r = d->regions; r; r = r->next) {
-		if (sort_of(r) == SORT_EXTENT && overlaps(r, address, 1)) {
-			*begin = r->at;
-			*end = r->at + r->bytes;
-		}
-	}
+	const struct device_span span = device_spans_find(&d->spans, address);
+
 	pthread_mutex_unlock(&d->mutex);
+	*begin = span.host ? 0 : span.begin;
+	*end = span.host ? 0 : span.end;
 }
 
 static bool whole(const struct device *d, uint64_t bytes)

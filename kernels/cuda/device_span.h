@@ -7,6 +7,7 @@
 
 struct device_span {
 	uint64_t begin, end;
+	bool host = false; /* memory of the host's, not an extent */
 };
 
 /* All zero: none. Whoever owns it locks it. */

@@ -204,11 +204,8 @@ bool sums_queue_step(struct device_sums_lane *l)
 /* The oldest list has ended so. */
 void sums_flight_end(struct device_sums_lane *l, enum status status)
 {
-	const sums_flight *f = &l->flights[l->oldest];
-	struct device_sums *s = f->list;
+	struct device_sums *s = l->flights[l->oldest].list;
 
-	if (status == STATUS_OK)
-		memcpy(s->sums, (const char *)f->host + AT_BYTES, (size_t)s->count * s->parts * sizeof *s->sums);
 	l->oldest = (l->oldest + 1) % SUMS_PLACES;
 	l->count--;
 	list_end(l, s, status);
@@ -217,13 +214,17 @@ void sums_flight_end(struct device_sums_lane *l, enum status status)
 /* Looks at the oldest list. False: the GPU does not end it, and has had its time. */
 bool sums_flights_step(struct device_sums_lane *l, bool overdue)
 {
-	struct device *d = l->device;
+	const sums_flight *f = &l->flights[l->oldest]; /* which is this thread's alone to end */
 	const struct timespec until = sums_after(SUMS_POLL_US);
+	struct device *d = l->device;
+	struct device_sums *s = f->list;
 	const char *why;
 	CUresult r;
 
 	pthread_mutex_unlock(&d->mutex);
-	r = d->driver->cuEventQuery(l->flights[l->oldest].ended);
+	r = d->driver->cuEventQuery(f->ended);
+	if (r == CUDA_SUCCESS)
+		memcpy(s->sums, (const char *)f->host + AT_BYTES, (size_t)s->count * s->parts * sizeof *s->sums);
 	if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) {
 		device_failed(d, r, "checksums", &why);
 		d->lost = true;
