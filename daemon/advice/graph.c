@@ -5,6 +5,7 @@
 #include "daemon/advice/mailbox.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"

@@ -3,7 +3,7 @@
  * block without a node gets none: there may be many times more blocks than nodes, and nothing is known of it.
  */
 #include "daemon/advice/graph.h"
-#include "daemon/block/key.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/state.h"
 #include "eviction/graph_edges.h"

@@ -20,6 +20,7 @@
 #include "daemon/advice/prefetch_outcome.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"

@@ -9,6 +9,7 @@
 #include "daemon/advice/prefetch.h"
 #include "daemon/advice/trace.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"

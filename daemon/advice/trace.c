@@ -11,7 +11,7 @@
 #include "daemon/advice/advice.h"
 #include "daemon/advice/mailbox.h"
 #include "daemon/advice/request.h"
-#include "daemon/block/key.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/values.h"

@@ -5,9 +5,9 @@
  */
 #include "daemon/block/block.h"
 
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/gpu_class.h"
-#include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"

@@ -35,8 +35,6 @@ const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
 /* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
 void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
-/* The name that policies and the advice know a block by. */
-uint64_t block_id(const struct index_ident *ident);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 bool ident_equal(const struct index_ident *a, const struct index_ident *b);
 void prefix_begin(struct prefix *p, uint32_t count);
@@ -50,25 +48,11 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 		 struct block **found);
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
-/* Published blocks by id; of several of one id, any. The table has a size that suits the cache's options. create:
- * false: no memory. destroy: with no block in it; twice is fine. */
-bool by_id_create(struct cache *c);
-void by_id_destroy(struct cache *c);
-void by_id_add(struct cache *c, struct block *b);
-void by_id_remove(struct cache *c, struct block *b);
-struct block *by_id_find(const struct cache *c, uint64_t id);
 
 /* The first of `n` blocks that a layout of such a need uses. */
 static inline uint32_t prefix_first(uint32_t n, uint32_t need)
 {
 	return n > need ? n - need : 0;
-}
-
-static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
-{
-	uint64_t id = name ^ layout_id * 0x9e3779b97f4a7c15ull;
-
-	return id ? id : 1;
 }
 
 #endif

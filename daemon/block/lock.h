@@ -54,7 +54,7 @@ struct cache {
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
-	struct block **by_id;          /* published blocks, by the id that policies know them by (block/key.h) */
+	struct block **by_id;          /* published blocks, by the id that policies know them by (block/by_id.h) */
 	uint64_t by_id_mask;
 	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */

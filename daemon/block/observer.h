@@ -37,7 +37,7 @@ struct observers {
 	void (*moved[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b);
 	/* A block can be found no longer. */
 	void (*removed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, enum cache_reason reason);
-	/* A block has joined or left the table of ids (block/key.h), before `stored` and `removed`. */
+	/* A block has joined or left the table of ids (block/by_id.h), before `stored` and `removed`. */
 	void (*listed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, bool in);
 	/* A copy is about to leave a tier. n: its node in that tier's policy. */
 	void (*left[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,

@@ -5,6 +5,7 @@
  */
 #include "daemon/block/quota.h"
 
+#include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 #include "daemon/threads/pool.h"
 #include "store/short_lock.h"

@@ -57,6 +57,7 @@ enum quota_thing {
 };
 enum quota_refusal { QUOTA_FULL, QUOTA_USER, QUOTA_PROCESS, QUOTA_REFUSALS };
 
+struct cache_peer;
 struct quota;
 struct quota_holder;
 struct work;

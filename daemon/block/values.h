@@ -23,8 +23,6 @@ enum {
 	CACHE_HOST = -1,             /* no GPU */
 };
 
-#define CACHE_PEER_UID UINT64_MAX        /* user[0]: addresses that begin so are nobody's */
-
 /* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: pinned bytes; or copies of other reads take the
  * memory that there is for them, or the client's share of it: soon there may be room. Ends with cache_read_end, which may be called twice: not before
  * the copy is done with. */
@@ -43,12 +41,6 @@ enum cache_reason { CACHE_REASON_NONE, CACHE_REASON_EVICTED, CACHE_REASON_DELETE
 enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 
 enum gone_reason { GONE_FULL, GONE_TRADE, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
-
-/* The other end of a connection, for its share of what is countable (block/quota.h). */
-struct cache_peer {
-	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
-	uint64_t process;                /* its pid; 0: not known */
-};
 
 /* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= SLOT_KEY_MAX, count times the session's layouts <=
  * CACHE_BLOCKS_MAX: the cache checks, INVALID. */

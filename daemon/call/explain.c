@@ -5,6 +5,7 @@
 
 #include "daemon/advice/eviction_log.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"

@@ -10,8 +10,8 @@
 #include "daemon/disk/place.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
-#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"

@@ -15,8 +15,8 @@
 #include "daemon/disk/restore.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
-#include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"

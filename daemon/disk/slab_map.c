@@ -3,8 +3,8 @@
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
-#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/policy_room.h"

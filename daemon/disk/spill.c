@@ -10,7 +10,7 @@
 #include "daemon/disk/spill.h"
 
 #include "daemon/block/block.h"
-#include "daemon/block/key.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"

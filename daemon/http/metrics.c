@@ -10,6 +10,7 @@
 #include "daemon/http/metrics.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/cache.h"
@@ -18,6 +19,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "daemon/process/part.h"
 #include "daemon/process/socket_peer.h"
 #include "daemon/process/stats.h"

@@ -11,6 +11,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/part.h"
 #include "daemon/process/machine.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
 #include "proto/adaptive_poll.h"

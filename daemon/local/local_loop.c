@@ -10,6 +10,7 @@
 #include "daemon/process/machine.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/session/session.h"
 #include "daemon/threads/pool.h"
 #include "proto/adaptive_poll.h"

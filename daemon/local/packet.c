@@ -1,7 +1,7 @@
 /* See local/packet.h. */
 #include "daemon/local/packet.h"
 
-#include "daemon/rpc/call.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/session/session.h"
 #include "terrace.pb-c.h"
 

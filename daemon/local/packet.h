@@ -2,8 +2,15 @@
 #ifndef TERRACE_DAEMON_LOCAL_PACKET_H
 #define TERRACE_DAEMON_LOCAL_PACKET_H
 
-#include "daemon/rpc/call.h"
 #include "proto/fdsock.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cache;
+struct rpc_method;
 
 struct near_asked {
 	enum fdsock_method method;

@@ -10,6 +10,7 @@
 #include "daemon/local/socket.h"
 
 #include "daemon/block/lock.h"
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -21,6 +22,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "daemon/process/part.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"

@@ -5,6 +5,8 @@
  */
 #include "daemon/process/log.h"
 
+#include "daemon/process/log_unwritten.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
  *
  * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any
  * thread: a line is built on the stack and written with one write(2); lines longer than LOG_LINE_MAX are
- * cut, still well formed. A line that cannot be written is counted.
+ * cut, still well formed. A line that cannot be written is counted (process/log_unwritten.h).
  */
 #ifndef TERRACE_DAEMON_PROCESS_LOG_H
 #define TERRACE_DAEMON_PROCESS_LOG_H
@@ -33,20 +33,8 @@ static inline struct log_field log_text(const char *name, const char *text)
 void log_setup(enum log_level least, enum log_format format);
 bool log_on(enum log_level level);
 
-/* Lines that could not be written, as to a full file system or a pipe that nothing reads. The first line that can be written again is followed by
- * one that says how many were lost (event=log_lost). Any thread. */
-uint64_t log_lost(void);
-
 /* fields: ended by one without a name. */
 void log_write(enum log_level level, const char *event, const struct log_field *fields);
-
-/* Of a line that a fault repeats: whether to write it now, which is once in LOG_AGAIN_US; *held then says how many were held back since. One
- * thread, and one of these, zeroed, a line. */
-enum { LOG_AGAIN_US = 10000000 };
-struct log_again {
-	uint64_t last_us, held;
-};
-bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held);
 
 #define LOG_AT(level, event, ...)                                                                  \
 	do {                                                                                       \

@@ -1,7 +1,8 @@
 /* See process/socket_peer.h. */
 #include "daemon/process/socket_peer.h"
 
-#include "daemon/block/values.h"
+#include "daemon/block/peer.h"
+
 
 #include <netinet/in.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "daemon/call/faults.h"
 #include "daemon/call/stats.h"
 #include "daemon/process/daemon.h"
-#include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "daemon/process/part.h"
 #include "daemon/threads/pool.h"
 

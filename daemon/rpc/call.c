@@ -4,6 +4,7 @@
 #include "daemon/block/wait.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
+#include "daemon/rpc/handler.h"
 #include "store/status.h"
 
 #include <stdarg.h>

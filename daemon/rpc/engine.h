@@ -23,9 +23,10 @@
 #include <grpc/slice.h>
 #include <pthread.h>
 
-#include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/rpc/roles.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"

@@ -4,11 +4,13 @@
  */
 #include "daemon/rpc/listen.h"
 
+#include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"
 #include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "daemon/process/socket_peer.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"

@@ -6,6 +6,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/server.h"
 #include "store/status.h"

@@ -1,8 +1,8 @@
-/* The handlers, one file a request path; their contract is rpc/call.h's. */
+/* The handlers, one file a request path; their contract is rpc/handler.h's. */
 #ifndef TERRACE_DAEMON_RPC_METHODS_H
 #define TERRACE_DAEMON_RPC_METHODS_H
 
-#include "daemon/rpc/call.h"
+#include "daemon/rpc/handler.h"
 
 /* rpc/method/session.c */
 rpc_unary_fn rpc_open_session, rpc_attach, rpc_close_session;

@@ -1,10 +1,12 @@
 /* See rpc/peers.h. */
 #include "daemon/rpc/peers.h"
 
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 #include "store/status.h"
 
 #include <fcntl.h>

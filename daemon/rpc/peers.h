@@ -19,6 +19,7 @@
 #include "daemon/block/values.h"
 #include "store/status.h"
 
+struct cache_peer;
 struct quota;
 struct rpc_peers;
 

@@ -10,6 +10,7 @@
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/rpc/listen.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"

@@ -1,4 +1,5 @@
 /* Steps of a call: run a handler, send, receive, finish, hand over. See rpc/engine.h. */
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
@@ -6,6 +7,7 @@
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/roles.h"
 #include "daemon/threads/pool.h"

@@ -3,6 +3,7 @@
 
 #include "daemon/block/aging.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"

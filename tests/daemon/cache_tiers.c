@@ -3,6 +3,7 @@
  * wastes; and the first minute after a restart. With --long [REQUESTS]: all of the trace, with memory for 1, 5 and 10 % of its blocks, a row
  * each; with --row POLICY HOST DISK REQUESTS LEAD_US one row without a verdict (set CK_DEFAULT_TIMEOUT and CK_FORK=no to run it by hand). */
 #include "daemon/advice/graph.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"

@@ -1,5 +1,6 @@
 /* OpenSession, Attach, CloseSession. */
 #include "daemon/block/lock.h"
+#include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/process/config.h"

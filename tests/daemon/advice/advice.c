@@ -1,7 +1,7 @@
 /* What the policies are told of requests, and what they refuse; what left, and was asked for again. */
 #include "daemon/advice/mailbox.h"
 #include "daemon/block/block.h"
-#include "daemon/block/key.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"

@@ -1,5 +1,6 @@
 /* The advisor: what it learns of requests, what is read ahead by it and how that ends, and its graph over a restart. */
 #include "daemon/advice/graph.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"

@@ -2,6 +2,7 @@
  * restart are those without one (--long); what is known of the disk's blocks is what was known; what was lost or damaged of it in the
  * catalog is learned anew. */
 #include "daemon/advice/graph.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"

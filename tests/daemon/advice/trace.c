@@ -2,6 +2,7 @@
  * through a cache, hits as the replay says. */
 #include "daemon/advice/advice.h"
 #include "daemon/advice/trace.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"

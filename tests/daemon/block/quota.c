@@ -1,6 +1,7 @@
 /* Shares: of each countable thing, what a process, a user, and those that come later may hold; that all of it comes back; the words and figures of
  * a refusal. */
 #include "daemon/block/quota.h"
+#include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 
 #include <check.h>

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "daemon/advice/graph.h"
+#include "daemon/block/by_id.h"
 #define disk_class stored_class /* the cache has one of that name, too */
 #include "store/slab/private.h"
 #undef disk_class

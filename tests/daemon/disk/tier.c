@@ -1,6 +1,7 @@
 /* The disk tier behind the cache: what memory drops is on disk, comes back whole, and survives restarts. */
 #include "daemon/advice/graph.h"
 #include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"

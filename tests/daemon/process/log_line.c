@@ -1,5 +1,6 @@
 /* Log lines: escaping, cutting, and that a JSON line stays JSON whatever is in it. */
 #include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
 
 #include <check.h>
 #include <fcntl.h>

@@ -5,6 +5,7 @@
 #include "daemon/process/config.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
+#include "daemon/rpc/handler.h"
 #include "daemon/rpc/roles.h"
 #include "health.pb-c.h"
 #include "proto/fdsock.h"

@@ -2,6 +2,7 @@
  * itself is tested by daemon/block/quota.c. */
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"

@@ -1,4 +1,5 @@
 /* The worker pool: the bound of its queue, order, and that every accepted work runs exactly once. */
+#include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/threads/pool.h"

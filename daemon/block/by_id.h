@@ -1,0 +1,30 @@
+/* Published blocks by the id that policies and the advice know them by. With the cache's lock. */
+#ifndef TERRACE_DAEMON_BLOCK_BY_ID_H
+#define TERRACE_DAEMON_BLOCK_BY_ID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct block;
+struct cache;
+struct index_ident;
+
+/* Of several blocks of one id, any. The table has a size that suits the cache's options. create:
+ * false: no memory. destroy: with no block in it; twice is fine. */
+bool by_id_create(struct cache *c);
+void by_id_destroy(struct cache *c);
+void by_id_add(struct cache *c, struct block *b);
+void by_id_remove(struct cache *c, struct block *b);
+struct block *by_id_find(const struct cache *c, uint64_t id);
+
+/* The id of a block of that name (block/key.h: key_name) and layout. */
+static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
+{
+	uint64_t id = name ^ layout_id * 0x9e3779b97f4a7c15ull;
+
+	return id ? id : 1;
+}
+/* The same by the ident of the block. */
+uint64_t block_id(const struct index_ident *ident);
+
+#endif
