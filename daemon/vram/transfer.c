@@ -611,7 +611,8 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	struct block *b = m->block;
 	struct vram_slot *from = m->slot;
 	const uint64_t position = from->position;
-	const bool again = s == STATUS_BUSY || (s && m->through && !from->through);
+	const bool refused = s == STATUS_BUSY || (s && m->through && !from->through);
+	const bool again = refused && block_live(b); /* else the slot may be gone with the move's pin */
 
 	if (!s && m->bad && block_live(b)) {
 		down_corrupt(c, m);
