@@ -248,7 +248,7 @@ END_TEST
 /* ---- in which order ---- */
 
 struct committing {
-	struct vram_rig *rig;
+	struct vram_rig rig;           /* a copy: the sentence in it is the thread's */
 	uint64_t id;
 	enum status status;
 	atomic_bool over;
@@ -259,7 +259,7 @@ static void *commit_it(void *arg)
 	struct committing *c = arg;
 
 	cache_thread_enter();
-	ck_assert_int_eq(vr_commit(c->rig, &c->id, 1, &c->status), STATUS_OK);
+	ck_assert_int_eq(vr_commit(&c->rig, &c->id, 1, &c->status), STATUS_OK);
 	cache_thread_leave();
 	atomic_store(&c->over, true);
 	return NULL;
@@ -275,7 +275,7 @@ START_TEST(nobody_finds_it_before)
 	pthread_t t;
 
 	vr_open(&v, &options);
-	c.rig = &v;
+	c.rig = v;
 	c.id = reserve(&v, 3, 100, &p);
 	write_block(&v, &p, 3);
 	vr_hold(&v, 0, 0);
@@ -302,7 +302,7 @@ START_TEST(a_gpu_that_is_lost_meanwhile)
 	pthread_t t;
 
 	vr_open(&v, &options);
-	c.rig = &v;
+	c.rig = v;
 	c.id = reserve(&v, 3, 100, &p);
 	vr_hold(&v, 0, 0);
 	pthread_create(&t, NULL, commit_it, &c);
