@@ -1,10 +1,7 @@
 /* Reading ahead: blocks that are on a disk alone and will be wanted are loaded, behind everything that somebody waits for, and no
  * more than prefetch_bytes a second.
  *
- * What is to be loaded hangs in a bounded queue of *wishes*, each the blocks of one request:
- *
- *     asked      a Lookup found them: the Lease that follows will want them. What is not begun when it comes is late, and dropped
- *     expected   the graph leads to them from what was asked for (advice/graph.h); dropped after two seconds
+ * What is to be loaded hangs in a bounded queue of *wishes* (advice/wish.h).
  *
  * A tick, and whoever reads the mail, begins as many loads as budget, memory and disks allow. A block that was loaded ahead is *used* when a
  * lease has it, *late* if that lease had to wait for it all the same, and *wasted* if it leaves memory before. Until then the policy does
@@ -15,14 +12,13 @@
 #include "daemon/advice/prefetch.h"
 
 #include "daemon/advice/advice.h"
-#include "daemon/advice/graph.h"
 #include "daemon/advice/prefetch_gpu.h"
 #include "daemon/advice/prefetch_outcome.h"
 #include "daemon/advice/request.h"
+#include "daemon/advice/wish.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
 #include "daemon/block/counters.h"
-#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/tier.h"
@@ -82,100 +78,42 @@ static bool proves_itself(const struct ahead *a, enum ahead_kind kind)
 
 /* ---- wishes ---- */
 
-static void wish_end(struct cache *c, struct ahead_wish *w)
+void ahead_init(struct ahead *a)
 {
-	for (uint32_t i = 0; i < w->kept; i++) {
-		struct block *b = by_id_find(c, w->keep[i]);
-
-		if (b && b->wanted)
-			b->wanted--;
-	}
-	w->count = w->begun = w->kept = 0;
+	a->queue = (struct wish_queue){
+		.wish = a->wish,
+		.size = AHEAD_WISHES,
+		.too_late = COUNTER_AHEAD_TOO_LATE,
+		.expected_us = WISH_US,
+	};
 }
 
-/* A free one, or the one that is the first to expire. */
-static struct ahead_wish *wish_take(struct cache *c)
+static void wish_add(struct cache *c, struct wish *w, struct block *b)
 {
-	struct ahead *a = &c->advice->ahead;
-	struct ahead_wish *w = &a->wish[0];
-
-	for (uint32_t i = 0; i < AHEAD_WISHES; i++) {
-		if (!a->wish[i].count)
-			return &a->wish[i];
-		if (a->wish[i].until_us < w->until_us)
-			w = &a->wish[i];
-	}
-	cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
-	wish_end(c, w);
-	return w;
-}
-
-static void wish_add(struct ahead_wish *w, struct block *b)
-{
-	if (b && !b->span && !b->vram && b->rack && !b->moving && w->count < AHEAD_BLOCKS)
+	(void)c;
+	if (b && !b->span && !b->vram && b->rack && !b->moving && w->count < WISH_BLOCKS)
 		w->id[w->count++] = b->node.id;
 }
 
 /* What memory has of the request had better not go for what is loaded. */
-static void wish_keep(struct ahead_wish *w, struct block *b)
+static void wish_keep(struct cache *c, struct wish *w, struct block *b)
 {
-	if (!b || !b->span || w->kept == AHEAD_BLOCKS)
+	(void)c;
+	if (!b || !b->span || w->kept == WISH_BLOCKS)
 		return;
 	b->wanted++;
 	w->keep[w->kept++] = b->node.id;
 }
 
-/* Deepest last: what is loaded when the Lease comes is a prefix. */
-static void wish_asked(struct cache *c, const struct request *r, struct ahead_wish *w,
-		       void (*add)(struct ahead_wish *, struct block *))
-{
-	for (uint32_t i = 0; i < r->present; i++)
-		for (uint32_t p = 0; p < r->layouts; p++) {
-			struct prefix_run run;
-
-			prefix_layout(&run, r->pool[p]);
-			if (i >= prefix_first(r->present, run.need))
-				add(w, by_id_find(c, policy_id(r->name[i], r->pool[p]->layout_id)));
-		}
-}
-
-static bool asked_for(const struct request *r, uint64_t name)
-{
-	for (uint32_t i = 0; i < r->count; i++)
-		if (r->name[i] == name)
-			return true;
-	return false;
-}
-
-static void wish_expected(struct cache *c, const struct request *r, struct ahead_wish *w)
-{
-	const struct advice_list *l = advisor_list(c, r);
-
-	for (uint32_t i = 0; l && i < l->count; i++)
-		for (uint32_t p = 0; p < r->layouts && !asked_for(r, l->name[i]); p++)
-			wish_add(w, by_id_find(c, policy_id(l->name[i], r->pool[p]->layout_id)));
-}
-
 static void wish_for(struct cache *c, const struct request *r, enum ahead_kind kind)
 {
-	struct ahead_wish *w = wish_take(c);
-	uint32_t most;
+	struct ahead *a = &c->advice->ahead;
+	struct wish *w = wish_begin(c, &a->queue, r, kind);
 
-	w->kind = kind;
-	w->whole = request_whole(r, r->count);
-	w->part = r->present ? request_whole(r, r->present) : w->whole;
-	w->until_us = c->now_us + (kind == AHEAD_ASKED ? AHEAD_ASKED_US : WISH_US);
-	if (kind == AHEAD_ASKED)
-		wish_asked(c, r, w, wish_add);
-	else
-		wish_expected(c, r, w);
-	most = w->count ? tried_grants(&c->advice->ahead.tried[kind], TRIAL_BLOCKS) : 0;
-	if (w->count > most) {
-		cache_count(c, COUNTER_AHEAD_DOUBTED, w->count - most);
-		w->count = most;
-	}
+	wish_fill(c, r, w, wish_add);
+	wish_grant(c, w, &a->tried[kind], TRIAL_BLOCKS, COUNTER_AHEAD_DOUBTED);
 	if (w->count && kind == AHEAD_ASKED)
-		wish_asked(c, r, w, wish_keep);
+		wish_fill_asked(c, r, w, wish_keep);
 }
 
 void ahead_request(struct cache *c, const struct request *r)
@@ -191,36 +129,12 @@ void ahead_request(struct cache *c, const struct request *r)
 
 void ahead_leased(struct cache *c, const struct request *r)
 {
-	const uint64_t whole = request_whole(r, r->count);
-
 	if (c->vram && c->vram->ahead)
 		vram_ahead_leased(c, r);
-	for (uint32_t i = 0; i < AHEAD_WISHES; i++) {
-		struct ahead_wish *w = &c->advice->ahead.wish[i];
-
-		if (!w->count || w->kind != AHEAD_ASKED || (w->whole != whole && w->part != whole))
-			continue;
-		cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
-		wish_end(c, w);
-	}
+	wish_leased(c, &c->advice->ahead.queue, r);
 }
 
 /* ---- loads ---- */
-
-/* A quarter of a second's worth may be saved up, or one block. */
-static bool budget_has(struct cache *c, uint64_t bytes)
-{
-	struct ahead *a = &c->advice->ahead;
-	uint64_t rate = c->options.prefetch_bytes, most = rate / 4 > bytes ? rate / 4 : bytes;
-	uint64_t passed = c->now_us - a->budget_us;
-
-	/* What a second brings is more than may be saved. */
-	a->budget_bytes += passed < 1000000 ? rate * passed / 1000000 : rate;
-	a->budget_us = c->now_us;
-	if (a->budget_bytes > most)
-		a->budget_bytes = most;
-	return a->budget_bytes >= bytes;
-}
 
 /* Nothing is lost for it. A full pool gives up what it would give up for a put of the same block; for one that is sure to be leased, its
  * coldest. */
@@ -247,7 +161,7 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 		cache_count(c, COUNTER_AHEAD_NO_ROOM, 1);
 		return kind == AHEAD_ASKED ? STATUS_BUSY : STATUS_OK;
 	}
-	if (!budget_has(c, bytes)) {
+	if (!wish_affords(c, &c->advice->ahead.queue, c->options.prefetch_bytes, bytes)) {
 		cache_count(c, COUNTER_AHEAD_NO_BUDGET, 1);
 		return STATUS_EXHAUSTED;
 	}
@@ -257,20 +171,18 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 	}
 	b->ahead = kind;
 	c->advice->ahead.tried[kind].open++;
-	c->advice->ahead.budget_bytes -= bytes;
+	c->advice->ahead.queue.budget_bytes -= bytes;
 	c->advice->ahead.held_bytes += bytes;
 	count_bytes(c, kind, COUNTER_AHEAD_BYTES, bytes);
 	return STATUS_OK;
 }
 
-static enum status wish_pump(struct cache *c, struct ahead_wish *w)
+static enum status wish_pump(struct cache *c, struct wish *w)
 {
 	enum status s = STATUS_OK;
 
-	if (w->until_us < c->now_us) {
-		cache_count(c, COUNTER_AHEAD_TOO_LATE, w->count - w->begun);
-		wish_end(c, w);
-	}
+	if (w->until_us < c->now_us)
+		wish_drop(c, &c->advice->ahead.queue, w);
 	while (w->begun < w->count && !s) {
 		struct block *b = by_id_find(c, w->id[w->begun]);
 

@@ -39,6 +39,7 @@ bool advice_create(struct cache *c)
 
 	if (!a)
 		return false;
+	ahead_init(&a->ahead);
 	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
 	return a->gone && mailbox_init(&a->mail, MAIL_WORDS);
 }

@@ -2,7 +2,6 @@
  * UNIMPLEMENTED. */
 #include "daemon/rpc/methods.h"
 
-#include "daemon/rpc/call.h"
 #include "health.pb-c.h"
 #include "terrace.pb-c.h"
 

@@ -70,6 +70,27 @@ START_TEST(what_a_lookup_found)
 }
 END_TEST
 
+/* Of a layout with a window a Lease needs the last blocks alone, and no others are copied ahead of it. */
+START_TEST(of_a_window_the_end)
+{
+	const struct vram_rig_options o = { .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = PLENTY,
+					    .window = 2 * 256 + 1 };
+	struct cache_place p[BLOCKS];
+	struct cache_leased l;
+	struct vram_rig v;
+
+	vr_open_filled(&v, &o, BLOCKS);
+	look_up(&v, 0, BLOCKS);
+	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
+	ck_assert_int_eq(vr_lease(&v, GPU, 0, BLOCKS, true, false, p, &l), STATUS_OK);
+	ck_assert_uint_eq(l.board_layers, 0);
+	ck_assert_double_eq(ahead(&v, "result=used"), 2);
+	ck_assert_double_eq(moved_up(&v), 2);
+	vr_release(&v, &l);
+	vr_close(&v);
+}
+END_TEST
+
 /* Without being asked for it, and for a session that works in memory or on two GPUs, nothing is copied. */
 START_TEST(nothing_for_others)
 {
@@ -334,6 +355,7 @@ int main(void)
 
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, what_a_lookup_found);
+	tcase_add_test(t, of_a_window_the_end);
 	tcase_add_loop_test(t, nothing_for_others, 0, 3);
 	tcase_add_test(t, what_is_late);
 	tcase_add_test(t, the_budget);

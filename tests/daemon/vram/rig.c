@@ -117,8 +117,10 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 		c.disk_depth = o->disk_depth;
 	if (o->spill_milli)
 		c.spill_share_milli = o->spill_milli;
-	for (uint32_t i = 0; i < (o->layouts ? o->layouts : 1); i++)
+	for (uint32_t i = 0; i < (o->layouts ? o->layouts : 1); i++) {
 		layouts[i] = vr_layout(o->mixed && i == 1 ? VR_SMALL : i);
+		layouts[i].window = o->window;
+	}
 	rig_open_layouts(&v->r, &c, layouts, o->layouts ? o->layouts : 1);
 	ck_assert_uint_eq(v->r.s.block_bytes[0], VR_BLOCK_BYTES);
 	if (o->write_back)

@@ -41,6 +41,7 @@ struct vram_rig_options {
 	bool no_board, write_back;
 	uint32_t layouts;               /* 0 for 1 */
 	bool mixed;                     /* the second is of small blocks */
+	uint32_t window;                /* of its layouts, in tokens; 0: none */
 	uint32_t spill_milli;           /* 0: the rig's */
 	uint32_t sum_threads;
 	const struct ring_calls *io_calls;

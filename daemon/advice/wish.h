@@ -1,0 +1,63 @@
+/* Wishes: the blocks of a request that are wanted somewhere before they are asked for there, in a bounded queue. Memory
+ * has one queue (advice/prefetch.c), the GPUs have another (advice/prefetch_gpu.c). With the cache's lock.
+ *
+ *     asked      a Lookup found the blocks: the Lease that follows will want them. What is not begun when it comes is
+ *                late, and dropped
+ *     expected   the graph leads to them from what was asked for (advice/graph.h); dropped after expected_us
+ */
+#ifndef TERRACE_DAEMON_ADVICE_WISH_H
+#define TERRACE_DAEMON_ADVICE_WISH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/counters.h"
+#include "daemon/memory/probation.h"
+
+struct ahead_tried;
+struct block;
+struct cache;
+struct request;
+
+enum { WISH_BLOCKS = 1024 };
+
+struct wish {
+	uint64_t whole, part;          /* of its request: request_whole() of all keys, and of those that were there */
+	uint64_t until_us;
+	enum ahead_kind kind;
+	uint32_t gpu;                  /* in the GPUs' queue: where the blocks are wanted */
+	uint32_t count, begun;         /* blocks; 0: free */
+	uint32_t kept;                 /* of the same request, in memory, to stay there until the Lease comes */
+	uint64_t id[WISH_BLOCKS], keep[WISH_BLOCKS];
+};
+
+struct wish_queue {
+	struct wish *wish;             /* [size] */
+	uint32_t size;
+	enum counter too_late;         /* counts blocks whose wish ended before they were begun */
+	uint64_t expected_us;          /* what is expected is not begun later than that */
+	uint64_t budget_bytes, budget_us; /* what may be begun now, and as of when */
+};
+
+typedef void wish_add_fn(struct cache *c, struct wish *w, struct block *b);
+
+/* A new wish for the request, without blocks yet. If none is free, the one that is the first to expire is dropped. */
+struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum ahead_kind kind);
+/* Calls `add` with each block that the wish is for; NULL for those that the cache has not. */
+void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
+/* The same of the blocks that the request found, whatever the wish's kind: those that a Lease of them needs, deepest
+ * last. */
+void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
+/* Leaves as many blocks as `tried` grants: of a kind of wish that is in doubt `trial` or none. The others count as
+ * `doubted`. */
+void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter doubted);
+/* Ends a wish: early, whose blocks that are not begun are late; or done. */
+void wish_drop(struct cache *c, const struct wish_queue *q, struct wish *w);
+void wish_end(struct cache *c, struct wish *w);
+/* A Lease of the request came. */
+void wish_leased(struct cache *c, struct wish_queue *q, const struct request *r);
+/* Whether `bytes` may be begun now, at `rate` bytes a second. A quarter of a second's worth may be saved up, or one
+ * block. The caller that begins them takes them off budget_bytes. */
+bool wish_affords(const struct cache *c, struct wish_queue *q, uint64_t rate, uint64_t bytes);
+
+#endif
