@@ -57,7 +57,7 @@ uint32_t vram_sums_of(const void *slot, uint32_t layers)
 
 static bool may_be_sound(const struct vram_move *m, bool whole)
 {
-	return whole || m->slot->summed;
+	return whole || (!m->early && m->slot->summed);
 }
 
 /* Whose layers' sums stand in its header, if it may be sound. Its slot's description stands still while it is pinned. `whole`: all of it has come;
@@ -82,7 +82,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	ident.layout_bytes = LAYOUT_BYTES;
 	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 	m->sums = vram_sums_of(m->host.at, ident.layers);
-	m->bad = s->summed && s->sums != m->sums;
+	m->bad = !m->early && s->summed && s->sums != m->sums;
 }
 
 /* Of each block. */

@@ -91,9 +91,9 @@ struct vram_slot *vram_sums_unsent(struct gpu *g)
 
 /* ---- moves down that wait ---- */
 
-void vram_sum_wait(struct vram_move *m)
+void vram_sum_wait(struct vram_move *m, struct gpu *g)
 {
-	struct commit_sums *q = m->gpu->commit_sums;
+	struct commit_sums *q = g->commit_sums;
 
 	m->step = STEP_ROOM;
 	m->next = NULL;

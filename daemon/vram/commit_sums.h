@@ -7,9 +7,10 @@
  *
  * What that leaves open: what is written between the commit and the GPU's reading goes into the sum, and is not found.
  * On an idle GPU that is some tens of microseconds; where kernels of another process fill it, the time until it is
- * the daemon's turn. Nothing is called sound meanwhile: a block whose sum is due does not leave the GPU for memory.
- * Its way down waits for the sum, and so do a spill, a Flush and a Get, which begin with that way; a copy that another
- * GPU gets meanwhile has the sum when it is there. To close the gap the commit would have to wait for the GPU.
+ * the daemon's turn. Nothing is called sound meanwhile: the GPU may copy a block to memory beside the summing, but the
+ * copy counts as there only when the sum is known and is the copy's, too. So do a spill, a Flush and a Get wait, which
+ * begin with that way; a copy that another GPU gets meanwhile has the sum when it is there. To close the gap the commit
+ * would have to wait for the GPU.
  *
  * A device without the operation, or one that fails it: the block has no sum until it first comes down, and what comes
  * down then is taken as it is. Such blocks are counted, and the log says so once.
@@ -51,8 +52,8 @@ void vram_sum_stage(struct vram_slot *s);
 bool vram_sums_staged(const struct gpu *g);
 /* What has not begun, by sum_next: the caller's. */
 struct vram_slot *vram_sums_unsent(struct gpu *g);
-/* A move down of a block whose sum is due. */
-void vram_sum_wait(struct vram_move *m);
+/* A move down that has come, of a block whose sum is due on that GPU. */
+void vram_sum_wait(struct vram_move *m, struct gpu *g);
 /* Those that wait, the caller's. */
 struct vram_move *vram_summed_take(struct gpu *g);
 /* A list that has ended; NULL. vram_sums_ended() when all of it is done with. */

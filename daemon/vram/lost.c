@@ -91,7 +91,7 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 	fail_waiting(c, &g->waiting, &g->waiting_end, g);
 	fail_waiting(c, &v->waiting_host, &v->waiting_host_end, g);
 	vram_sums_fail(c, g);
-	fail_each(c, vram_summed_take(g));
+	vram_summed_end(c, g);
 	for (int way = 0; way < 3; way++)
 		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
 	for (uint32_t i = 0; i < v->count; i++)

@@ -51,6 +51,7 @@ struct vram_move {
 	bool idle;                     /* down: nobody is in a hurry for it */
 	bool through;                  /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
+	bool early;                    /* down: begun while the sum of the commit was due, which its end waits for */
 	bool arrived;                  /* across: its sums are known */
 };
 

@@ -217,9 +217,9 @@ uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
 
 /* ---- a block's copies ---- */
 
-bool vram_sum_due(const struct block *b)
+struct vram_slot *vram_sum_due(const struct block *b)
 {
-	const struct vram_slot *s = b->vram;
+	struct vram_slot *s = b->vram;
 
 	while (s && !s->sum_due)
 		s = s->next;

@@ -28,8 +28,8 @@ void vram_classes_free(struct cache *c, struct gpu *g);
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* How many blocks of the layout GPUs have alone, but for those on their way down. */
 uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
-/* The sum of one of its copies' commit is due: vram/commit_sums.h. */
-bool vram_sum_due(const struct block *b);
+/* The copy of which the sum of its commit is due (vram/commit_sums.h); NULL: none. */
+struct vram_slot *vram_sum_due(const struct block *b);
 /* A ready one on a GPU that is not lost, and whose copies that GPU can have without host memory between them. */
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
 /* Its move down; NULL. It has one. */

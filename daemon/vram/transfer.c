@@ -545,10 +545,6 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 		return STATUS_UNAVAILABLE;
 	if (!block_live(m->block))
 		return STATUS_CANCELLED;
-	if (vram_sum_due(m->block)) {
-		vram_sum_wait(m);
-		return STATUS_OK;
-	}
 	s = host_slot_get(c, m);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
@@ -557,6 +553,7 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	}
 	if (s)
 		return s;
+	m->early = vram_sum_due(m->block);
 	m->step = STEP_QUEUED;
 	vram_enqueue(m->gpu, m);
 	return STATUS_OK;
@@ -606,6 +603,13 @@ static void through_again(struct vram_slot *s, enum status why)
 	vram_queue_through(s);
 }
 
+/* What came before the sum of the block's commit is not what was summed. */
+static bool is_wrong_early(const struct vram_move *m)
+{
+	return m->early && m->slot->block == m->block && m->slot->summed && m->slot->sums != m->sums;
+}
+
+/* What has come before the sum of the block's commit waits for that: the GPU copies and sums side by side. */
 static void down_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
@@ -614,6 +618,11 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	const bool refused = s == STATUS_BUSY || (s && m->through && !from->through);
 	const bool again = refused && block_live(b); /* else the slot may be gone with the move's pin */
 
+	if (!s && m->early && vram_sum_due(b)) {
+		vram_sum_wait(m, vram_sum_due(b)->pool->gpu);
+		return;
+	}
+	m->bad |= !s && is_wrong_early(m);
 	if (!s && m->bad && block_live(b)) {
 		down_corrupt(c, m);
 		return;
@@ -718,9 +727,17 @@ void vram_feed_host(struct cache *c)
 	downs_go_on(c, m);
 }
 
+void vram_summed_end(struct cache *c, struct gpu *g)
+{
+	for (struct vram_move *m = vram_summed_take(g), *next; m; m = next) {
+		next = m->next;
+		down_end(c, m, m->gpu->lost ? STATUS_UNAVAILABLE : STATUS_OK);
+	}
+}
+
 void vram_feed_summed(struct cache *c, struct gpu *g)
 {
-	downs_go_on(c, vram_summed_take(g));
+	vram_summed_end(c, g);
 	if (g->waiting) /* what was pinned for its sum may go */
 		vram_feed(c, g);
 	vram_room_keep(c, g);

@@ -34,7 +34,9 @@ struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Sums of commits have come: moves down that waited for them, and whoever waits for room on that GPU, go on. */
+/* Moves down that have come, and waited for sums of that GPU, end, or wait for those that are due yet. */
+void vram_summed_end(struct cache *c, struct gpu *g);
+/* Sums of commits have come: moves down that waited for them end, and whoever waits for room on that GPU goes on. */
 void vram_feed_summed(struct cache *c, struct gpu *g);
 /* It ends so, with who waits for it; the same of an up that has not been copied. */
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s);

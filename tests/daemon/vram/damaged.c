@@ -361,8 +361,9 @@ START_TEST(sound_on_its_way)
 	vr_bytes(&v, &p)[9] ^= 1;
 	vr_release(&v, &l);
 	vr_hold(&v, 2, 1);
-	if (waits) /* room is there when these have come down */
+	if (waits) /* room is there when these have come down, which they cannot before they have their sums */
 		ck_assert_uint_eq(vr_put(&v, 2, 500, SLOTS), SLOTS);
+	RIG_AWAIT(rig_stat(&v.r, "terrace_gpu_commit_sums_total", "result=made") == 2 + (waits ? SLOTS : 0));
 	ck_assert_int_eq(bring(&v, &k, &w, &blocks), STATUS_BUSY);
 	find(&v, by_verify);
 	ck_assert_str_eq(vr_tier(&v, 0), "");
