@@ -2,6 +2,7 @@
  * says, and a near call's request lies inside of it. */
 #include "daemon/local/packet.h"
 #include "daemon/local/socket.h"
+#include "daemon/rpc/handler.h"
 #include "proto/fdsock.h"
 
 #include <stdlib.h>
