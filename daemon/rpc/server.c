@@ -38,23 +38,6 @@ enum {
 	LIBRARY_MESSAGES = 16,         /* as many of the largest messages */
 };
 
-void rpc_server_poke(struct rpc_call *c)
-{
-	rpc_step_wake(c);
-}
-
-void rpc_server_defer(struct rpc_server *s, struct rpc_deferred *item)
-{
-	if (!s) {
-		item->run(item);
-		return;
-	}
-	item->next = atomic_load_explicit(&s->deferred, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&s->deferred, &item->next, item, memory_order_release,
-						      memory_order_relaxed))
-		;
-}
-
 static void log_from_grpc(gpr_log_func_args *a)
 {
 	if (a->severity == GPR_LOG_SEVERITY_ERROR)

@@ -3,13 +3,14 @@
 #include "daemon/block/quota.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
-#include "daemon/process/socket_peer.h"
 #include "daemon/process/rights.h"
+#include "daemon/process/socket_peer.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
 #include "daemon/rpc/handler.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
 
@@ -466,4 +467,23 @@ void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 	}
 	rpc_fail(&w->c, s, "%s", why);
 	rpc_step_finish(w, s, NULL);
+}
+
+/* ---- what methods ask for (rpc/server.h) ---- */
+
+void rpc_server_poke(struct rpc_call *c)
+{
+	rpc_step_wake(c);
+}
+
+void rpc_server_defer(struct rpc_server *s, struct rpc_deferred *item)
+{
+	if (!s) {
+		item->run(item);
+		return;
+	}
+	item->next = atomic_load_explicit(&s->deferred, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&s->deferred, &item->next, item, memory_order_release,
+						      memory_order_relaxed))
+		;
 }
