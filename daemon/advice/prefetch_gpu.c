@@ -1,5 +1,5 @@
 /* Bringing up ahead: blocks in host memory that a session which works on one GPU will want there are copied to it
- * before they are leased, behind all that somebody waits for, and no more than gpu_prefetch_bytes a second. Off
+ * before they are leased, behind all that calls wait for, and no more than gpu_prefetch_bytes a second. Off
  * unless that is set.
  *
  * What is to come up hangs in a few *wishes* (advice/wish.h), as what is read from disks does (advice/prefetch.c).

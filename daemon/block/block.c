@@ -223,7 +223,7 @@ void block_free_record(struct index_record *r)
 	free(block_of(r));
 }
 
-/* The slots on GPUs that nobody holds. */
+/* The slots on GPUs without a pin. */
 static void release(struct block *b)
 {
 	b->pool->cache->tiers[TIER_GPU]->release(b);

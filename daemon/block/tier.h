@@ -66,7 +66,7 @@ struct tier_ops {
 	/* The block is dead: the copy leaves policy and books. Its slot stays taken until release(), or until what
 	 * lies there is made unreadable, by a reason that asks for it. Of a block out of the books (block_books). */
 	void (*leave)(struct cache *c, struct block *b, enum cache_reason reason);
-	/* The slots of copies here that nobody holds go back, of a block that is dead, was never published, or has
+	/* The slots of copies here without a pin go back, of a block that is dead, was never published, or has
 	 * condemned ones. */
 	void (*release)(struct block *b);
 	/* The block's copy in tier `which` has come, or has gone: what is counted by where else a block is, is

@@ -50,7 +50,7 @@ bool vram_clean(const struct vram_slot *s);
 /* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
  * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
 void vram_settle(struct cache *c, struct pool *p, uint32_t most);
-/* As vram_down, for who is in no hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
+/* As vram_down, without a hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some
  * seconds, or, with `spare`, without that something goes that is nowhere else. */

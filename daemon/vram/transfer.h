@@ -25,7 +25,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* The table's fetch (block/tier.h) of the GPUs. */
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-/* As vram_down, of what is to go down in any case, by who is in no hurry: TAKE_BELOW. */
+/* As vram_down, of what is to go down in any case, without a hurry: TAKE_BELOW. */
 enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* The end of a load, whatever it was: ups that wait for it go on. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);

@@ -6,8 +6,8 @@
  * and what a slot has behind its block, get zeroes from there. The atom in which the valid tokens end keeps some of its
  * bytes: these atoms are brought down, zeroed behind their tokens by the CPU, and brought up again.
  *
- * The engine has ended its writes before it commits, and nobody else knows of the block yet: so all is done when the
- * block is published, and comes before any copy of it.
+ * The engine has ended its writes before it commits, and no other caller knows of the block yet: so all is done when
+ * the block is published, and comes before any copy of it.
  *
  * Threads: any, one block at a time on a GPU. A block that is full, and of a multiple of 256 bytes, costs nothing.
  */

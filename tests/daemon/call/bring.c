@@ -77,7 +77,7 @@ START_TEST(a_gpu_comes_before_a_disk)
 }
 END_TEST
 
-/* With copies on GPUs tried in vain it is the disk; and who comes later joins that, though it would have taken the GPU's. */
+/* With copies on GPUs tried in vain it is the disk; a later call joins that, though it would have taken the GPU. */
 START_TEST(what_is_under_way_is_joined)
 {
 	const struct fetch_how from_disk = { .priority = RING_URGENT, .not_gpu = true }, plain = { .priority = RING_URGENT };
