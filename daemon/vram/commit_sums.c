@@ -26,6 +26,7 @@ struct commit_sums {
 	/* With the cache's lock: */
 	struct vram_slot *staged, **staged_end;
 	struct vram_move *waiting, **waiting_end; /* down */
+	bool lost;                     /* a list has ended with the GPU */
 	/* With the lock of the queues: */
 	struct vram_slot *first, **end;
 	struct sum_list *ended, **ended_end;
@@ -218,7 +219,13 @@ struct sum_list *vram_sums_next_ended(struct gpu *g)
 	if (!q->ended)
 		q->ended_end = &q->ended;
 	pthread_mutex_unlock(&g->queue_lock);
+	q->lost |= l && l->status == STATUS_UNAVAILABLE;
 	return l;
+}
+
+bool vram_sums_lost(const struct gpu *g)
+{
+	return g->lost || g->commit_sums->lost;
 }
 
 void vram_sums_ended(struct sum_list *l)

@@ -59,6 +59,8 @@ struct vram_move *vram_summed_take(struct gpu *g);
 /* A list that has ended; NULL. vram_sums_ended() when all of it is done with. */
 struct sum_list *vram_sums_next_ended(struct gpu *g);
 void vram_sums_ended(struct sum_list *l);
+/* The GPU is lost, which an ended list may have said before the tier knows. */
+bool vram_sums_lost(const struct gpu *g);
 
 /* ---- with the lock of the GPU's queues ---- */
 

@@ -609,8 +609,7 @@ static bool is_wrong_early(const struct vram_move *m)
 	return m->early && m->slot->block == m->block && m->slot->summed && m->slot->sums != m->sums;
 }
 
-/* What has come before the sum of the block's commit waits for that: the GPU copies and sums side by side. */
-static void down_end(struct cache *c, struct vram_move *m, enum status s)
+static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 	struct vram_slot *from = m->slot;
@@ -618,10 +617,6 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	const bool refused = s == STATUS_BUSY || (s && m->through && !from->through);
 	const bool again = refused && block_live(b); /* else the slot may be gone with the move's pin */
 
-	if (!s && m->early && vram_sum_due(b)) {
-		vram_sum_wait(m, vram_sum_due(b)->pool->gpu);
-		return;
-	}
 	m->bad |= !s && is_wrong_early(m);
 	if (!s && m->bad && block_live(b)) {
 		down_corrupt(c, m);
@@ -648,6 +643,21 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 	move_leave(c, m, s);
 	if (again && from->dirty)
 		through_again(from, s);
+}
+
+/* The sum that what came is to be compared with is gone with its GPU. */
+static bool has_lost_sum(const struct vram_move *m)
+{
+	return m->early && vram_sums_lost(m->gpu) && !(m->slot->block == m->block && m->slot->summed);
+}
+
+/* What has come before the sum of the block's commit waits for that: the GPU copies and sums side by side. */
+static void down_end(struct cache *c, struct vram_move *m, enum status s)
+{
+	if (!s && m->early && vram_sum_due(m->block))
+		vram_sum_wait(m, vram_sum_due(m->block)->pool->gpu);
+	else
+		down_ended(c, m, !s && has_lost_sum(m) ? STATUS_UNAVAILABLE : s);
 }
 
 static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
@@ -731,7 +741,7 @@ void vram_summed_end(struct cache *c, struct gpu *g)
 {
 	for (struct vram_move *m = vram_summed_take(g), *next; m; m = next) {
 		next = m->next;
-		down_end(c, m, m->gpu->lost ? STATUS_UNAVAILABLE : STATUS_OK);
+		down_end(c, m, vram_sums_lost(m->gpu) ? STATUS_UNAVAILABLE : STATUS_OK);
 	}
 }
 

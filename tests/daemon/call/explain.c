@@ -50,7 +50,7 @@ START_TEST(those_that_are_there_have_a_rank_and_a_rival)
 		ck_assert_str_eq(e.left, "");
 	}
 	ck_assert(!explain(&r, 99, &e));
-	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "nobody", .key = key,
+	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "absent", .key = key,
 			.key_bytes = sizeof(key) }, r.now, &e, 1, &(uint32_t){ 0 }, &r.why), STATUS_DENIED);
 	ck_assert_int_eq(cache_explain(r.c, &(struct cache_block_name){ .tenant = "", .key = key }, r.now, &e,
 				       1, &(uint32_t){ 0 }, &r.why), STATUS_INVALID);

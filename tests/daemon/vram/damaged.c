@@ -171,7 +171,7 @@ START_TEST(put_anew_while_a_lease_has_it)
 }
 END_TEST
 
-/* There is a sound copy on another GPU: a lease of it (_i 1) is good until it ends, and nobody gets it any more. */
+/* There is a sound copy on another GPU: a lease of it (_i 1) is good until it ends, and no other call gets it. */
 START_TEST(sound_on_another_gpu)
 {
 	struct cache_place p, there, void_p;

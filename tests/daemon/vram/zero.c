@@ -265,7 +265,7 @@ static void *commit_it(void *arg)
 	return NULL;
 }
 
-/* As long as the GPU has not written the zeroes nobody finds the block, and nothing of it is on its way down. */
+/* As long as the GPU has not written the zeroes no call finds the block, and nothing of it is on its way down. */
 START_TEST(nobody_finds_it_before)
 {
 	const struct kv_layout l = vr_layout(0);
