@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BENCH_PAIRS = 21, BENCH_PAIRS_MAX = 99 };
+enum { BENCH_PAIRS = 21, BENCH_PAIRS_MAX = 99, BENCH_SECONDS_MAX = 86400 };
 enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77, BENCH_BUSY_POLL_MS = 5 };
 
 struct bench_options {
@@ -24,6 +24,7 @@ struct bench_options {
 	bool redis_named;             /* by the caller */
 	const char *against; /* another build's folder; NULL: none */
 	unsigned rounds, pairs; /* pairs: of runs, with `against` */
+	unsigned seconds;       /* after which no pair begins; 0: no limit */
 	char folder[64]; /* temporary, removed at the end */
 };
 extern struct bench_options bench_options;

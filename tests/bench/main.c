@@ -47,6 +47,7 @@ static void print_usage(FILE *to)
 		"  --against BUILD  the folder of another build: clients, growth and handover run its daemon and\n"
 		"                   library, all others its own terrace-bench, in turns with this build's\n"
 		"  --pairs N        so many runs of both builds' terrace-bench instead of %d, at most %d\n"
+		"  --seconds S      no further pair is begun after so many seconds; what was measured is printed\n"
 		"  --redis PATH     redis-server; without it the one in $PATH\n"
 		"Exit codes: 0 done, 1 failed or (--check) a target was missed, 2 usage, 77 the bench needs "
 		"what is not installed.\n",
@@ -80,16 +81,16 @@ static const char *find_terraced(void)
 	return access(path, X_OK) == 0 ? path : "terraced";
 }
 
-static bool read_pairs(const char *text)
+static bool read_number(const char *option, const char *text, unsigned max, unsigned *number)
 {
 	char *end;
 	const unsigned long n = strtoul(text, &end, 10);
 
-	if (text[0] >= '1' && text[0] <= '9' && !*end && n <= BENCH_PAIRS_MAX) {
-		bench_options.pairs = (unsigned)n;
+	if (text[0] >= '1' && text[0] <= '9' && !*end && n <= max) {
+		*number = (unsigned)n;
 		return true;
 	}
-	fprintf(stderr, "terrace-bench: --pairs '%s': give a number from 1 to %d\n", text, BENCH_PAIRS_MAX);
+	fprintf(stderr, "terrace-bench: %s '%s': give a number from 1 to %u\n", option, text, max);
 	return false;
 }
 
@@ -102,6 +103,7 @@ static int parse(int argc, char **argv)
 		{"no-near", no_argument, NULL, 'n'},
 		{"against", required_argument, NULL, 'a'},
 		{"pairs", required_argument, NULL, 'p'},
+		{"seconds", required_argument, NULL, 's'},
 		{"terraced", required_argument, NULL, 't'},
 		{"redis", required_argument, NULL, 'r'}, {"list", no_argument, NULL, 'l'},
 		{"help", no_argument, NULL, 'h'},	 {0},
@@ -130,7 +132,11 @@ static int parse(int argc, char **argv)
 			bench_options.against = optarg;
 			break;
 		case 'p':
-			if (!read_pairs(optarg))
+			if (!read_number("--pairs", optarg, BENCH_PAIRS_MAX, &bench_options.pairs))
+				return 2;
+			break;
+		case 's':
+			if (!read_number("--seconds", optarg, BENCH_SECONDS_MAX, &bench_options.seconds))
 				return 2;
 			break;
 		case 't':

@@ -317,8 +317,17 @@ static void report_lone(const struct pairs *p, const struct figure *f)
 		printf("%-8s %-44s not compared: %s\n", p->bench, f->line.name, why);
 }
 
+/* Whether another pair is begun. */
+static bool goes_on(const struct pairs *p, uint64_t start_ns)
+{
+	const uint64_t limit_ns = bench_options.seconds * UINT64_C(1000000000);
+
+	return p->turns < bench_options.pairs && (!limit_ns || !p->turns || bench_now_ns() - start_ns < limit_ns);
+}
+
 int pairs_run(const char *bench)
 {
+	const uint64_t start_ns = bench_now_ns();
 	static struct pairs p;
 
 	p.bench = bench;
@@ -326,10 +335,13 @@ int pairs_run(const char *bench)
 	program_own(&p.programs[0]);
 	program_other(&p.programs[1]);
 	options_choose(&p);
-	for (p.turns = 0; p.turns < bench_options.pairs; p.turns++)
+	for (p.turns = 0; goes_on(&p, start_ns); p.turns++)
 		for (unsigned i = 0; i < SIDES; i++)
 			if (run_side(&p, (int)((p.turns + i) % SIDES)))
 				return BENCH_SKIPPED;
+	if (p.turns < bench_options.pairs)
+		fprintf(stderr, "terrace-bench: %s: %u of %u pairs in %u s\n", bench, p.turns, bench_options.pairs,
+			bench_options.seconds);
 	for (unsigned i = 0; i < p.count; i++) {
 		if (!report_values(&p, &p.figures[i]))
 			report_lone(&p, &p.figures[i]);
