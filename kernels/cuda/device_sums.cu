@@ -305,6 +305,23 @@ struct device_sums_lane *lane_create(struct device *d)
 	return l;
 }
 
+/* CUDA loads a kernel when it is first launched, which takes some hundred microseconds: a first list, whose result is
+ * dropped, does that before a block waits for it. By the issuer; the list's bytes are the last place's own buffer. */
+void lane_warm(struct device_sums_lane *l)
+{
+	sums_flight *f = &l->flights[SUMS_PLACES - 1];
+	uint64_t at = f->device;
+	struct device_sums s = {};
+	const char *why;
+
+	s.at = &at;
+	s.count = 1;
+	s.parts = 1;
+	s.part_bytes = DEVICE_COPY_ALIGN;
+	list_put(l, f, &s, &why); /* a failure is said to the next list */
+	f->list = nullptr;
+}
+
 /* With the mutex: the lane, and its thread. False: no memory. */
 bool lane_start(struct device *d)
 {
@@ -330,7 +347,8 @@ void device_sums_prepare(struct device *d)
 	pthread_mutex_unlock(&d->mutex);
 	if (!l)
 		return;
-	lane_make(l, &why);
+	if (lane_make(l, &why) == STATUS_OK)
+		lane_warm(l);
 	pthread_mutex_lock(&d->mutex);
 	l->issuing = false;
 	pthread_cond_signal(&l->more);
