@@ -55,6 +55,10 @@ static enum status load_judge(struct move *m)
 		return s;
 	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
 	memcpy(&h, m->slot.at, sizeof(h));
+	if (h.version != SLOT_VERSION) {
+		slot_header_renew(&h);
+		memcpy(m->slot.at, &h, sizeof(h));
+	}
 	m->position = h.position;
 	s = slot_header_match(&h, &ident, m->block->generation);
 	if (!s && m->known && h.header_crc != m->header_crc)

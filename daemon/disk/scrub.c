@@ -112,6 +112,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	s = read_wait(t, r, (uint32_t)p->geometry.need_bytes);
 	if (!s) {
 		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+		slot_header_renew(r->at);
 		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
 	}
@@ -181,8 +182,10 @@ static enum status look_judge(const struct scrub_look *k)
 	struct slot_ident ident;
 
 	block_slot_ident(k->pool, k->cache->tenant.name, k->ident.key, k->ident.key_bytes, &ident);
-	if (!s)
+	if (!s) {
+		slot_header_renew(k->at);
 		s = slot_header_match(k->at, &ident, k->generation);
+	}
 	if (!s && k->target.known && ((const struct slot_header *)k->at)->header_crc != k->target.header_crc)
 		s = STATUS_CORRUPT;
 	return s ? s : slot_layers_check(k->at, 0, ident.layers);
