@@ -33,6 +33,7 @@
 
 struct index {
 	struct cds_lfht *table;
+	size_t owner_bytes;            /* behind which a long key lies */
 	uint64_t seed;                 /* so that nobody can prepare keys of one bucket */
 	_Atomic uint64_t records;
 	_Atomic unsigned long buckets; /* in use; written by the growing thread */
@@ -49,6 +50,7 @@ struct wanted {
 	uint64_t layout_id;
 	uint32_t tenant;
 	uint8_t key_bytes;
+	size_t owner_bytes;
 };
 
 /* Stands for "every reader that left before this grace period", for TSan alone. */
@@ -107,14 +109,28 @@ static bool key_equal(const uint8_t *a, const uint8_t *b, uint32_t n)
 	return n == 0 || memcmp(a, b, n) == 0;
 }
 
-static struct wanted wanted_of(const struct index_ident *ident)
+static struct wanted wanted_of(const struct index *x, const struct index_ident *ident)
 {
 	return (struct wanted){
 		.key = ident->key,
 		.layout_id = ident->layout_id,
 		.tenant = ident->tenant,
 		.key_bytes = ident->key_bytes,
+		.owner_bytes = x->owner_bytes,
 	};
+}
+
+void index_name_set(struct index_record *r, size_t owner_bytes, const struct index_ident *ident)
+{
+	const uint32_t near = ident->key_bytes < INDEX_KEY_NEAR ? ident->key_bytes : INDEX_KEY_NEAR;
+
+	assert(ident->key_bytes >= 1 && ident->key_bytes <= SLOT_KEY_MAX);
+	r->name.layout_id = ident->layout_id;
+	r->name.tenant = ident->tenant;
+	r->name.key_bytes = ident->key_bytes;
+	memcpy(r->name.near, ident->key, near);
+	if (ident->key_bytes > INDEX_KEY_NEAR)
+		memcpy((uint8_t *)r + owner_bytes, ident->key, ident->key_bytes);
 }
 
 /* cds_lfht's match function: a live record of the wanted ident. */
@@ -124,9 +140,8 @@ static int match(struct cds_lfht_node *node, const void *key)
 	const struct wanted *w = key;
 
 	tsan_acquire(r);
-	return r->ident.tenant == w->tenant && r->ident.layout_id == w->layout_id &&
-	       r->ident.key_bytes == w->key_bytes && key_equal(r->ident.key, w->key, w->key_bytes) &&
-	       is_live(r);
+	return r->name.tenant == w->tenant && r->name.layout_id == w->layout_id && r->name.key_bytes == w->key_bytes &&
+	       key_equal(index_key(r, w->owner_bytes), w->key, w->key_bytes) && is_live(r);
 }
 
 /* The thread that enlarges the table. */
@@ -179,7 +194,7 @@ static bool start_grower(struct index *x)
 	return started;
 }
 
-enum status index_create(uint64_t blocks_hint, struct index **out)
+enum status index_create(size_t owner_bytes, uint64_t blocks_hint, struct index **out)
 {
 	struct index *x = calloc(1, sizeof(*x));
 	unsigned long buckets = BUCKETS_MIN;
@@ -190,6 +205,7 @@ enum status index_create(uint64_t blocks_hint, struct index **out)
 		buckets <<= 1;
 	if (getrandom(&x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
 		x->seed = (uint64_t)(uintptr_t)x; /* early boot: better than nothing */
+	x->owner_bytes = owner_bytes;
 	x->buckets = buckets;
 	x->wanted_buckets = buckets;
 	x->table = _cds_lfht_new(buckets, buckets, 0, 0, &cds_lfht_mm_order, &urcu_memb_flavor, NULL);
@@ -271,7 +287,10 @@ void index_read_unlock(void)
 
 enum status index_insert(struct index *x, struct index_record *r, struct index_record **existing)
 {
-	struct wanted w = wanted_of(&r->ident);
+	const struct index_ident ident = {
+		.layout_id = r->name.layout_id, .tenant = r->name.tenant, .key_bytes = r->name.key_bytes, .key = index_key(r, x->owner_bytes)
+	};
+	struct wanted w = wanted_of(x, &ident);
 	struct cds_lfht_node *node;
 	uint64_t h = hash(x, &w);
 
@@ -302,7 +321,7 @@ static struct index_record *find_hashed(struct index *x, uint64_t h, const struc
 
 struct index_record *index_find(struct index *x, const struct index_ident *ident)
 {
-	struct wanted w = wanted_of(ident);
+	struct wanted w = wanted_of(x, ident);
 	uint64_t h = hash(x, &w);
 
 	return find_hashed(x, h, &w);
@@ -341,7 +360,7 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 		     uint32_t key_bytes, uint32_t n, struct index_record **out)
 {
 	struct wanted w = {
-		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes
+		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes, .owner_bytes = x->owner_bytes
 	};
 	uint64_t hashes[FIND_AT_ONCE];
 	uint64_t seed = seed_of(x, &w);

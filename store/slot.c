@@ -218,9 +218,9 @@ static const char *tenant_problem(const char *tenant)
 static const char *key_problem(const struct slot_header *h)
 {
 	if (h->key_bytes < 1 || h->key_bytes > SLOT_KEY_MAX)
-		return "slot header: key length is not 1 to 32";
+		return "slot header: key length is not 1 to 64";
 	if (h->parent_bytes > SLOT_KEY_MAX)
-		return "slot header: parent length is not 0 to 32";
+		return "slot header: parent length is not 0 to 64";
 	if (!all_zero(h->key + h->key_bytes, sizeof(h->key) - h->key_bytes) ||
 	    !all_zero(h->parent + h->parent_bytes, sizeof(h->parent) - h->parent_bytes))
 		return "slot header: bytes behind a key are not zero";

@@ -18,8 +18,7 @@ enum {
 	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
 	SLOT_VERSION = 3,         /* 1 and 2 are read by slot_header_renew */
 	SLOT_LAYOUT_MAX = 256,
-	SLOT_KEY_MAX = 32,        /* of every key of the daemon */
-	SLOT_KEY_ROOM = 64,       /* for a key in a header; another one is a new header */
+	SLOT_KEY_MAX = 64,        /* of every key of the daemon; another one is a new header */
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
 	SLOT_BYTES_MAX = 1 << 30, /* header included: a slot lies in one extent */
@@ -48,7 +47,7 @@ struct slot_header {
 	uint64_t position;
 	uint32_t layers, tokens, turn;
 	uint8_t role, key_bytes, parent_bytes, tombstone; /* tombstone: 1 is a deleted block */
-	uint8_t key[SLOT_KEY_ROOM], parent[SLOT_KEY_ROOM]; /* zeroes behind the end */
+	uint8_t key[SLOT_KEY_MAX], parent[SLOT_KEY_MAX];  /* zeroes behind the end */
 	char tenant[SLOT_TENANT_MAX + 1];                 /* zeroes behind the end */
 	uint32_t layer_crc[SLOT_LAYERS_MAX];              /* zeroes behind the last layer */
 	uint32_t layout_bytes;

@@ -64,7 +64,7 @@ const struct ctl_command ctl_commands[] = {
 		.text = "For each key, in order, prints in which layouts its block is stored and how long "
 			"the prefix is that a sequence with those keys would find. It is a probe: it counts "
 			"as no use and protects nothing.\n"
-			"A KEY is 2 to 64 hex digits, as engines log it and 'inspect' prints it. With "
+			"A KEY is 2 to 128 hex digits, as engines log it and 'inspect' prints it. With "
 			"--tokens the keys are made by terrace_chain_hash() from token ids, for engines "
 			"that use it: whole blocks of --block-tokens tokens, the rest of the file is left.\n"
 			"Without --layouts the answer is that of the daemon's index, one key after the "
@@ -93,7 +93,7 @@ const struct ctl_command ctl_commands[] = {
 		.name = "inspect",
 		.synopsis = "[--layout ID] KEY",
 		.summary = "print a block's record and check its bytes",
-		.text = "Prints, for every layout that has a block under KEY (2 to 64 hex digits): state, "
+		.text = "Prints, for every layout that has a block under KEY (2 to 128 hex digits): state, "
 			"place, generation, pins, what it is in its sequence, its use, its layout, and "
 			"whether its checksums, recomputed now, match.",
 		.exits = "0 found and sound, 3 no such block, 4 a checksum does not match, " EXITS_DAEMON,
@@ -158,7 +158,7 @@ const struct ctl_command ctl_commands[] = {
 		.name = "warm",
 		.synopsis = "[--layouts FILE] KEY...",
 		.summary = "bring blocks from disk to memory",
-		.text = "Brings the blocks of the keys (2 to 64 hex digits each) to memory, in every layout that has them, and "
+		.text = "Brings the blocks of the keys (2 to 128 hex digits each) to memory, in every layout that has them, and "
 			"waits for it, a minute at most without --timeout. Nothing is protected: what is brought "
 			"may have to leave again. With --layouts the keys are a sequence, and what is brought is the "
 			"prefix that an engine with a session over the layouts in FILE would find, as in 'lookup'.",

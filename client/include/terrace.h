@@ -156,8 +156,8 @@ TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Of one key. A later version may take longer ones. */
-#define TERRACE_KEY_BYTES_MAX 32
+/* Of one key. Keys are names, compared byte by byte with their lengths: zero bytes at the end of one count. */
+#define TERRACE_KEY_BYTES_MAX 64
 
 /* Keys of a call stand back to back, all of the same length. */
 struct terrace_keys {
@@ -597,10 +597,13 @@ struct terrace_watch_event {
 	size_t size; /* set by TERRACE_WATCH_EVENT_INIT */
 	uint64_t epoch, sequence;
 	enum terrace_watch_kind kind;
-	uint8_t key[32];
+	uint8_t key[32]; /* the key, or the first 32 bytes of a longer one */
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 	enum terrace_state state; /* STORED, MOVED: where the block is now */
+	/* The whole key. To a caller whose struct ends before it, and to a library of an earlier version, no event with a longer key than `key` has
+	 * room for is told. */
+	uint8_t whole_key[TERRACE_KEY_BYTES_MAX];
 };
 #define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)
 

@@ -9,7 +9,7 @@
             slots.block(0)[:] = packed
             slots.commit()
 
-Keys are bytes, all of a call of one length, 1 to 32. Times are seconds; None is the connection's default. Memory of the CPU is anything
+Keys are bytes, all of a call of one length, 1 to 64. Times are seconds; None is the connection's default. Memory of the CPU is anything
 with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), and a stream is a number, or what has cuda_stream, as
 torch.cuda.Stream. Nothing but the standard library is imported.
 

@@ -8,7 +8,7 @@
 enum { LAYERS = 5, LAYER_BYTES = 700, BLOCK_BYTES = LAYERS * LAYER_BYTES };
 
 static _Alignas(4096) uint8_t slot[SLOT_HEADER_BYTES + 4096];
-static const uint8_t key[SLOT_KEY_MAX] = "thirty-two bytes of a block key";
+static const uint8_t key[SLOT_KEY_MAX] = "a key of up to sixty-four bytes, of which most tests take twenty";
 static const struct slot_ident ident = {
 	.tenant = "default",
 	.layout_id = 0x1122334455667788ull,
@@ -435,17 +435,17 @@ static void no_key(struct slot_header *h)
 
 static void long_key(struct slot_header *h)
 {
-	h->key_bytes = 33;
+	h->key_bytes = SLOT_KEY_MAX + 1;
 }
 
 static void dirty_key(struct slot_header *h)
 {
-	h->key[31] = 1;
+	h->key[SLOT_KEY_MAX - 1] = 1;
 }
 
 static void long_parent(struct slot_header *h)
 {
-	h->parent_bytes = 33;
+	h->parent_bytes = SLOT_KEY_MAX + 1;
 }
 
 static void dirty_parent(struct slot_header *h)

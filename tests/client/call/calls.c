@@ -329,7 +329,7 @@ START_TEST(streams)
 	ck_assert_uint_eq(tokens, 11);
 	ck_assert_int_eq(terrace_put(session, 2, bytes, KEY_BYTES, &info, block, 0), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_get(session, 2, bytes, KEY_BYTES, back, NULL, 0), TERRACE_INVALID);
-	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, back, NULL, 0), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 65, back, NULL, 0), TERRACE_INVALID);
 	FAULT(corrupt_get, true);
 	ck_assert_int_eq(terrace_get(session, 1, bytes, KEY_BYTES, back, NULL, 0), TERRACE_CORRUPT);
 	FAULT(corrupt_get, false);
