@@ -21,6 +21,9 @@ SAME(WATCH_RESYNC);
 SAME(WATCH_SYNCED);
 #undef SAME
 
+/* Of the first version, whose keys had at most 32 bytes. */
+enum { EVENT_BYTES_FIRST = offsetof(struct terrace_watch_event, whole_key) };
+
 struct terrace_watch {
 	unsigned generation;
 	struct client_view *view; /* with a reference */
@@ -172,7 +175,7 @@ static void read_end(struct terrace_watch *watch)
 /* A caller of an earlier version has room for `key` alone. */
 static bool has_room(const struct terrace_watch_event *caller, const struct terrace_watch_event *event)
 {
-	return event->key_bytes <= sizeof(event->key) || caller->size >= offsetof(struct terrace_watch_event, whole_key) + sizeof(event->whole_key);
+	return event->key_bytes <= sizeof(event->key) || caller->size >= EVENT_BYTES_FIRST + sizeof(event->whole_key);
 }
 
 static enum terrace_status read_one(struct terrace_watch *watch, uint64_t deadline_us, struct terrace_watch_event *event)
@@ -186,7 +189,7 @@ static enum terrace_status read_one(struct terrace_watch *watch, uint64_t deadli
 	if (status)
 		return status;
 	watch->event.sequence -= watch->passed_over;
-	client_options_give(event, &watch->event, sizeof(watch->event), sizeof(watch->event));
+	client_options_give(event, &watch->event, sizeof(watch->event), EVENT_BYTES_FIRST);
 	return TERRACE_OK;
 }
 
@@ -199,7 +202,7 @@ enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t tim
 
 	if (!watch || !event)
 		return client_fail(TERRACE_INVALID, "watch_next: an argument is NULL");
-	if (!client_options_copy(&sized, sizeof(sized), event, sizeof(sized)))
+	if (!client_options_copy(&sized, sizeof(sized), event, EVENT_BYTES_FIRST))
 		return client_fail(TERRACE_INVALID, "watch_next: the event's size is not set: begin it with TERRACE_WATCH_EVENT_INIT");
 	status = client_process_check(watch->generation);
 	if (status)

@@ -50,7 +50,7 @@ static const struct {
 	{{"lookup"}, 2, "keys or --tokens"},
 	{{"lookup", "xyz"}, 2, "'xyz' is no key"},
 	{{"lookup", "abc"}, 2, "'abc' is no key"},
-	{{"lookup", KEY KEY "00"}, 2, "is no key"},
+	{{"lookup", KEY KEY KEY KEY "00"}, 2, "is no key"},
 	{{"lookup", KEY, "0011"}, 2, "the same length"},
 	{{"lookup", KEY, "--tokens", "-"}, 2, "one of them"},
 	{{"lookup", KEY, "--salt", "a"}, 2, "need --tokens"},
@@ -106,6 +106,7 @@ static const struct {
 	{{"--address", NOWHERE, "status"}, 5, NOWHERE ": no daemon is there: No such file or directory: start terraced, or give its address"},
 	{{"--address", NOWHERE, "stat"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "lookup", KEY KEY KEY KEY}, 5, NOWHERE}, /* 64 bytes are a key */
 	{{"--address", NOWHERE, "inspect", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "verify"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "warm", KEY}, 5, NOWHERE},
