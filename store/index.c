@@ -133,15 +133,32 @@ void index_name_set(struct index_record *r, size_t owner_bytes, const struct ind
 		memcpy((uint8_t *)r + owner_bytes, ident->key, ident->key_bytes);
 }
 
-/* cds_lfht's match function: a live record of the wanted ident. */
-static int match(struct cds_lfht_node *node, const void *key)
+static inline bool matches(const struct index_record *r, const struct wanted *w, const uint8_t *key)
+{
+	tsan_acquire(r);
+	return r->name.tenant == w->tenant && r->name.layout_id == w->layout_id && r->name.key_bytes == w->key_bytes &&
+	       key_equal(key, w->key, w->key_bytes) && is_live(r);
+}
+
+/* cds_lfht's match functions, of short and of long keys: a live record of the wanted ident. */
+static int match_near(struct cds_lfht_node *node, const void *key)
+{
+	const struct index_record *r = record_of(node);
+
+	return matches(r, key, r->name.near);
+}
+
+static int match_far(struct cds_lfht_node *node, const void *key)
 {
 	const struct index_record *r = record_of(node);
 	const struct wanted *w = key;
 
-	tsan_acquire(r);
-	return r->name.tenant == w->tenant && r->name.layout_id == w->layout_id && r->name.key_bytes == w->key_bytes &&
-	       key_equal(index_key(r, w->owner_bytes), w->key, w->key_bytes) && is_live(r);
+	return matches(r, w, (const uint8_t *)r + w->owner_bytes);
+}
+
+static cds_lfht_match_fct match_of(const struct wanted *w)
+{
+	return w->key_bytes <= INDEX_KEY_NEAR ? match_near : match_far;
 }
 
 /* The thread that enlarges the table. */
@@ -296,7 +313,7 @@ enum status index_insert(struct index *x, struct index_record *r, struct index_r
 
 	cds_lfht_node_init(&r->node);
 	tsan_release(r);
-	node = cds_lfht_add_unique(x->table, h, match, &w, &r->node);
+	node = cds_lfht_add_unique(x->table, h, match_of(&w), &w, &r->node);
 	if (node == &r->node) {
 		uint64_t records = atomic_fetch_add_explicit(&x->records, 1, memory_order_relaxed) + 1;
 
@@ -309,7 +326,7 @@ enum status index_insert(struct index *x, struct index_record *r, struct index_r
 	return STATUS_EXISTS;
 }
 
-static struct index_record *find_hashed(struct index *x, uint64_t h, const struct wanted *w)
+static struct index_record *find_hashed(struct index *x, uint64_t h, cds_lfht_match_fct match, const struct wanted *w)
 {
 	struct cds_lfht_iter iter;
 	struct cds_lfht_node *node;
@@ -324,7 +341,7 @@ struct index_record *index_find(struct index *x, const struct index_ident *ident
 	struct wanted w = wanted_of(x, ident);
 	uint64_t h = hash(x, &w);
 
-	return find_hashed(x, h, &w);
+	return find_hashed(x, h, match_of(&w), &w);
 }
 
 /*
@@ -362,6 +379,7 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 	struct wanted w = {
 		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes, .owner_bytes = x->owner_bytes
 	};
+	const cds_lfht_match_fct match = match_of(&w);
 	uint64_t hashes[FIND_AT_ONCE];
 	uint64_t seed = seed_of(x, &w);
 
@@ -373,7 +391,7 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 		fetch_ahead(x, hashes, part);
 		for (uint32_t i = 0; i < part; i++) {
 			w.key = keys + (size_t)i * key_bytes;
-			out[i] = find_hashed(x, hashes[i], &w);
+			out[i] = find_hashed(x, hashes[i], match, &w);
 		}
 		keys += (size_t)part * key_bytes;
 		out += part;

@@ -47,22 +47,39 @@ void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *k
 	};
 }
 
+static uint64_t word_at(const uint8_t *key)
+{
+	uint64_t word;
+
+	memcpy(&word, key, sizeof(word));
+	return word;
+}
+
+static uint64_t two_words(uint64_t h, const uint8_t *key)
+{
+	return key_mix(key_mix(h, word_at(key)), word_at(key + 8));
+}
+
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
 {
 	uint64_t h = seed ^ ident->layout_id ^ ident->key_bytes;
 
-	const uint8_t *key = ident->key, *const end = key + ident->key_bytes;
-	uint64_t word;
+	const uint8_t *key = ident->key;
+	uint32_t n = ident->key_bytes;
+	uint64_t rest = 0;
 
-	for (; end - key >= 8; key += 8) {
-		memcpy(&word, key, sizeof(word));
-		h = key_mix(h, word);
+	/* The common sizes without a loop. */
+	if (n == 32) {
+		h = two_words(h, key);
+		key += 16;
+		n = 16;
 	}
-	if (key == end)
-		return h;
-	word = 0;
-	memcpy(&word, key, (size_t)(end - key));
-	return key_mix(h, word);
+	if (n == 16)
+		return two_words(h, key);
+	for (; n >= 8; key += 8, n -= 8)
+		h = key_mix(h, word_at(key));
+	memcpy(&rest, key, n);
+	return n ? key_mix(h, rest) : h;
 }
 
 bool ident_equal(const struct index_ident *a, const struct index_ident *b)
