@@ -72,7 +72,7 @@ static uint64_t seed_of(const struct index *x, const struct wanted *w)
 {
 	const uint64_t common[2] = { w->layout_id, (uint64_t)w->tenant << 8 | w->key_bytes };
 
-	assert(w->key_bytes >= 1 && w->key_bytes <= SLOT_KEY_MAX);
+	assert(w->key_bytes >= 1 && w->key_bytes <= INDEX_KEY_MAX);
 	return XXH3_64bits_withSeed(common, sizeof(common), x->seed);
 }
 
@@ -124,7 +124,7 @@ void index_name_set(struct index_record *r, size_t owner_bytes, const struct ind
 {
 	const uint32_t near = ident->key_bytes < INDEX_KEY_NEAR ? ident->key_bytes : INDEX_KEY_NEAR;
 
-	assert(ident->key_bytes >= 1 && ident->key_bytes <= SLOT_KEY_MAX);
+	assert(ident->key_bytes >= 1 && ident->key_bytes <= INDEX_KEY_MAX);
 	r->name.layout_id = ident->layout_id;
 	r->name.tenant = ident->tenant;
 	r->name.key_bytes = ident->key_bytes;
@@ -304,9 +304,10 @@ void index_read_unlock(void)
 
 enum status index_insert(struct index *x, struct index_record *r, struct index_record **existing)
 {
-	const struct index_ident ident = {
-		.layout_id = r->name.layout_id, .tenant = r->name.tenant, .key_bytes = r->name.key_bytes, .key = index_key(r, x->owner_bytes)
-	};
+	const struct index_ident ident = { .layout_id = r->name.layout_id,
+					   .tenant = r->name.tenant,
+					   .key_bytes = r->name.key_bytes,
+					   .key = index_key(r, x->owner_bytes) };
 	struct wanted w = wanted_of(x, &ident);
 	struct cds_lfht_node *node;
 	uint64_t h = hash(x, &w);

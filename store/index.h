@@ -34,7 +34,6 @@
 #include <urcu/urcu-memb.h>
 #include <urcu/rculfhash.h>
 
-#include "store/slot.h"
 #include "store/status.h"
 
 #define INDEX_DEAD 0x80000000u
@@ -43,13 +42,14 @@
 struct index_ident {
 	uint64_t layout_id;
 	uint32_t tenant;               /* the daemon's number for it */
-	uint8_t key_bytes;             /* 1 .. SLOT_KEY_MAX */
+	uint8_t key_bytes;             /* 1 .. INDEX_KEY_MAX */
 	const uint8_t *key;
 };
 
 enum {
-	INDEX_KEY_NEAR = 32,           /* a key of at most so many bytes lies in its record */
-	INDEX_KEY_FAR = SLOT_KEY_MAX,  /* a longer one lies, as a whole, in so many bytes right behind the owner's struct */
+	INDEX_KEY_MAX = 64,
+	INDEX_KEY_NEAR = 32, /* a key of at most so many bytes lies in its record; a longer one lies, as a whole, in */
+	INDEX_KEY_FAR = INDEX_KEY_MAX, /* so many bytes right behind the owner's struct */
 };
 
 /* The ident of a record. Few engines have long keys, so a record has no room for them: it is one of a million. */
@@ -57,7 +57,8 @@ struct index_name {
 	uint64_t layout_id;
 	uint32_t tenant;
 	uint8_t key_bytes;
-	uint8_t near[INDEX_KEY_NEAR];  /* the key, or the first bytes of a long one; bytes behind its end are not looked at */
+	uint8_t near[INDEX_KEY_NEAR]; /* the key, or the first bytes of a long one; bytes behind its end are not looked
+					 at */
 };
 
 /* Of a list that the owner keeps. */
@@ -119,7 +120,7 @@ enum status index_insert(struct index *x, struct index_record *r, struct index_r
 /* The live record, or NULL; valid inside the caller's read section. */
 struct index_record *index_find(struct index *x, const struct index_ident *ident);
 
-/* The same for `n` idents that share tenant and layout, keys of key_bytes (1 .. SLOT_KEY_MAX) back
+/* The same for `n` idents that share tenant and layout, keys of key_bytes (1 .. INDEX_KEY_MAX) back
  * to back; out[i] is NULL for a miss. Fetches ahead, so that a batch costs less than n finds. */
 void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const uint8_t *keys,
 		     uint32_t key_bytes, uint32_t n, struct index_record **out);

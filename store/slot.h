@@ -92,9 +92,10 @@ void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t
  * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */
 uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
 
-/* A header of version 1 or 2, as older daemons wrote it, becomes the header of SLOT_VERSION that says the same; its CRC becomes that of the new
- * form. Every other header stays as it is, and so does an old one that is not sound. Whoever has read a header from a disk calls this first: all
- * other functions know SLOT_VERSION alone. The result depends on nothing but the header, so the CRC of a renewed header names the old one too. */
+/* A header of version 1 or 2, as older daemons wrote it, becomes the header of SLOT_VERSION that says the same; its CRC
+ * becomes that of the new form. Every other header stays as it is, and so does an old one that is not sound. Whoever
+ * has read a header from a disk calls this first: all other functions know SLOT_VERSION alone. The result depends on
+ * nothing but the header, so the CRC of a renewed header names the old one too. */
 void slot_header_renew(struct slot_header *h);
 
 /* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A

@@ -1,8 +1,8 @@
 /* Slot headers of the versions 1 and 2: how a disk that an older daemon wrote is read.
  *
- * Version 2 has room for keys of 32 bytes; version 1 has no layout besides, and zeroes in its place. All their fields are fields of the present
- * header, so a sound old header is turned into a present one, and only this file knows the old form. The slot on the disk stays as it is until it
- * is written for another block.
+ * Version 2 has room for keys of 32 bytes; version 1 has no layout besides, and zeroes in its place. All their fields
+ * are fields of the present header, so a sound old header is turned into a present one, and only this file knows the
+ * old form. The slot on the disk stays as it is until it is written for another block.
  */
 #include "store/slot.h"
 
@@ -32,7 +32,8 @@ _Static_assert(offsetof(struct old_header, tenant) == 144, "disk format");
 _Static_assert(offsetof(struct old_header, layer_crc) == 208, "disk format");
 _Static_assert(offsetof(struct old_header, layout_bytes) == 2256, "disk format");
 _Static_assert(offsetof(struct old_header, reserved) == 2516, "disk format");
-_Static_assert((int)OLD_LAYERS_MAX <= (int)SLOT_LAYERS_MAX && (int)OLD_LAYOUT_MAX <= (int)SLOT_LAYOUT_MAX, "an old header has room in a new one");
+_Static_assert((int)OLD_LAYERS_MAX <= (int)SLOT_LAYERS_MAX && (int)OLD_LAYOUT_MAX <= (int)SLOT_LAYOUT_MAX,
+	       "an old header has room in a new one");
 
 /* Of a page whose field header_crc counts as 0; both forms have it at one place. */
 static uint32_t page_crc(void *page)
@@ -55,18 +56,31 @@ static bool all_zero(const uint8_t *at, size_t n)
 /* What the old form demands and the new one does not; the rest is checked on the new form. */
 static bool is_sound(const struct old_header *h)
 {
-	return h->key_bytes <= OLD_KEY_MAX && h->parent_bytes <= OLD_KEY_MAX && h->layout_bytes <= (h->version == 1 ? 0 : OLD_LAYOUT_MAX) &&
-	       h->layers <= OLD_LAYERS_MAX && h->block_bytes == h->layer_bytes * h->layers && h->tokens <= h->layer_bytes &&
+	return h->key_bytes <= OLD_KEY_MAX && h->parent_bytes <= OLD_KEY_MAX &&
+	       h->layout_bytes <= (h->version == 1 ? 0 : OLD_LAYOUT_MAX) && h->layers <= OLD_LAYERS_MAX &&
+	       h->block_bytes == h->layer_bytes * h->layers && h->tokens <= h->layer_bytes &&
 	       all_zero(h->reserved, sizeof(h->reserved));
 }
 
 static void renewed(struct slot_header *to, const struct old_header *h)
 {
 	*to = (struct slot_header){
-		.magic = h->magic, .version = SLOT_VERSION, .generation = h->generation, .layout_id = h->layout_id, .block_bytes = h->block_bytes,
-		.layer_bytes = h->layer_bytes, .stored_unix_ms = h->stored_unix_ms, .position = h->position, .layers = h->layers,
-		.tokens = h->tokens, .turn = h->turn, .role = h->role, .key_bytes = h->key_bytes, .parent_bytes = h->parent_bytes,
-		.tombstone = h->tombstone, .layout_bytes = h->layout_bytes,
+		.magic = h->magic,
+		.version = SLOT_VERSION,
+		.generation = h->generation,
+		.layout_id = h->layout_id,
+		.block_bytes = h->block_bytes,
+		.layer_bytes = h->layer_bytes,
+		.stored_unix_ms = h->stored_unix_ms,
+		.position = h->position,
+		.layers = h->layers,
+		.tokens = h->tokens,
+		.turn = h->turn,
+		.role = h->role,
+		.key_bytes = h->key_bytes,
+		.parent_bytes = h->parent_bytes,
+		.tombstone = h->tombstone,
+		.layout_bytes = h->layout_bytes,
 	};
 	memcpy(to->key, h->key, sizeof(h->key));
 	memcpy(to->parent, h->parent, sizeof(h->parent));

@@ -178,7 +178,8 @@ static bool has_room(const struct terrace_watch_event *caller, const struct terr
 	return event->key_bytes <= sizeof(event->key) || caller->size >= EVENT_BYTES_FIRST + sizeof(event->whole_key);
 }
 
-static enum terrace_status read_one(struct terrace_watch *watch, uint64_t deadline_us, struct terrace_watch_event *event)
+static enum terrace_status read_one(struct terrace_watch *watch, uint64_t deadline_us,
+				    struct terrace_watch_event *event)
 {
 	enum terrace_status status = client_rpc_stream_next(watch->call, deadline_us);
 

@@ -601,8 +601,8 @@ struct terrace_watch_event {
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 	enum terrace_state state; /* STORED, MOVED: where the block is now */
-	/* The whole key. To a caller whose struct ends before it, and to a library of an earlier version, no event with a longer key than `key` has
-	 * room for is told. */
+	/* The whole key. To a caller whose struct ends before it, and to a library of an earlier version, no event with
+	 * a longer key than `key` has room for is told. */
 	uint8_t whole_key[TERRACE_KEY_BYTES_MAX];
 };
 #define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)

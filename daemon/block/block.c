@@ -34,7 +34,8 @@ void block_name_set(struct block *b, const struct index_ident *ident)
 	index_name_set(&b->record, sizeof(*b), ident);
 }
 
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes, struct block **out)
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+			 struct block **out)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct memory_slot slot;

@@ -59,8 +59,10 @@ _Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at mos
 /* A zeroed record of a block in no place, with room for a key of so many bytes. NULL: no memory. */
 struct block *block_alloc(uint32_t key_bytes);
 void block_name_set(struct block *b, const struct index_ident *ident);
-/* An unpublished block with a slot, and with room for a key of so many bytes. e: of what is to be put, as far as it is known, for admission; NULL: not asked. */
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes, struct block **out);
+/* An unpublished block with a slot, and with room for a key of so many bytes. e: of what is to be put, as far as it is
+ * known, for admission; NULL: not asked. */
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+			 struct block **out);
 /* Frees an unpublished one. */
 void block_discard(struct cache *c, struct block *b);
 /* Makes it visible under its record's name. In a read section. EXISTS: it stays unpublished. The caller

@@ -73,7 +73,9 @@ static void note(struct cache *c, const struct block *b, const char *finder)
 		d->untold++;
 		return;
 	}
-	*n = (struct cache_damage){ .layout_id = b->record.name.layout_id, .key_bytes = block_key_bytes(b), .finder = finder };
+	*n = (struct cache_damage){ .layout_id = b->record.name.layout_id,
+				    .key_bytes = block_key_bytes(b),
+				    .finder = finder };
 	memcpy(n->key, block_key(b), n->key_bytes);
 	d->count++;
 }

@@ -92,7 +92,7 @@ const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
 {
 	if (k->key_bytes == 0 || k->key_bytes > SLOT_KEY_MAX)
 		return "a key has 1 to 64 bytes";
-	_Static_assert(SLOT_KEY_MAX == 64, "the words say so");
+	_Static_assert(SLOT_KEY_MAX == 64 && (int)INDEX_KEY_MAX == (int)SLOT_KEY_MAX, "the words say so");
 	if (k->count > CACHE_KEYS_MAX)
 		return "at most 4096 keys a call";
 	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)

@@ -239,10 +239,16 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 		c->tier->scan = true; /* the slot that it meant is not free */
 		return true;
 	}
-	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes, .key = r.key },
-			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
-			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
-			    .tokens = r.tokens, .flushed = r.flushed };
+	f = (struct found){
+		.ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes, .key = r.key },
+		.unit = unit_by_id(c->tier, r.disk_id),
+		.place = { r.slab, r.slot },
+		.generation = r.generation,
+		.position = r.position,
+		.stored_unix_ms = r.stored_unix_ms,
+		.tokens = r.tokens,
+		.flushed = r.flushed
+	};
 	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
 	index_read_lock();
 	cache_lock(c);
@@ -335,9 +341,16 @@ static void on_none(struct restore *x, struct disk_place place)
 static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
 {
 	struct cache *c = x->cache;
-	struct found f = { .ident = { .layout_id = h->layout_id, .tenant = c->tenant.number, .key_bytes = h->key_bytes, .key = h->key },
-			   .unit = x->unit, .place = place, .generation = h->generation, .position = h->position,
-			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
+	struct found f = { .ident = { .layout_id = h->layout_id,
+				      .tenant = c->tenant.number,
+				      .key_bytes = h->key_bytes,
+				      .key = h->key },
+			   .unit = x->unit,
+			   .place = place,
+			   .generation = h->generation,
+			   .position = h->position,
+			   .stored_unix_ms = h->stored_unix_ms,
+			   .tokens = h->tokens };
 
 	f.parent = parent_id(h->layout_id, h->parent, h->parent_bytes);
 	x->header = h;

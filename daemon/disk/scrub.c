@@ -242,8 +242,13 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 
 	if (!k)
 		return NULL;
-	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
-				  .key_bytes = block_key_bytes(b), .generation = b->generation, .target = scrub_target_of(b),
+	*k = (struct scrub_look){ .io = { .done = look_done },
+				  .cache = c,
+				  .unit = b->rack->class->unit,
+				  .pool = b->pool,
+				  .key_bytes = block_key_bytes(b),
+				  .generation = b->generation,
+				  .target = scrub_target_of(b),
 				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.need_bytes) };
 	memcpy(k->key, block_key(b), k->key_bytes);
 	if (k->at)

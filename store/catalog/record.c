@@ -199,7 +199,8 @@ enum status block_record_decode(const void *key, size_t key_bytes, const void *v
 	if (take_rest(&v, b.parent, 0, sizeof(b.parent)) != b.parent_bytes)
 		return STATUS_CORRUPT;
 	s = ended(&k, &v);
-	if (s == STATUS_OK && (!block_sound(&b) || (old && (b.key_bytes > OLD_KEY_MAX || b.parent_bytes > OLD_KEY_MAX))))
+	if (s == STATUS_OK &&
+	    (!block_sound(&b) || (old && (b.key_bytes > OLD_KEY_MAX || b.parent_bytes > OLD_KEY_MAX))))
 		s = STATUS_CORRUPT;
 	if (s == STATUS_OK)
 		*out = b;

@@ -26,7 +26,12 @@ void scribble_reseal(uint8_t *slot, uint64_t generation)
 
 void scribble_old(uint8_t *slot, uint64_t block_bytes)
 {
-	enum { KEY = 80, PARENT = 112, BEHIND = 144, KEY_BYTES = 32 }; /* version 2: key and parent have 32 bytes, and the rest follows them */
+	enum {
+		KEY = 80,
+		PARENT = 112,
+		BEHIND = 144,
+		KEY_BYTES = 32
+	}; /* version 2: key and parent have 32 bytes, and the rest follows them */
 	struct slot_header h, *old = (struct slot_header *)slot;
 
 	(void)block_bytes;

@@ -114,7 +114,15 @@ END_TEST
 
 /* ---- headers of older versions ---- */
 
-enum { OLD_KEY = 80, OLD_PARENT = 112, OLD_TENANT = 144, OLD_CRCS = 208, OLD_LAYOUT_BYTES = 2256, OLD_LAYOUT = 2260, OLD_RESERVED = 2516 };
+enum {
+	OLD_KEY = 80,
+	OLD_PARENT = 112,
+	OLD_TENANT = 144,
+	OLD_CRCS = 208,
+	OLD_LAYOUT_BYTES = 2256,
+	OLD_LAYOUT = 2260,
+	OLD_RESERVED = 2516
+};
 
 /* The header as version 1 or 2 wrote it: key and parent had 32 bytes each, and version 1 had no layout. */
 static void old_form(struct slot_header *h, uint32_t version)

@@ -478,7 +478,8 @@ static void lengthen(struct fake *f, const char *method, ProtobufCMessage *reply
 		event->key = (ProtobufCBinaryData){40, long_key};
 }
 
-/* A program that was compiled when keys had at most 32 bytes has no room for it: the event is not there for it, nor its number. */
+/* A program that was compiled when keys had at most 32 bytes has no room for it: the event is not there for it, nor its
+ * number. */
 START_TEST(watching_long_keys)
 {
 	const size_t before = offsetof(struct terrace_watch_event, whole_key);

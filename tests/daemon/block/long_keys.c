@@ -1,6 +1,6 @@
-/* Keys of 1 to 64 bytes in every part of the cache. The keys of the tests differ as little as keys can: in their last bytes behind 32 equal ones, in
- * their lengths, or in how many zero bytes they end with. Each must be a block of its own in memory, on disk, over a restart, for a watch,
- * for a delete and in the graph. */
+/* Keys of 1 to 64 bytes in every part of the cache. The keys of the tests differ as little as keys can: in their last
+ * bytes behind 32 equal ones, in their lengths, or in how many zero bytes they end with. Each must be a block of its
+ * own in memory, on disk, over a restart, for a watch, for a delete and in the graph. */
 #include "daemon/advice/graph.h"
 #include "daemon/block/block.h"
 #include "daemon/block/options.h"
@@ -73,9 +73,21 @@ static enum status put(struct rig *r, const struct name *names, uint32_t i, bool
 	struct cache_place place;
 	enum status st;
 
-	ck_assert_int_eq(cache_reserve(r->c, &(struct cache_reserve_call){ .session = r->s.id, .keys = open ? &none : &k, .open = open,
-			.on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST }, .may_grow = true, .now_us = r->now,
-			.statuses = &st, .reservations = &item.reservation, .places = &place, .places_max = 1 }, &r->why), STATUS_OK);
+	ck_assert_int_eq(
+		cache_reserve(r->c,
+			      &(struct cache_reserve_call){
+				      .session = r->s.id,
+				      .keys = open ? &none : &k,
+				      .open = open,
+				      .on = &(struct cache_on){ .attachment = r->attachment, .gpu = CACHE_HOST },
+				      .may_grow = true,
+				      .now_us = r->now,
+				      .statuses = &st,
+				      .reservations = &item.reservation,
+				      .places = &place,
+				      .places_max = 1 },
+			      &r->why),
+		STATUS_OK);
 	if (st)
 		return st;
 	rig_fill(rig_block(r, &place), r->s.block_bytes[0], i, 0);
@@ -83,8 +95,15 @@ static enum status put(struct rig *r, const struct name *names, uint32_t i, bool
 		memcpy(item.key, names[i].bytes, names[i].n);
 		item.key_bytes = (uint8_t)names[i].n;
 	}
-	ck_assert_int_eq(cache_commit(r->c, &(struct cache_commit_call){ .session = r->s.id, .items = &item, .count = 1, .now_us = r->now,
-			.unix_ms = 1, .statuses = &st }, NULL, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_commit(r->c,
+				      &(struct cache_commit_call){ .session = r->s.id,
+								   .items = &item,
+								   .count = 1,
+								   .now_us = r->now,
+								   .unix_ms = 1,
+								   .statuses = &st },
+				      NULL, &r->why),
+			 STATUS_OK);
 	return st;
 }
 
@@ -92,8 +111,13 @@ static enum status stream_put(struct rig *r, const struct name *names, uint32_t 
 {
 	const struct slot_info info = info_of(names, i);
 	struct cache_write w;
-	enum status s = cache_write_begin(r->c, &(struct cache_stream_call){ .session = r->s.id, .key = names[i].bytes, .key_bytes = names[i].n,
-			.info = &info, .now_us = r->now }, &w, &r->why);
+	enum status s = cache_write_begin(r->c,
+					  &(struct cache_stream_call){ .session = r->s.id,
+								       .key = names[i].bytes,
+								       .key_bytes = names[i].n,
+								       .info = &info,
+								       .now_us = r->now },
+					  &w, &r->why);
 
 	if (s)
 		return s;
@@ -133,8 +157,11 @@ static void check_view(struct rig *r, const struct name *names, uint32_t i)
 	struct cache_block_view v;
 	uint32_t n;
 
-	ck_assert_int_eq(cache_inspect(r->c, &(struct cache_block_name){ .tenant = "", .key = names[i].bytes, .key_bytes = names[i].n }, r->now,
-			&v, 1, &n, &r->why), STATUS_OK);
+	ck_assert_int_eq(cache_inspect(r->c,
+				       &(struct cache_block_name){
+					       .tenant = "", .key = names[i].bytes, .key_bytes = names[i].n },
+				       r->now, &v, 1, &n, &r->why),
+			 STATUS_OK);
 	ck_assert_uint_eq(n, 1);
 	ck_assert(v.checksum_ok);
 	ck_assert_uint_eq(v.turn, want.turn);
@@ -182,9 +209,20 @@ START_TEST(a_reservation_claims_one_name)
 		for (uint32_t i = 0; i < count; i++) {
 			const struct cache_keys k = key_of(&names[i]);
 
-			ck_assert_int_eq(cache_reserve(r.c, &(struct cache_reserve_call){ .session = r.s.id, .keys = &k, .on = &(struct cache_on){
-					.attachment = r.attachment, .gpu = CACHE_HOST }, .may_grow = true, .now_us = r.now, .statuses = &st,
-					.reservations = &id[i], .places = &place, .places_max = 1 }, &r.why), STATUS_OK);
+			ck_assert_int_eq(cache_reserve(r.c,
+						       &(struct cache_reserve_call){
+							       .session = r.s.id,
+							       .keys = &k,
+							       .on = &(struct cache_on){ .attachment = r.attachment,
+											 .gpu = CACHE_HOST },
+							       .may_grow = true,
+							       .now_us = r.now,
+							       .statuses = &st,
+							       .reservations = &id[i],
+							       .places = &place,
+							       .places_max = 1 },
+						       &r.why),
+					 STATUS_OK);
 			ck_assert_msg(st == (twice ? STATUS_BUSY : STATUS_OK), "key %u", i);
 		}
 	rig_check_books(r.c);
@@ -290,7 +328,8 @@ static void check_watch(uint32_t bound)
 	}
 	ck_assert_int_eq(s, STATUS_MISS);
 	for (uint32_t i = 0; i < count; i++) {
-		/* The first look around came after the deletes: of what was there before it nothing but the delete is told. */
+		/* The first look around came after the deletes: of what was there before it nothing but the delete is
+		 * told. */
 		want = names[i].n > bound ? 0 : i % 2 ? 2 : 1;
 		ck_assert_msg(told[i] == want, "key %u: told %u times, not %u", i, told[i], want);
 	}
@@ -356,15 +395,21 @@ START_TEST(a_short_key_costs_nothing_more)
 {
 	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), 1), sizeof(struct block));
 	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_NEAR), sizeof(struct block));
-	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_NEAR + 1), sizeof(struct block) + SLOT_KEY_MAX);
+	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_NEAR + 1),
+			  sizeof(struct block) + SLOT_KEY_MAX);
 	ck_assert_uint_le(sizeof(struct block), 216);
 }
 END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { each_is_a_block_of_its_own, a_reservation_claims_one_name, disks_keep_them, a_watch_tells_them,
-				       a_watch_with_a_bound_tells_the_short_ones, the_graph_ties_them, a_short_key_costs_nothing_more };
+	const TTest *const tests[] = { each_is_a_block_of_its_own,
+				       a_reservation_claims_one_name,
+				       disks_keep_them,
+				       a_watch_tells_them,
+				       a_watch_with_a_bound_tells_the_short_ones,
+				       the_graph_ties_them,
+				       a_short_key_costs_nothing_more };
 
 	return rig_main("cache_long_keys", tests, sizeof(tests) / sizeof(tests[0]));
 }

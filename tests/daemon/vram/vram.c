@@ -663,7 +663,8 @@ START_TEST(two_ways_to_memory_at_once)
 }
 END_TEST
 
-/* Put on a GPU, one by its key and one as an open block that gets its key at the commit; brought down, each is found by its whole key. */
+/* Put on a GPU, one by its key and one as an open block that gets its key at the commit; brought down, each is found by
+ * its whole key. */
 START_TEST(long_keys)
 {
 	enum { BYTES = 64 };
@@ -682,16 +683,34 @@ START_TEST(long_keys)
 		struct cache_on mine = on;
 
 		mine.attachment = v.r.attachment;
-		ck_assert_int_eq(cache_reserve(v.r.c, &(struct cache_reserve_call){ .session = v.r.s.id, .keys = i ? &none : &k[0], .open = i, .on = &mine,
-				.may_grow = true, .now_us = v.r.now, .statuses = &st, .reservations = &item.reservation, .places = &p,
-				.places_max = 1 }, &v.r.why), STATUS_OK);
+		ck_assert_int_eq(cache_reserve(v.r.c,
+					       &(struct cache_reserve_call){ .session = v.r.s.id,
+									     .keys = i ? &none : &k[0],
+									     .open = i,
+									     .on = &mine,
+									     .may_grow = true,
+									     .now_us = v.r.now,
+									     .statuses = &st,
+									     .reservations = &item.reservation,
+									     .places = &p,
+									     .places_max = 1 },
+					       &v.r.why),
+				 STATUS_OK);
 		ck_assert_int_eq(st, STATUS_OK);
 		rig_fill(vr_bytes(&v, &p), v.r.s.block_bytes[0], i, 0);
 		memcpy(item.key, bytes[i], i ? BYTES : 0);
 		item.key_bytes = i ? BYTES : 0;
 		item.tokens = i ? v.r.s.layout[0].block_tokens : 0;
-		ck_assert_int_eq(cache_commit(v.r.c, &(struct cache_commit_call){ .session = v.r.s.id, .items = &item, .count = 1, .on = &mine,
-				.now_us = v.r.now, .unix_ms = 1, .statuses = &st }, NULL, &v.r.why), STATUS_OK);
+		ck_assert_int_eq(cache_commit(v.r.c,
+					      &(struct cache_commit_call){ .session = v.r.s.id,
+									   .items = &item,
+									   .count = 1,
+									   .on = &mine,
+									   .now_us = v.r.now,
+									   .unix_ms = 1,
+									   .statuses = &st },
+					      NULL, &v.r.why),
+				 STATUS_OK);
 		ck_assert_int_eq(st, STATUS_OK);
 	}
 	for (uint32_t i = 0; i < 2; i++) {
