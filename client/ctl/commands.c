@@ -262,5 +262,30 @@ const struct ctl_command ctl_commands[] = {
 			    {"dtype", "T", "of unpacked numbers: fp16 (if not given) or bf16"}},
 		.run = ctl_run_codec,
 	},
+	{
+		.name = "plan",
+		.synopsis = "--model FILE --format FORMAT [--memory BYTES] [--disk BYTES] [OPTION]...",
+		.summary = "tell what a model takes in memory and on disks, without a daemon",
+		.text = "Reads a model's config.json, as Hugging Face's transformers write it, and prints "
+			"for each kind of layer the layout that stores it, the bytes of a block and of the "
+			"slot that holds one, and for each tier how many tokens it holds if every block of "
+			"a sequence is kept.\n"
+			"A kind is full (the layers attend to the whole sequence), window, latent (MLA) or "
+			"state (Mamba, gated DeltaNet: one state every --state-tokens). opaque stands in "
+			"the place of a format where no packed one has the form: then the bytes are of the "
+			"model's own dtype. Known are Llama, Qwen, Mistral, Gemma, DeepSeek V3 and models "
+			"of their form, Granite 4, Bamba, Jamba, Nemotron-H and Qwen3-Next.\n"
+			"Example:\n"
+			"  terracectl plan --model config.json --format tq4 --memory 64GiB --disk 1TiB",
+		.exits = "0 printed, 1 the config cannot be read or is of no form that is known, 2 usage.",
+		.options = {{"model", "FILE", "the model's config.json"},
+			    {"format", "FORMAT", "of packed K, and of V without --v-format"},
+			    {"v-format", "FORMAT", "of packed V"},
+			    {"memory", "BYTES", "the daemon's host_bytes: a number, then KiB, MiB, GiB, TiB or nothing"},
+			    {"disk", "BYTES", "of all its disks together"},
+			    {"block-tokens", "N", "tokens a block, 16 if not given"},
+			    {"state-tokens", "N", "tokens from one stored state to the next, 128 blocks if not given"}},
+		.run = ctl_run_plan,
+	},
 	{0},
 };

@@ -154,6 +154,56 @@ TERRACE_API const char *terrace_layout_problem(const struct terrace_layout *layo
 /* Bytes of one packed block; 0 if the layout is not sound. */
 TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
+
+enum terrace_plan_kind {
+	TERRACE_PLAN_FULL = 0,   /* layers that attend to the whole sequence */
+	TERRACE_PLAN_WINDOW = 1, /* layers with a sliding window */
+	TERRACE_PLAN_LATENT = 2, /* MLA: one latent with a rope part a token, which K and V are made of */
+	TERRACE_PLAN_STATE = 3   /* Mamba, gated DeltaNet: a state of fixed size, whatever the number of tokens */
+};
+
+struct terrace_plan_options {
+	size_t size;
+	enum terrace_format k_format, v_format; /* of packed blocks; v_format 0: as k_format */
+	uint32_t block_tokens;                  /* 0: 16 */
+	uint32_t state_tokens;                  /* tokens from one stored state to the next, a multiple of block_tokens; 0: 128 blocks */
+	uint64_t memory_bytes, disk_bytes;      /* of the daemon's tiers; 0: there is none */
+};
+#define TERRACE_PLAN_OPTIONS_INIT TERRACE_SIZED_(struct terrace_plan_options)
+
+/* Layers of one kind, which are one KV group and one layout of a session. */
+struct terrace_plan_group {
+	enum terrace_plan_kind kind;
+	uint32_t layers;
+	uint32_t packed;       /* 1: `layout` is what a session opens, but for its fingerprint. 0: no packed format has this form, and
+				* block_bytes is of the model's own dtype, stored as opaque bytes */
+	uint32_t block_tokens; /* of a block; of a state the tokens from one to the next */
+	uint64_t block_bytes;  /* of a block, or of a state */
+	uint64_t slot_bytes;   /* which a block takes in a tier: with its header, to a multiple of 4 KiB */
+	struct terrace_layout layout;
+	uint64_t reserved[2];
+};
+
+enum { TERRACE_PLAN_GROUPS_MAX = 4 };
+
+struct terrace_plan {
+	size_t size;
+	uint64_t bytes_token;                /* of slots, over all groups, rounded up */
+	uint64_t memory_tokens, disk_tokens; /* that the tiers hold if every block of a sequence is kept */
+	uint32_t layers, group_count;
+	char model_type[32];
+	struct terrace_plan_group groups[TERRACE_PLAN_GROUPS_MAX];
+};
+#define TERRACE_PLAN_INIT TERRACE_SIZED_(struct terrace_plan)
+
+/* What a model takes: from the text of its config.json, `bytes` bytes in the form of Hugging Face's transformers, which is only read
+ * during the call. Known are models of full attention (Llama, Qwen 3), with windows (Gemma 3, Mistral), MLA (DeepSeek V3) and with states
+ * (Granite 4, Bamba, Jamba, Nemotron-H, Qwen3-Next). No daemon is asked. *plan begins with TERRACE_PLAN_INIT and is written on
+ * TERRACE_OK. TERRACE_INVALID: terrace_error() names the field of the config, or the option, and what it must be. */
+TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes, const struct terrace_plan_options *options,
+					     struct terrace_plan *plan);
+
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 /* Of one key. Keys are names, compared byte by byte with their lengths: zero bytes at the end of one count. */

@@ -78,8 +78,10 @@ uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
 		return two_words(h, key);
 	for (; n >= 8; key += 8, n -= 8)
 		h = key_mix(h, word_at(key));
+	if (n == 0)
+		return h;
 	memcpy(&rest, key, n);
-	return n ? key_mix(h, rest) : h;
+	return key_mix(h, rest);
 }
 
 bool ident_equal(const struct index_ident *a, const struct index_ident *b)

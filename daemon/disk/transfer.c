@@ -127,10 +127,11 @@ static void grave_enter(struct move *m, struct pool *p, const struct index_ident
 
 static void grave_leave(struct move *m)
 {
-	struct move **at = grave_bucket(m->cache, &m->dead);
+	struct move **at;
 
 	if (!m->grave)
 		return;
+	at = grave_bucket(m->cache, &m->dead);
 	while (*at != m)
 		at = &(*at)->grave_next;
 	*at = m->grave_next;
