@@ -10,7 +10,15 @@
 #include "client/ctl/values.h"
 #include "kernels/format.h"
 
-enum { OPTION_MODEL, OPTION_FORMAT, OPTION_V_FORMAT, OPTION_MEMORY, OPTION_DISK, OPTION_BLOCK_TOKENS, OPTION_STATE_TOKENS };
+enum {
+	OPTION_MODEL,
+	OPTION_FORMAT,
+	OPTION_V_FORMAT,
+	OPTION_MEMORY,
+	OPTION_DISK,
+	OPTION_BLOCK_TOKENS,
+	OPTION_STATE_TOKENS
+};
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
 static const char *const kinds[] = { "full", "window", "latent", "state" };
@@ -51,14 +59,16 @@ static int read_tokens(const struct ctl_args *args, int option, const char *name
 static int read_room(const struct ctl_args *args, int option, const char *name, uint64_t *out)
 {
 	if (args->value[option] && !ctl_parse_bytes(args->value[option], out))
-		return ctl_usage(args->command, "--%s %s: not a number, or one with KiB, MiB, GiB or TiB", name, args->value[option]);
+		return ctl_usage(args->command, "--%s %s: not a number, or one with KiB, MiB, GiB or TiB", name,
+				 args->value[option]);
 	return -1;
 }
 
 static int read_format(const struct ctl_args *args, int option, const char *name, enum terrace_format *out)
 {
 	if (args->value[option] && terrace_format_parse(args->value[option], out))
-		return ctl_usage(args->command, "--%s %s: not a format: %s", name, args->value[option], KV_FORMAT_NAMES);
+		return ctl_usage(args->command, "--%s %s: not a format: %s", name, args->value[option],
+				 KV_FORMAT_NAMES);
 	return -1;
 }
 
@@ -153,7 +163,9 @@ static struct json_t *plan_shown(const struct terrace_plan *p, const struct terr
 		put_tier(tiers, "disk", o->disk_bytes, p->disk_tokens);
 	out_put(tree, "tiers", tiers);
 	if (opaque)
-		out_put_text(tree, "note", "opaque: no packed format of this version has this form; what is counted are bytes of the model's own dtype");
+		out_put_text(tree, "note",
+			     "opaque: no packed format of this version has this form; what is counted are bytes of the "
+			     "model's own dtype");
 	if (json)
 		out_put(tree, "layouts", layouts);
 	else

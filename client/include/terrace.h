@@ -167,7 +167,7 @@ struct terrace_plan_options {
 	size_t size;
 	enum terrace_format k_format, v_format; /* of packed blocks; v_format 0: as k_format */
 	uint32_t block_tokens;                  /* 0: 16 */
-	uint32_t state_tokens;                  /* tokens from one stored state to the next, a multiple of block_tokens; 0: 128 blocks */
+	uint32_t state_tokens; /* tokens from one stored state to the next, a multiple of block_tokens; 0: 128 blocks */
 	uint64_t memory_bytes, disk_bytes;      /* of the daemon's tiers; 0: there is none */
 };
 #define TERRACE_PLAN_OPTIONS_INIT TERRACE_SIZED_(struct terrace_plan_options)
@@ -176,8 +176,8 @@ struct terrace_plan_options {
 struct terrace_plan_group {
 	enum terrace_plan_kind kind;
 	uint32_t layers;
-	uint32_t packed;       /* 1: `layout` is what a session opens, but for its fingerprint. 0: no packed format has this form, and
-				* block_bytes is of the model's own dtype, stored as opaque bytes */
+	uint32_t packed; /* 1: `layout` is what a session opens, but for its fingerprint. 0: no packed format of this
+			  * version has this form; block_bytes counts elements of the model's own dtype */
 	uint32_t block_tokens; /* of a block; of a state the tokens from one to the next */
 	uint64_t block_bytes;  /* of a block, or of a state */
 	uint64_t slot_bytes;   /* which a block takes in a tier: with its header, to a multiple of 4 KiB */
@@ -197,12 +197,13 @@ struct terrace_plan {
 };
 #define TERRACE_PLAN_INIT TERRACE_SIZED_(struct terrace_plan)
 
-/* What a model takes: from the text of its config.json, `bytes` bytes in the form of Hugging Face's transformers, which is only read
- * during the call. Known are models of full attention (Llama, Qwen 3), with windows (Gemma 3, Mistral), MLA (DeepSeek V3) and with states
- * (Granite 4, Bamba, Jamba, Nemotron-H, Qwen3-Next). No daemon is asked. *plan begins with TERRACE_PLAN_INIT and is written on
- * TERRACE_OK. TERRACE_INVALID: terrace_error() names the field of the config, or the option, and what it must be. */
-TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes, const struct terrace_plan_options *options,
-					     struct terrace_plan *plan);
+/* What a model takes: from the text of its config.json, `bytes` bytes in the form of Hugging Face's transformers, which
+ * is only read during the call. Known are models of full attention (Llama, Qwen 3), with windows (Gemma 3, Mistral),
+ * MLA (DeepSeek V3) and with states (Granite 4, Bamba, Jamba, Nemotron-H, Qwen3-Next). No daemon is asked. *plan begins
+ * with TERRACE_PLAN_INIT and is written on TERRACE_OK. TERRACE_INVALID: terrace_error() names the field of the config,
+ * or the option, and what it must be. */
+TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes,
+					     const struct terrace_plan_options *options, struct terrace_plan *plan);
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
-/* A strict reader of JSON text (RFC 8259) for small documents such as a model's config.json: it finds members and builds no
- * tree. A text is checked as a whole first (json_check); the other functions take values that lie in a checked text.
+/* A strict reader of JSON text (RFC 8259) for small documents such as a model's config.json: it finds members and
+ * builds no tree. A text is checked as a whole first (json_check); the other functions take values that lie in a
+ * checked text.
  *
  * Threads: pure functions. Nothing is allocated. */
 #ifndef TERRACE_CLIENT_VALUE_JSON_H
@@ -19,8 +20,8 @@ struct json {
 
 enum json_kind { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_TEXT, JSON_ARRAY, JSON_OBJECT };
 
-/* True if the text is one value, nested at most JSON_DEPTH_MAX deep, with nothing but white space around it. Else *where
- * is the offset of the first byte that cannot be there. */
+/* True if the text is one value, nested at most JSON_DEPTH_MAX deep, with nothing but white space around it. Else
+ * *where is the offset of the first byte that cannot be there. */
 bool json_check(const char *text, size_t bytes, struct json *value, size_t *where);
 
 enum json_kind json_kind(struct json value);

@@ -1,9 +1,9 @@
 /* config.json of a model, in the form of Hugging Face's transformers.
  *
- * What a layer keeps is said in one of several ways, of which the first that is there counts: a latent (kv_lora_rank), a pattern
- * of letters (hybrid_override_pattern), a list of words (layer_types) or of numbers (attn_layer_indices), a period
- * (attn_layer_period, full_attention_interval, sliding_window_pattern), or a window for all layers (sliding_window). A field
- * that is null counts as one that is not there, as it does for transformers.
+ * What a layer keeps is said in one of several ways, of which the first that is there counts: a latent (kv_lora_rank),
+ * a pattern of letters (hybrid_override_pattern), a list of words (layer_types) or of numbers (attn_layer_indices), a
+ * period (attn_layer_period, full_attention_interval, sliding_window_pattern), or a window for all layers
+ * (sliding_window). A field that is null counts as one that is not there, as it does for transformers.
  */
 #include "client/value/model.h"
 
@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAYERS_MAX = 512, HEADS_MAX = 1024, FIELD_MAX = 1 << 20, WINDOW_MAX = 1 << 30, PATTERN_GEMMA_3 = 6, PATTERN_GEMMA_2 = 2 };
+/* No product of them passes 64 bits. */
+enum { LAYERS_MAX = 512, HEADS_MAX = 1024, FIELD_MAX = 1 << 16, WINDOW_MAX = 1 << 30, CONV_MAX = 64, EXPAND_MAX = 64 };
+enum { PATTERN_GEMMA_3 = 6, PATTERN_GEMMA_2 = 2 };
 
 struct reader {
 	struct json config;
@@ -39,7 +41,8 @@ static enum terrace_status wrong(const char *name, struct json value, const char
 {
 	const int shown = value.bytes > 40 ? 40 : (int)value.bytes;
 
-	return client_fail(TERRACE_INVALID, "%s is %.*s%s, and must be %s", name, shown, value.at, value.bytes > 40 ? "..." : "", want);
+	return client_fail(TERRACE_INVALID, "%s is %.*s%s, and must be %s", name, shown, value.at,
+			   value.bytes > 40 ? "..." : "", want);
 }
 
 static enum terrace_status missing(const char *name, const char *what)
@@ -55,7 +58,9 @@ static enum terrace_status read_size(const struct reader *r, const char *name, u
 	uint64_t n;
 
 	if (!member(r, name, &value))
-		return missing(name, "it is no config.json of a model that keeps K and V, or a state, in a form that is known here");
+		return missing(
+			name,
+			"it is no config.json of a model that keeps K and V, or a state, in a form that is known here");
 	if (!json_uint(value, most, &n) || n == 0) {
 		snprintf(want, sizeof(want), "a number of 1 to %u", most);
 		return wrong(name, value, want);
@@ -65,12 +70,13 @@ static enum terrace_status read_size(const struct reader *r, const char *name, u
 }
 
 /* The same of a field with two names, of which one is there, or else `otherwise` (0: it must be there). */
-static enum terrace_status read_either(const struct reader *r, const char *name, const char *other, uint32_t otherwise, uint32_t *out)
+static enum terrace_status read_either(const struct reader *r, const char *name, const char *other, uint32_t otherwise,
+				       uint32_t most, uint32_t *out)
 {
 	if (has(r, name) || (!has(r, other) && otherwise == 0))
-		return read_size(r, name, FIELD_MAX, out);
+		return read_size(r, name, most, out);
 	if (has(r, other))
-		return read_size(r, other, FIELD_MAX, out);
+		return read_size(r, other, most, out);
 	*out = otherwise;
 	return TERRACE_OK;
 }
@@ -126,8 +132,8 @@ static bool kind_of(struct json word, uint8_t *out)
 		const char *word;
 		uint8_t kind;
 	} words[] = {
-		{"full_attention", MODEL_FULL},     {"attention", MODEL_FULL},       {"sliding_attention", MODEL_WINDOW},
-		{"linear_attention", MODEL_STATE}, {"mamba", MODEL_STATE}, {"mamba2", MODEL_STATE},
+		{ "full_attention", MODEL_FULL },    { "attention", MODEL_FULL }, { "sliding_attention", MODEL_WINDOW },
+		{ "linear_attention", MODEL_STATE }, { "mamba", MODEL_STATE },	  { "mamba2", MODEL_STATE },
 	};
 
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
@@ -150,7 +156,8 @@ static enum terrace_status by_words(struct reader *r, const char *name)
 			char element[48];
 
 			snprintf(element, sizeof(element), "%s[%u]", name, n);
-			return wrong(element, word, "full_attention, attention, sliding_attention, linear_attention, mamba or mamba2");
+			return wrong(element, word,
+				     "full_attention, attention, sliding_attention, linear_attention, mamba or mamba2");
 		}
 	if (n < r->model->layers || json_element(value, &cursor, &word))
 		return wrong(name, value, "a list of a word for each of num_hidden_layers");
@@ -211,7 +218,7 @@ static enum terrace_status by_last_of(struct reader *r, const char *name, uint32
 	return s;
 }
 
-/* Qwen 2 and 3 name a window that they do not use unless use_sliding_window says so; then the first layers have none. */
+/* Qwen 2 and 3 name a window that they use only if use_sliding_window says so; then the first layers have none. */
 static enum terrace_status by_window(struct reader *r)
 {
 	const bool asked = has(r, "use_sliding_window");
@@ -266,13 +273,14 @@ static enum terrace_status read_heads(struct reader *r)
 	if (s)
 		return s;
 	if (has(r, "head_dim") || has(r, "attention_head_dim"))
-		return read_either(r, "head_dim", "attention_head_dim", 0, &m->head_dim);
+		return read_either(r, "head_dim", "attention_head_dim", 0, FIELD_MAX, &m->head_dim);
 	s = read_size(r, "hidden_size", FIELD_MAX, &r->hidden);
 	if (s)
 		return s;
 	if (r->hidden % r->query_heads)
-		return client_fail(TERRACE_INVALID, "head_dim is missing, and hidden_size %u is no multiple of num_attention_heads %u", r->hidden,
-				   r->query_heads);
+		return client_fail(TERRACE_INVALID,
+				   "head_dim is missing, and hidden_size %u is no multiple of num_attention_heads %u",
+				   r->hidden, r->query_heads);
 	m->head_dim = r->hidden / r->query_heads;
 	return TERRACE_OK;
 }
@@ -299,7 +307,9 @@ static bool names(const struct reader *r, const char *name, const char *dtype)
 /* Bytes of an element of the recurrent part, which some models keep in more bits. */
 static uint64_t recurrent_bytes(const struct reader *r)
 {
-	return names(r, "mamba_ssm_cache_dtype", "float32") || names(r, "mamba_ssm_dtype", "float32") ? 4 : r->model->element_bytes;
+	return names(r, "mamba_ssm_cache_dtype", "float32") || names(r, "mamba_ssm_dtype", "float32")
+		       ? 4
+		       : r->model->element_bytes;
 }
 
 /* Gated DeltaNet, as Qwen3-Next has it. */
@@ -315,7 +325,7 @@ static enum terrace_status read_delta(struct reader *r)
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-		enum terrace_status s = read_size(r, fields[i].name, i == 4 ? 64 : HEADS_MAX, fields[i].out);
+		enum terrace_status s = read_size(r, fields[i].name, i == 4 ? CONV_MAX : HEADS_MAX, fields[i].out);
 
 		if (s)
 			return s;
@@ -333,7 +343,7 @@ static enum terrace_status read_mamba_1(struct reader *r, uint32_t state, uint32
 	uint64_t inner;
 
 	if (!s)
-		s = read_size(r, "mamba_expand", 64, &expand);
+		s = read_size(r, "mamba_expand", EXPAND_MAX, &expand);
 	if (s)
 		return s;
 	inner = (uint64_t)expand * r->hidden;
@@ -349,15 +359,17 @@ static enum terrace_status read_mamba_head(struct reader *r, uint32_t heads, uin
 	struct json value;
 
 	if ((member(r, "mamba_d_head", &value) && !json_is(value, "auto")) || has(r, "mamba_head_dim"))
-		return read_either(r, "mamba_d_head", "mamba_head_dim", 0, out);
-	s = read_size(r, "mamba_expand", 64, &expand);
+		return read_either(r, "mamba_d_head", "mamba_head_dim", 0, FIELD_MAX, out);
+	s = read_size(r, "mamba_expand", EXPAND_MAX, &expand);
 	if (!s)
 		s = read_size(r, "hidden_size", FIELD_MAX, &r->hidden);
 	if (s)
 		return s;
 	if (expand * (uint64_t)r->hidden % heads)
-		return client_fail(TERRACE_INVALID, "mamba_d_head is not said, and mamba_expand %u times hidden_size %u is no multiple of %u heads",
-				   expand, r->hidden, heads);
+		return client_fail(
+			TERRACE_INVALID,
+			"mamba_d_head is not said, and mamba_expand %u times hidden_size %u is no multiple of %u heads",
+			expand, r->hidden, heads);
 	*out = (uint32_t)(expand * (uint64_t)r->hidden / heads);
 	return TERRACE_OK;
 }
@@ -365,24 +377,25 @@ static enum terrace_status read_mamba_head(struct reader *r, uint32_t heads, uin
 static enum terrace_status read_mamba(struct reader *r)
 {
 	uint32_t heads = 0, head = 0, state = 0, groups = 0, conv = 0;
-	enum terrace_status s = read_either(r, "mamba_d_state", "ssm_state_size", 0, &state);
+	enum terrace_status s = read_either(r, "mamba_d_state", "ssm_state_size", 0, FIELD_MAX, &state);
 	uint64_t inner;
 
 	if (!s)
-		s = read_either(r, "mamba_d_conv", "conv_kernel", 0, &conv);
+		s = read_either(r, "mamba_d_conv", "conv_kernel", 0, CONV_MAX, &conv);
 	if (s)
 		return s;
 	if (!has(r, "mamba_n_heads") && !has(r, "mamba_num_heads"))
 		return read_mamba_1(r, state, conv);
-	s = read_either(r, "mamba_n_heads", "mamba_num_heads", 0, &heads);
+	s = read_either(r, "mamba_n_heads", "mamba_num_heads", 0, HEADS_MAX, &heads);
 	if (!s)
 		s = read_mamba_head(r, heads, &head);
 	if (!s)
-		s = read_either(r, "mamba_n_groups", "n_groups", 1, &groups);
+		s = read_either(r, "mamba_n_groups", "n_groups", 1, HEADS_MAX, &groups);
 	if (s)
 		return s;
 	inner = (uint64_t)heads * head;
-	r->model->state_bytes = (conv - 1) * (inner + 2ull * groups * state) * r->model->element_bytes + inner * state * recurrent_bytes(r);
+	r->model->state_bytes = (conv - 1) * (inner + 2ull * groups * state) * r->model->element_bytes +
+				inner * state * recurrent_bytes(r);
 	return TERRACE_OK;
 }
 
@@ -416,7 +429,8 @@ static void read_type(struct reader *r)
 	struct json value, text;
 
 	if (member(r, "model_type", &value) && json_text(value, &text))
-		snprintf(r->model->type, sizeof(r->model->type), "%.*s", (int)(text.bytes < 31 ? text.bytes : 31), text.at);
+		snprintf(r->model->type, sizeof(r->model->type), "%.*s", (int)(text.bytes < 31 ? text.bytes : 31),
+			 text.at);
 }
 
 enum terrace_status client_model_read(const char *config, size_t bytes, struct model *out)
@@ -427,7 +441,8 @@ enum terrace_status client_model_read(const char *config, size_t bytes, struct m
 	size_t where;
 
 	if (!json_check(config, bytes, &r.config, &where))
-		return client_fail(TERRACE_INVALID, "byte %zu is not what JSON has there: give a model's config.json", where);
+		return client_fail(TERRACE_INVALID, "byte %zu is not what JSON has there: give a model's config.json",
+				   where);
 	if (json_kind(r.config) != JSON_OBJECT)
 		return client_fail(TERRACE_INVALID, "the text is no JSON object: give a model's config.json");
 	read_type(&r);

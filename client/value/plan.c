@@ -12,7 +12,7 @@ _Static_assert((int)MODEL_FULL == (int)TERRACE_PLAN_FULL && (int)MODEL_WINDOW ==
 	       "kinds");
 _Static_assert((int)MODEL_NOTHING <= (int)TERRACE_PLAN_GROUPS_MAX, "a group a kind");
 
-enum { BLOCK_TOKENS = 16, STATE_BLOCKS = 128, STATE_ALIGN = 16, STATE_TOKENS_MAX = 1 << 24 };
+enum { BLOCK_TOKENS = 16, STATE_BLOCKS = 128, STATE_ALIGN = 16, STATE_TOKENS_MAX = 1 << 24, SLOT_BYTES_MAX = 1 << 30 };
 
 static uint64_t slot_of(uint64_t block_bytes)
 {
@@ -25,7 +25,8 @@ static bool has_rounding(const struct terrace_plan_options *o)
 }
 
 /* The layout of K and V of all heads. Its fingerprint is the engine's: a plan has none. */
-static struct terrace_layout layout_of(const struct model *m, uint32_t layers, uint32_t window, const struct terrace_plan_options *o)
+static struct terrace_layout layout_of(const struct model *m, uint32_t layers, uint32_t window,
+				       const struct terrace_plan_options *o)
 {
 	return (struct terrace_layout){
 		.size = sizeof(struct terrace_layout),
@@ -42,8 +43,8 @@ static struct terrace_layout layout_of(const struct model *m, uint32_t layers, u
 	};
 }
 
-static enum terrace_status plan_attention(const struct model *m, enum model_kind kind, const struct terrace_plan_options *o,
-					  struct terrace_plan_group *g)
+static enum terrace_status plan_attention(const struct model *m, enum model_kind kind,
+					  const struct terrace_plan_options *o, struct terrace_plan_group *g)
 {
 	struct kv_geometry geometry;
 	struct kv_layout layout;
@@ -58,7 +59,8 @@ static enum terrace_status plan_attention(const struct model *m, enum model_kind
 	}
 	problem = client_layout_read(&g->layout, &layout);
 	if (problem)
-		return client_fail(TERRACE_INVALID, "%u layers with %u heads of %u: %s", g->layers, m->heads, m->head_dim, problem);
+		return client_fail(TERRACE_INVALID, "%u layers with %u heads of %u: %s", g->layers, m->heads,
+				   m->head_dim, problem);
 	kv_geometry_of(&layout, &geometry);
 	g->packed = 1;
 	g->block_bytes = geometry.block_bytes;
@@ -82,6 +84,10 @@ static enum terrace_status plan_group(const struct model *m, enum model_kind kin
 		s = plan_attention(m, kind, o, g);
 	}
 	g->slot_bytes = slot_of(g->block_bytes);
+	if (!s && g->slot_bytes > SLOT_BYTES_MAX)
+		return client_fail(TERRACE_INVALID,
+				   "%u layers make a block of %llu bytes, which no slot of at most 1 GiB holds",
+				   g->layers, (unsigned long long)g->block_bytes);
 	return s;
 }
 
@@ -103,25 +109,28 @@ static void plan_tiers(const struct terrace_plan_options *o, struct terrace_plan
 static enum terrace_status options_read(const struct terrace_plan_options *in, struct terrace_plan_options *o)
 {
 	if (!in || !client_options_copy(o, sizeof(*o), in, sizeof(*o)))
-		return client_fail(TERRACE_INVALID, "the options' size is not set: begin with TERRACE_PLAN_OPTIONS_INIT");
+		return client_fail(TERRACE_INVALID,
+				   "the options' size is not set: begin with TERRACE_PLAN_OPTIONS_INIT");
 	if (!o->v_format)
 		o->v_format = o->k_format;
 	if (!o->k_format || !terrace_format_name(o->k_format) || !terrace_format_name(o->v_format))
-		return client_fail(TERRACE_INVALID, "k_format %d, v_format %d: not a format of packed blocks", (int)o->k_format, (int)o->v_format);
+		return client_fail(TERRACE_INVALID, "k_format %d, v_format %d: not a format of packed blocks",
+				   (int)o->k_format, (int)o->v_format);
 	if (!o->block_tokens)
 		o->block_tokens = BLOCK_TOKENS;
 	if (o->block_tokens % KV_ATOM_TOKENS || o->block_tokens > KV_BLOCK_TOKENS_MAX)
-		return client_fail(TERRACE_INVALID, "block_tokens is %u, not a multiple of %d up to %d", o->block_tokens, KV_ATOM_TOKENS,
-				   KV_BLOCK_TOKENS_MAX);
+		return client_fail(TERRACE_INVALID, "block_tokens is %u, not a multiple of %d up to %d",
+				   o->block_tokens, KV_ATOM_TOKENS, KV_BLOCK_TOKENS_MAX);
 	if (!o->state_tokens)
 		o->state_tokens = STATE_BLOCKS * o->block_tokens;
 	if (o->state_tokens % o->block_tokens || o->state_tokens > STATE_TOKENS_MAX)
-		return client_fail(TERRACE_INVALID, "state_tokens is %u, not a multiple of block_tokens %u up to %d", o->state_tokens,
-				   o->block_tokens, STATE_TOKENS_MAX);
+		return client_fail(TERRACE_INVALID, "state_tokens is %u, not a multiple of block_tokens %u up to %d",
+				   o->state_tokens, o->block_tokens, STATE_TOKENS_MAX);
 	return TERRACE_OK;
 }
 
-static enum terrace_status plan_make(const char *config, size_t bytes, const struct terrace_plan_options *in, struct terrace_plan *p)
+static enum terrace_status plan_make(const char *config, size_t bytes, const struct terrace_plan_options *in,
+				     struct terrace_plan *p)
 {
 	struct terrace_plan_options o;
 	enum terrace_status s = options_read(in, &o);
@@ -141,13 +150,16 @@ static enum terrace_status plan_make(const char *config, size_t bytes, const str
 	return s;
 }
 
-enum terrace_status terrace_plan(const char *config, size_t bytes, const struct terrace_plan_options *options, struct terrace_plan *plan)
+enum terrace_status terrace_plan(const char *config, size_t bytes, const struct terrace_plan_options *options,
+				 struct terrace_plan *plan)
 {
 	struct terrace_plan made = TERRACE_PLAN_INIT, sized;
 	enum terrace_status s;
 
 	if (!config || !plan || !client_options_copy(&sized, sizeof(sized), plan, sizeof(sized)))
-		return client_fail(TERRACE_INVALID, "plan: the config or the plan is NULL, or its size is not set: begin with TERRACE_PLAN_INIT");
+		return client_fail(
+			TERRACE_INVALID,
+			"plan: the config or the plan is NULL, or its size is not set: begin with TERRACE_PLAN_INIT");
 	s = plan_make(config, bytes, options, &made);
 	if (s)
 		return client_fail_in(s, "plan");

@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		const struct terrace_plan_group *g = &p.groups[i];
 
 		if (!g->layers || g->layers > p.layers || g->slot_bytes < g->block_bytes ||
-		    (g->packed && (terrace_layout_problem(&g->layout) || terrace_block_bytes(&g->layout) != g->block_bytes)))
+		    (g->packed &&
+		     (terrace_layout_problem(&g->layout) || terrace_block_bytes(&g->layout) != g->block_bytes)))
 			abort();
 	}
 	return 0;

@@ -19,14 +19,49 @@ static const struct {
 	const char *text;
 	bool sound;
 } texts[] = {
-	{ "{}", true }, { " [ ] ", true }, { "null", true }, { "true", true }, { "false", true }, { "0", true }, { "-0", true },
-	{ "12.5e+3", true }, { "1E-2", true }, { "\"\"", true }, { "\"a\\n\\u00e4\\\\\"", true }, { "\"\xc3\xa4\"", true },
-	{ "{\"a\":[1,{\"b\":null}],\"c\":\"d\"}", true }, { "[1 , 2]", true },
-	{ "", false }, { " ", false }, { "{", false }, { "{]", false }, { "[1,]", false }, { "[,1]", false }, { "{\"a\"}", false },
-	{ "{\"a\":1,}", false }, { "{a:1}", false }, { "{\"a\" 1}", false }, { "01", false }, { "1.", false }, { ".5", false }, { "+1", false },
-	{ "1e", false }, { "- 1", false }, { "nul", false }, { "nulls", false }, { "True", false }, { "NaN", false }, { "\"", false },
-	{ "\"\\x\"", false }, { "\"\\u12g4\"", false }, { "\"a\nb\"", false }, { "1 2", false }, { "[1]]", false }, { "'a'", false },
-	{ "[1 2]", false }, { "// a\n1", false },
+	{ "{}", true },
+	{ " [ ] ", true },
+	{ "null", true },
+	{ "true", true },
+	{ "false", true },
+	{ "0", true },
+	{ "-0", true },
+	{ "12.5e+3", true },
+	{ "1E-2", true },
+	{ "\"\"", true },
+	{ "\"a\\n\\u00e4\\\\\"", true },
+	{ "\"\xc3\xa4\"", true },
+	{ "{\"a\":[1,{\"b\":null}],\"c\":\"d\"}", true },
+	{ "[1 , 2]", true },
+	{ "", false },
+	{ " ", false },
+	{ "{", false },
+	{ "{]", false },
+	{ "[1,]", false },
+	{ "[,1]", false },
+	{ "{\"a\"}", false },
+	{ "{\"a\":1,}", false },
+	{ "{a:1}", false },
+	{ "{\"a\" 1}", false },
+	{ "01", false },
+	{ "1.", false },
+	{ ".5", false },
+	{ "+1", false },
+	{ "1e", false },
+	{ "- 1", false },
+	{ "nul", false },
+	{ "nulls", false },
+	{ "True", false },
+	{ "NaN", false },
+	{ "\"", false },
+	{ "\"\\x\"", false },
+	{ "\"\\u12g4\"", false },
+	{ "\"a\nb\"", false },
+	{ "1 2", false },
+	{ "[1]]", false },
+	{ "'a'", false },
+	{ "[1 2]", false },
+	{ "// a\n1", false },
 };
 
 START_TEST(nothing_but_json_is_sound)
@@ -52,7 +87,8 @@ START_TEST(nesting_is_bounded)
 }
 END_TEST
 
-/* Every text that is cut off, or has a byte changed, is refused or read; nothing is read behind its end (sanitizers see it). */
+/* Every text that is cut off, or has a byte changed, is refused or read; nothing is read behind its end (sanitizers see
+ * it). */
 START_TEST(cut_and_changed_texts)
 {
 	static const char text[] = "{\"a\": [1, -2.5e3, {\"b\": \"c\\u0041\"}], \"d\": null, \"e\": true}";
@@ -87,7 +123,9 @@ START_TEST(members_and_elements)
 	uint64_t n, sum = 0;
 	bool is;
 
-	ck_assert(sound("{ \"a\" : 1, \"ab\": [ 1, 2,3 ], \"t\": \"x\\ty\", \"b\": true, \"a\": 7, \"o\": {\"a\": 9} , \"n\": null}", &object));
+	ck_assert(sound("{ \"a\" : 1, \"ab\": [ 1, 2,3 ], \"t\": \"x\\ty\", \"b\": true, \"a\": 7, \"o\": {\"a\": 9} , "
+			"\"n\": null}",
+			&object));
 	ck_assert(json_member(object, "a", &value) && json_uint(value, 10, &n));
 	ck_assert_uint_eq(n, 7); /* the last one */
 	ck_assert(!json_member(object, "c", &value) && !json_member(value, "a", &value));
@@ -113,9 +151,19 @@ START_TEST(integers_are_bounded)
 		uint64_t most;
 		bool fits;
 	} rows[] = {
-		{ "0", 0, true }, { "1", 0, false }, { "7", 7, true }, { "8", 7, false }, { "100", 100, true }, { "101", 100, false },
-		{ "18446744073709551615", UINT64_MAX, true }, { "18446744073709551616", UINT64_MAX, false },
-		{ "99999999999999999999999", UINT64_MAX, false }, { "-1", 9, false }, { "1.0", 9, false }, { "1e1", 99, false }, { "\"1\"", 9, false },
+		{ "0", 0, true },
+		{ "1", 0, false },
+		{ "7", 7, true },
+		{ "8", 7, false },
+		{ "100", 100, true },
+		{ "101", 100, false },
+		{ "18446744073709551615", UINT64_MAX, true },
+		{ "18446744073709551616", UINT64_MAX, false },
+		{ "99999999999999999999999", UINT64_MAX, false },
+		{ "-1", 9, false },
+		{ "1.0", 9, false },
+		{ "1e1", 99, false },
+		{ "\"1\"", 9, false },
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

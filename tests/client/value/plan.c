@@ -36,12 +36,13 @@ static struct terrace_plan_options options_of(enum terrace_format format)
 struct want {
 	enum terrace_plan_kind kind;
 	uint32_t layers, heads, dim, window;
-	uint64_t block_bytes;          /* tq4: 16 tokens x layers x heads x 2 x (dim / 2 + 2); states and latents by hand, as said below */
+	uint64_t block_bytes; /* tq4: 16 tokens x layers x heads x 2 x (dim / 2 + 2); states and latents by hand, as
+				 said below */
 };
 
-/* A latent: 61 layers x 16 tokens x (512 + 64) x 2 bytes. Of Granite a layer's state is 3 x (8192 + 2 x 128) x 2 of the convolution and
- * 8192 x 128 x 2; of Nemotron-H 3 x (8192 + 2 x 8 x 128) x 2 and the same; of Qwen3-Next 3 x (2 x 16 x 128 + 32 x 128) x 2 and
- * 32 x 128 x 128 x 2; of Jamba 3 x 8192 x 2 and 8192 x 16 x 2. */
+/* A latent: 61 layers x 16 tokens x (512 + 64) x 2 bytes. Of Granite a layer's state is 3 x (8192 + 2 x 128) x 2 of the
+ * convolution and 8192 x 128 x 2; of Nemotron-H 3 x (8192 + 2 x 8 x 128) x 2 and the same; of Qwen3-Next 3 x (2 x 16 x
+ * 128 + 32 x 128) x 2 and 32 x 128 x 128 x 2; of Jamba 3 x 8192 x 2 and 8192 x 16 x 2. */
 static const struct {
 	const char *model;
 	uint32_t layers, groups;
@@ -49,18 +50,37 @@ static const struct {
 } rows[] = {
 	{ "llama-3.1-8b", 32, 1, { { TERRACE_PLAN_FULL, 32, 8, 128, 0, 16 * 32 * 8 * 2 * 66 } } },
 	{ "qwen3-8b", 36, 1, { { TERRACE_PLAN_FULL, 36, 8, 128, 0, 16 * 36 * 8 * 2 * 66 } } },
-	{ "gemma-3-1b", 26, 2, { { TERRACE_PLAN_FULL, 4, 1, 256, 0, 16 * 4 * 2 * 130 }, { TERRACE_PLAN_WINDOW, 22, 1, 256, 512, 16 * 22 * 2 * 130 } } },
-	{ "gemma-3-27b", 62, 2, { { TERRACE_PLAN_FULL, 10, 16, 128, 0, 16 * 10 * 16 * 2 * 66 },
-				  { TERRACE_PLAN_WINDOW, 52, 16, 128, 1024, 16 * 52 * 16 * 2 * 66 } } },
+	{ "gemma-3-1b",
+	  26,
+	  2,
+	  { { TERRACE_PLAN_FULL, 4, 1, 256, 0, 16 * 4 * 2 * 130 },
+	    { TERRACE_PLAN_WINDOW, 22, 1, 256, 512, 16 * 22 * 2 * 130 } } },
+	{ "gemma-3-27b",
+	  62,
+	  2,
+	  { { TERRACE_PLAN_FULL, 10, 16, 128, 0, 16 * 10 * 16 * 2 * 66 },
+	    { TERRACE_PLAN_WINDOW, 52, 16, 128, 1024, 16 * 52 * 16 * 2 * 66 } } },
 	{ "deepseek-v3", 61, 1, { { TERRACE_PLAN_LATENT, 61, 0, 0, 0, 61 * 16 * 576 * 2 } } },
-	{ "granite-4.0-h-small", 40, 2, { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
-					  { TERRACE_PLAN_STATE, 36, 0, 0, 0, 36ull * (3 * 8448 * 2 + 8192 * 128 * 2) } } },
-	{ "nemotron-h-8b", 52, 2, { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
-				    { TERRACE_PLAN_STATE, 24, 0, 0, 0, 24ull * (3 * 10240 * 2 + 8192 * 128 * 2) } } },
-	{ "qwen3-next-80b", 48, 2, { { TERRACE_PLAN_FULL, 12, 2, 256, 0, 16 * 12 * 2 * 2 * 130 },
-				     { TERRACE_PLAN_STATE, 36, 0, 0, 0, 36ull * (3 * 8192 * 2 + 32 * 128 * 128 * 2) } } },
-	{ "jamba-1.5-mini", 32, 2, { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
-				     { TERRACE_PLAN_STATE, 28, 0, 0, 0, 28ull * (3 * 8192 * 2 + 8192 * 16 * 2) } } },
+	{ "granite-4.0-h-small",
+	  40,
+	  2,
+	  { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
+	    { TERRACE_PLAN_STATE, 36, 0, 0, 0, 36ull * (3 * 8448 * 2 + 8192 * 128 * 2) } } },
+	{ "nemotron-h-8b",
+	  52,
+	  2,
+	  { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
+	    { TERRACE_PLAN_STATE, 24, 0, 0, 0, 24ull * (3 * 10240 * 2 + 8192 * 128 * 2) } } },
+	{ "qwen3-next-80b",
+	  48,
+	  2,
+	  { { TERRACE_PLAN_FULL, 12, 2, 256, 0, 16 * 12 * 2 * 2 * 130 },
+	    { TERRACE_PLAN_STATE, 36, 0, 0, 0, 36ull * (3 * 8192 * 2 + 32 * 128 * 128 * 2) } } },
+	{ "jamba-1.5-mini",
+	  32,
+	  2,
+	  { { TERRACE_PLAN_FULL, 4, 8, 128, 0, 16 * 4 * 8 * 2 * 66 },
+	    { TERRACE_PLAN_STATE, 28, 0, 0, 0, 28ull * (3 * 8192 * 2 + 8192 * 16 * 2) } } },
 };
 
 static uint64_t slot_of(uint64_t block_bytes)
@@ -73,8 +93,10 @@ static uint64_t check_group(const struct terrace_plan_group *g, const struct wan
 {
 	const bool packed = w->kind <= TERRACE_PLAN_WINDOW;
 
-	ck_assert_msg(g->kind == w->kind && g->layers == w->layers && g->packed == packed, "%s: kind %d, %u layers", model, g->kind, g->layers);
-	ck_assert_msg(g->block_bytes == w->block_bytes, "%s: %lu bytes, not %lu", model, g->block_bytes, w->block_bytes);
+	ck_assert_msg(g->kind == w->kind && g->layers == w->layers && g->packed == packed, "%s: kind %d, %u layers",
+		      model, g->kind, g->layers);
+	ck_assert_msg(g->block_bytes == w->block_bytes, "%s: %lu bytes, not %lu", model, g->block_bytes,
+		      w->block_bytes);
 	ck_assert_uint_eq(g->slot_bytes, slot_of(w->block_bytes));
 	ck_assert_uint_eq(g->block_tokens, w->kind == TERRACE_PLAN_STATE ? 2048 : 16);
 	ck_assert_uint_eq(g->layout.heads, w->heads);
@@ -111,7 +133,8 @@ END_TEST
 static enum terrace_status plan_of(const char *fields, const struct terrace_plan_options *o, struct terrace_plan *p)
 {
 	char config[1024];
-	const int n = snprintf(config, sizeof(config), "{\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"hidden_size\": 512%s%s}",
+	const int n = snprintf(config, sizeof(config),
+			       "{\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"hidden_size\": 512%s%s}",
 			       *fields ? ", " : "", fields);
 
 	*p = (struct terrace_plan)TERRACE_PLAN_INIT;
@@ -132,10 +155,15 @@ START_TEST(forms_of_configs)
 		{ "\"model_type\": \"mistral\", \"sliding_window\": null", 4, 0, 8, 64 },
 		{ "\"model_type\": \"qwen2\", \"sliding_window\": 4096, \"use_sliding_window\": false", 4, 0, 8, 64 },
 		{ "\"model_type\": \"qwen2\", \"sliding_window\": 4096", 4, 0, 8, 64 },
-		{ "\"model_type\": \"qwen2\", \"sliding_window\": 4096, \"use_sliding_window\": true, \"max_window_layers\": 3", 3, 1, 8, 64 },
-		{ "\"sliding_window\": 32, \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", \"sliding_attention\"]", 2, 2, 8, 64 },
+		{ "\"model_type\": \"qwen2\", \"sliding_window\": 4096, \"use_sliding_window\": true, "
+		  "\"max_window_layers\": 3",
+		  3, 1, 8, 64 },
+		{ "\"sliding_window\": 32, \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+		  "\"full_attention\", \"sliding_attention\"]",
+		  2, 2, 8, 64 },
 		{ "\"model_type\": \"gemma2\", \"sliding_window\": 32", 2, 2, 8, 64 },
-		{ "\"model_type\": \"gemma3_text\", \"sliding_window\": 32, \"sliding_window_pattern\": 4", 1, 3, 8, 64 },
+		{ "\"model_type\": \"gemma3_text\", \"sliding_window\": 32, \"sliding_window_pattern\": 4", 1, 3, 8,
+		  64 },
 	};
 
 	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
@@ -149,7 +177,8 @@ START_TEST(forms_of_configs)
 			ck_assert_uint_eq(p.groups[g].layout.heads, forms[i].heads);
 			ck_assert_uint_eq(p.groups[g].layout.head_dim_k, forms[i].dim);
 		}
-		ck_assert_msg(layers[0] == forms[i].full && layers[1] == forms[i].windows, "%s: %u and %u", forms[i].fields, layers[0], layers[1]);
+		ck_assert_msg(layers[0] == forms[i].full && layers[1] == forms[i].windows, "%s: %u and %u",
+			      forms[i].fields, layers[0], layers[1]);
 	}
 }
 END_TEST
@@ -199,20 +228,34 @@ START_TEST(bad_configs_get_a_sentence)
 		{ "{\"num_hidden_layers\": \"4\"}", "num_hidden_layers is \"4\"" },
 		{ "{\"num_hidden_layers\": 4}", "num_attention_heads is missing" },
 		{ "{\"num_hidden_layers\": 4, \"num_attention_heads\": 3}", "hidden_size is missing" },
-		{ "{\"num_hidden_layers\": 4, \"num_attention_heads\": 3, \"hidden_size\": 100}", "hidden_size 100 is no multiple of num_attention_heads 3" },
-		{ "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"chunked_attention\"]}", "layer_types[1] is \"chunked_attention\"" },
-		{ "{\"num_hidden_layers\": 2, \"layer_types\": [\"attention\"]}", "layer_types is [\"attention\"], and must be a list" },
+		{ "{\"num_hidden_layers\": 4, \"num_attention_heads\": 3, \"hidden_size\": 100}",
+		  "hidden_size 100 is no multiple of num_attention_heads 3" },
+		{ "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"chunked_attention\"]}",
+		  "layer_types[1] is \"chunked_attention\"" },
+		{ "{\"num_hidden_layers\": 2, \"layer_types\": [\"attention\"]}",
+		  "layer_types is [\"attention\"], and must be a list" },
 		{ "{\"num_hidden_layers\": 1, \"layer_types\": [\"mamba\", \"mamba\"]}", "layer_types is" },
 		{ "{\"num_hidden_layers\": 2, \"layer_types\": \"mamba\"}", "layer_types is \"mamba\"" },
 		{ "{\"num_hidden_layers\": 1, \"layer_types\": [\"mamba\"]}", "mamba_d_state is missing" },
-		{ "{\"num_hidden_layers\": 2, \"hybrid_override_pattern\": \"M\"}", "hybrid_override_pattern is \"M\"" },
+		{ "{\"num_hidden_layers\": 2, \"hybrid_override_pattern\": \"M\"}",
+		  "hybrid_override_pattern is \"M\"" },
 		{ "{\"num_hidden_layers\": 2, \"hybrid_override_pattern\": \"MX\"}", "of the letters" },
 		{ "{\"num_hidden_layers\": 2, \"attn_layer_indices\": [2]}", "attn_layer_indices is [2]" },
-		{ "{\"num_hidden_layers\": 2, \"attn_layer_period\": 2, \"attn_layer_offset\": 2}", "attn_layer_offset is 2" },
+		{ "{\"num_hidden_layers\": 2, \"attn_layer_period\": 2, \"attn_layer_offset\": 2}",
+		  "attn_layer_offset is 2" },
 		{ "{\"num_hidden_layers\": 2, \"kv_lora_rank\": 512}", "qk_rope_head_dim is missing" },
 		{ "{\"num_hidden_layers\": 2, \"kv_lora_rank\": -1}", "kv_lora_rank is -1" },
-		{ "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 6, \"num_attention_heads\": 1, \"head_dim\": 64}", "sliding_window is missing" },
-		{ "{\"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"], \"linear_num_value_heads\": 4}", "linear_num_key_heads is missing" },
+		{ "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 6, \"num_attention_heads\": 1, "
+		  "\"head_dim\": 64}",
+		  "sliding_window is missing" },
+		{ "{\"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"], \"linear_num_value_heads\": 4}",
+		  "linear_num_key_heads is missing" },
+		{ "{\"num_hidden_layers\": 512, \"attn_layer_indices\": [], \"mamba_d_state\": 65536, "
+		  "\"mamba_d_conv\": 64, \"mamba_n_heads\": 1024, "
+		  "\"mamba_d_head\": 65536}",
+		  "512 layers make a block of " },
+		{ "{\"num_hidden_layers\": 1, \"attn_layer_indices\": [], \"mamba_d_state\": 65537}",
+		  "mamba_d_state is 65537, and must be a number of 1 to 65536" },
 	};
 	const struct terrace_plan_options o = options_of(TERRACE_FORMAT_TQ4);
 

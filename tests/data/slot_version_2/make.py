@@ -1,4 +1,5 @@
-"""Makes the fixture: `make.py TERRACED FOLDER`, with the terraced of the commit that README.md names.
+"""Made the fixture: `/usr/bin/python3 make.py TERRACED FOLDER`, with the terraced of commit 8037e95, the last one whose slots have headers of
+version 2. It is not made anew: a later version would write its own form.
 
 Leaves stopped.tar.xz in FOLDER: `data`, the data folder of a daemon that was stopped in order, and `disk`, the folder of its one disk.
 """
