@@ -150,7 +150,9 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 
 void cache_watch_bound(struct cache_watch *w, uint32_t key_bytes_max)
 {
+	cache_lock(w->cache);
 	w->key_bytes_max = key_bytes_max;
+	cache_unlock(w->cache);
 }
 
 /* Which of the watch's layouts the block is of. False: none. */

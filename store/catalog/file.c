@@ -366,7 +366,6 @@ int catalog_file_raise(struct catalog_file *f)
 		mdb_txn_abort(txn);
 		return rc;
 	}
-	CRASH_POINT("catalog_raise");
 	rc = mdb_txn_commit(txn);
 	if (rc == MDB_SUCCESS)
 		f->version = CATALOG_VERSION;
