@@ -169,7 +169,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!s)
 		s = advisor_create(c, why);
 	if (!s)
-		s = index_create(1 << 16, &c->index);
+		s = index_create(sizeof(struct block), 1 << 16, &c->index);
 	if (s)
 		return s;
 	if (o->disk_count) {

@@ -33,6 +33,7 @@
 
 struct index {
 	struct cds_lfht *table;
+	size_t owner_bytes;            /* behind which a long key lies */
 	uint64_t seed;                 /* so that nobody can prepare keys of one bucket */
 	_Atomic uint64_t records;
 	_Atomic unsigned long buckets; /* in use; written by the growing thread */
@@ -49,6 +50,7 @@ struct wanted {
 	uint64_t layout_id;
 	uint32_t tenant;
 	uint8_t key_bytes;
+	size_t owner_bytes;
 };
 
 /* Stands for "every reader that left before this grace period", for TSan alone. */
@@ -70,7 +72,7 @@ static uint64_t seed_of(const struct index *x, const struct wanted *w)
 {
 	const uint64_t common[2] = { w->layout_id, (uint64_t)w->tenant << 8 | w->key_bytes };
 
-	assert(w->key_bytes >= 1 && w->key_bytes <= SLOT_KEY_MAX);
+	assert(w->key_bytes >= 1 && w->key_bytes <= INDEX_KEY_MAX);
 	return XXH3_64bits_withSeed(common, sizeof(common), x->seed);
 }
 
@@ -107,26 +109,56 @@ static bool key_equal(const uint8_t *a, const uint8_t *b, uint32_t n)
 	return n == 0 || memcmp(a, b, n) == 0;
 }
 
-static struct wanted wanted_of(const struct index_ident *ident)
+static struct wanted wanted_of(const struct index *x, const struct index_ident *ident)
 {
 	return (struct wanted){
 		.key = ident->key,
 		.layout_id = ident->layout_id,
 		.tenant = ident->tenant,
 		.key_bytes = ident->key_bytes,
+		.owner_bytes = x->owner_bytes,
 	};
 }
 
-/* cds_lfht's match function: a live record of the wanted ident. */
-static int match(struct cds_lfht_node *node, const void *key)
+void index_name_set(struct index_record *r, size_t owner_bytes, const struct index_ident *ident)
+{
+	const uint32_t near = ident->key_bytes < INDEX_KEY_NEAR ? ident->key_bytes : INDEX_KEY_NEAR;
+
+	assert(ident->key_bytes >= 1 && ident->key_bytes <= INDEX_KEY_MAX);
+	r->name.layout_id = ident->layout_id;
+	r->name.tenant = ident->tenant;
+	r->name.key_bytes = ident->key_bytes;
+	memcpy(r->name.near, ident->key, near);
+	if (ident->key_bytes > INDEX_KEY_NEAR)
+		memcpy((uint8_t *)r + owner_bytes, ident->key, ident->key_bytes);
+}
+
+static inline bool matches(const struct index_record *r, const struct wanted *w, const uint8_t *key)
+{
+	tsan_acquire(r);
+	return r->name.tenant == w->tenant && r->name.layout_id == w->layout_id && r->name.key_bytes == w->key_bytes &&
+	       key_equal(key, w->key, w->key_bytes) && is_live(r);
+}
+
+/* cds_lfht's match functions, of short and of long keys: a live record of the wanted ident. */
+static int match_near(struct cds_lfht_node *node, const void *key)
+{
+	const struct index_record *r = record_of(node);
+
+	return matches(r, key, r->name.near);
+}
+
+static int match_far(struct cds_lfht_node *node, const void *key)
 {
 	const struct index_record *r = record_of(node);
 	const struct wanted *w = key;
 
-	tsan_acquire(r);
-	return r->ident.tenant == w->tenant && r->ident.layout_id == w->layout_id &&
-	       r->ident.key_bytes == w->key_bytes && key_equal(r->ident.key, w->key, w->key_bytes) &&
-	       is_live(r);
+	return matches(r, w, (const uint8_t *)r + w->owner_bytes);
+}
+
+static cds_lfht_match_fct match_of(const struct wanted *w)
+{
+	return w->key_bytes <= INDEX_KEY_NEAR ? match_near : match_far;
 }
 
 /* The thread that enlarges the table. */
@@ -179,7 +211,7 @@ static bool start_grower(struct index *x)
 	return started;
 }
 
-enum status index_create(uint64_t blocks_hint, struct index **out)
+enum status index_create(size_t owner_bytes, uint64_t blocks_hint, struct index **out)
 {
 	struct index *x = calloc(1, sizeof(*x));
 	unsigned long buckets = BUCKETS_MIN;
@@ -190,6 +222,7 @@ enum status index_create(uint64_t blocks_hint, struct index **out)
 		buckets <<= 1;
 	if (getrandom(&x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
 		x->seed = (uint64_t)(uintptr_t)x; /* early boot: better than nothing */
+	x->owner_bytes = owner_bytes;
 	x->buckets = buckets;
 	x->wanted_buckets = buckets;
 	x->table = _cds_lfht_new(buckets, buckets, 0, 0, &cds_lfht_mm_order, &urcu_memb_flavor, NULL);
@@ -271,13 +304,17 @@ void index_read_unlock(void)
 
 enum status index_insert(struct index *x, struct index_record *r, struct index_record **existing)
 {
-	struct wanted w = wanted_of(&r->ident);
+	const struct index_ident ident = { .layout_id = r->name.layout_id,
+					   .tenant = r->name.tenant,
+					   .key_bytes = r->name.key_bytes,
+					   .key = index_key(r, x->owner_bytes) };
+	struct wanted w = wanted_of(x, &ident);
 	struct cds_lfht_node *node;
 	uint64_t h = hash(x, &w);
 
 	cds_lfht_node_init(&r->node);
 	tsan_release(r);
-	node = cds_lfht_add_unique(x->table, h, match, &w, &r->node);
+	node = cds_lfht_add_unique(x->table, h, match_of(&w), &w, &r->node);
 	if (node == &r->node) {
 		uint64_t records = atomic_fetch_add_explicit(&x->records, 1, memory_order_relaxed) + 1;
 
@@ -290,7 +327,7 @@ enum status index_insert(struct index *x, struct index_record *r, struct index_r
 	return STATUS_EXISTS;
 }
 
-static struct index_record *find_hashed(struct index *x, uint64_t h, const struct wanted *w)
+static struct index_record *find_hashed(struct index *x, uint64_t h, cds_lfht_match_fct match, const struct wanted *w)
 {
 	struct cds_lfht_iter iter;
 	struct cds_lfht_node *node;
@@ -302,10 +339,10 @@ static struct index_record *find_hashed(struct index *x, uint64_t h, const struc
 
 struct index_record *index_find(struct index *x, const struct index_ident *ident)
 {
-	struct wanted w = wanted_of(ident);
+	struct wanted w = wanted_of(x, ident);
 	uint64_t h = hash(x, &w);
 
-	return find_hashed(x, h, &w);
+	return find_hashed(x, h, match_of(&w), &w);
 }
 
 /*
@@ -341,8 +378,9 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 		     uint32_t key_bytes, uint32_t n, struct index_record **out)
 {
 	struct wanted w = {
-		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes
+		.layout_id = layout_id, .tenant = tenant, .key_bytes = (uint8_t)key_bytes, .owner_bytes = x->owner_bytes
 	};
+	const cds_lfht_match_fct match = match_of(&w);
 	uint64_t hashes[FIND_AT_ONCE];
 	uint64_t seed = seed_of(x, &w);
 
@@ -354,7 +392,7 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 		fetch_ahead(x, hashes, part);
 		for (uint32_t i = 0; i < part; i++) {
 			w.key = keys + (size_t)i * key_bytes;
-			out[i] = find_hashed(x, hashes[i], &w);
+			out[i] = find_hashed(x, hashes[i], match, &w);
 		}
 		keys += (size_t)part * key_bytes;
 		out += part;

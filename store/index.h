@@ -29,20 +29,36 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <urcu/urcu-memb.h>
 #include <urcu/rculfhash.h>
 
-#include "store/slot.h"
 #include "store/status.h"
 
 #define INDEX_DEAD 0x80000000u
 
+/* What is looked for. The key stays the caller's. */
 struct index_ident {
 	uint64_t layout_id;
 	uint32_t tenant;               /* the daemon's number for it */
-	uint8_t key_bytes;             /* 1 .. SLOT_KEY_MAX */
-	uint8_t key[SLOT_KEY_MAX];     /* bytes behind key_bytes are not looked at */
+	uint8_t key_bytes;             /* 1 .. INDEX_KEY_MAX */
+	const uint8_t *key;
+};
+
+enum {
+	INDEX_KEY_MAX = 64,
+	INDEX_KEY_NEAR = 32, /* a key of at most so many bytes lies in its record; a longer one lies, as a whole, in */
+	INDEX_KEY_FAR = INDEX_KEY_MAX, /* so many bytes right behind the owner's struct */
+};
+
+/* The ident of a record. Few engines have long keys, so a record has no room for them: it is one of a million. */
+struct index_name {
+	uint64_t layout_id;
+	uint32_t tenant;
+	uint8_t key_bytes;
+	uint8_t near[INDEX_KEY_NEAR]; /* the key, or the first bytes of a long one; bytes behind its end are not looked
+					 at */
 };
 
 /* Of a list that the owner keeps. */
@@ -59,7 +75,7 @@ struct index_record {
 			struct rcu_head rcu;
 		};
 	};
-	struct index_ident ident;      /* not changed after index_insert */
+	struct index_name name;        /* not changed after index_insert */
 	_Atomic uint32_t pins;         /* pins | INDEX_DEAD */
 	uint32_t word;                 /* the owner's: it takes no room that the record would not have */
 };
@@ -68,10 +84,25 @@ _Static_assert(sizeof(struct index_record) <= 96, "one a block");
 
 struct index;
 
-/* blocks_hint: how many blocks to expect, 0 if unknown: 16 bytes are taken for each at once. The
- * table grows by itself, on a thread of its own, while it is used. EXHAUSTED: no memory or no
- * thread. */
-enum status index_create(uint64_t blocks_hint, struct index **out);
+/* What the owner allocates for a record that is to have a key of so many bytes, if its struct takes owner_bytes. */
+static inline size_t index_record_bytes(size_t owner_bytes, uint32_t key_bytes)
+{
+	return owner_bytes + (key_bytes > INDEX_KEY_NEAR ? INDEX_KEY_FAR : 0);
+}
+
+/* Names a record that has room for the key, before it is inserted. */
+void index_name_set(struct index_record *r, size_t owner_bytes, const struct index_ident *ident);
+
+/* The key of a record, in one piece. */
+static inline const uint8_t *index_key(const struct index_record *r, size_t owner_bytes)
+{
+	return r->name.key_bytes <= INDEX_KEY_NEAR ? r->name.near : (const uint8_t *)r + owner_bytes;
+}
+
+/* owner_bytes: the size of the struct that begins with each record. blocks_hint: how many blocks to expect, 0 if
+ * unknown: 16 bytes are taken for each at once. The table grows by itself, on a thread of its own, while it is used.
+ * EXHAUSTED: no memory or no thread. */
+enum status index_create(size_t owner_bytes, uint64_t blocks_hint, struct index **out);
 /* No reader may be left; remaining records, live and dead, are handed to `free_record` before it
  * returns (on liburcu's thread). NULL index allowed. The calling thread has entered and is in no
  * read section. */
@@ -80,7 +111,7 @@ void index_destroy(struct index *x, void (*free_record)(struct index_record *));
 void index_read_lock(void);
 void index_read_unlock(void);
 
-/* Inserts a live record whose ident and pins the caller set. EXISTS: a live record of that ident is
+/* Inserts a live record whose name and pins the caller set. EXISTS: a live record of that ident is
  * there, *existing (may be NULL) is it, valid while the caller stays in its read section; the new
  * one is still the caller's. Of several inserts of one ident at a time exactly one wins. Call
  * inside a read section. */
@@ -89,7 +120,7 @@ enum status index_insert(struct index *x, struct index_record *r, struct index_r
 /* The live record, or NULL; valid inside the caller's read section. */
 struct index_record *index_find(struct index *x, const struct index_ident *ident);
 
-/* The same for `n` idents that share tenant and layout, keys of key_bytes (1 .. SLOT_KEY_MAX) back
+/* The same for `n` idents that share tenant and layout, keys of key_bytes (1 .. INDEX_KEY_MAX) back
  * to back; out[i] is NULL for a miss. Fetches ahead, so that a batch costs less than n finds. */
 void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const uint8_t *keys,
 		     uint32_t key_bytes, uint32_t n, struct index_record **out);

@@ -218,11 +218,11 @@ static const char *tenant_problem(const char *tenant)
 static const char *key_problem(const struct slot_header *h)
 {
 	if (h->key_bytes < 1 || h->key_bytes > SLOT_KEY_MAX)
-		return "slot header: key length is not 1 to 32";
+		return "slot header: key length is not 1 to 64";
 	if (h->parent_bytes > SLOT_KEY_MAX)
-		return "slot header: parent length is not 0 to 32";
-	if (!all_zero(h->key + h->key_bytes, SLOT_KEY_MAX - h->key_bytes) ||
-	    !all_zero(h->parent + h->parent_bytes, SLOT_KEY_MAX - h->parent_bytes))
+		return "slot header: parent length is not 0 to 64";
+	if (!all_zero(h->key + h->key_bytes, sizeof(h->key) - h->key_bytes) ||
+	    !all_zero(h->parent + h->parent_bytes, sizeof(h->parent) - h->parent_bytes))
 		return "slot header: bytes behind a key are not zero";
 	return NULL;
 }
@@ -243,12 +243,9 @@ static const char *size_problem(const struct slot_header *h)
 	return NULL;
 }
 
-/* Where the layout stands, version 1 has reserved zeroes: it reads as no layout. */
 static const char *layout_problem(const struct slot_header *h)
 {
-	uint32_t most = h->version == 1 ? 0 : SLOT_LAYOUT_MAX;
-
-	if (h->layout_bytes > most)
+	if (h->layout_bytes > SLOT_LAYOUT_MAX)
 		return "slot header: layout length is out of bounds";
 	if (!all_zero(h->layout + h->layout_bytes, SLOT_LAYOUT_MAX - h->layout_bytes))
 		return "slot header: bytes behind the layout are not zero";
@@ -263,6 +260,8 @@ const char *slot_header_problem(const struct slot_header *h)
 		return "slot header: wrong magic";
 	if (h->version < 1 || h->version > SLOT_VERSION)
 		return "slot header: unknown version";
+	if (h->version < SLOT_VERSION)
+		return "slot header: an older version that is not sound"; /* a sound one was renewed */
 	if (h->header_crc != header_crc(h))
 		return "slot header: checksum mismatch";
 	problem = size_problem(h);

@@ -16,9 +16,9 @@
 
 enum {
 	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
-	SLOT_VERSION = 2,         /* 1, without a layout, is read too */
+	SLOT_VERSION = 3,         /* 1 and 2 are read by slot_header_renew */
 	SLOT_LAYOUT_MAX = 256,
-	SLOT_KEY_MAX = 32,        /* of every key of the daemon; another one is a new header */
+	SLOT_KEY_MAX = 64,        /* of every key of the daemon; another one is a new header */
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
 	SLOT_BYTES_MAX = 1 << 30, /* header included: a slot lies in one extent */
@@ -50,9 +50,9 @@ struct slot_header {
 	uint8_t key[SLOT_KEY_MAX], parent[SLOT_KEY_MAX];  /* zeroes behind the end */
 	char tenant[SLOT_TENANT_MAX + 1];                 /* zeroes behind the end */
 	uint32_t layer_crc[SLOT_LAYERS_MAX];              /* zeroes behind the last layer */
-	uint32_t layout_bytes;                            /* from version 2 on, as all that follows */
+	uint32_t layout_bytes;
 	uint8_t layout[SLOT_LAYOUT_MAX];                  /* the owner's description of layout_id; zeroes behind the end */
-	uint8_t reserved[SLOT_HEADER_BYTES - 212 - 4 * SLOT_LAYERS_MAX - SLOT_LAYOUT_MAX];
+	uint8_t reserved[SLOT_HEADER_BYTES - 276 - 4 * SLOT_LAYERS_MAX - SLOT_LAYOUT_MAX];
 };
 
 _Static_assert(sizeof(struct slot_header) == SLOT_HEADER_BYTES, "the header is one page");
@@ -60,10 +60,10 @@ _Static_assert(offsetof(struct slot_header, header_crc) == 12, "disk format");
 _Static_assert(offsetof(struct slot_header, generation) == 16, "disk format");
 _Static_assert(offsetof(struct slot_header, layers) == 64, "disk format");
 _Static_assert(offsetof(struct slot_header, key) == 80, "disk format");
-_Static_assert(offsetof(struct slot_header, tenant) == 144, "disk format");
-_Static_assert(offsetof(struct slot_header, layer_crc) == 208, "disk format");
-_Static_assert(offsetof(struct slot_header, layout_bytes) == 2256, "disk format");
-_Static_assert(offsetof(struct slot_header, reserved) == 2516, "disk format");
+_Static_assert(offsetof(struct slot_header, tenant) == 208, "disk format");
+_Static_assert(offsetof(struct slot_header, layer_crc) == 272, "disk format");
+_Static_assert(offsetof(struct slot_header, layout_bytes) == 2320, "disk format");
+_Static_assert(offsetof(struct slot_header, reserved) == 2580, "disk format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slots are written as they lie in memory");
 
 /* Whose block it is and what shape it has: what a hit must compare. The caller answers for
@@ -91,6 +91,12 @@ void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t
 /* Then, once: all of a header but its layers' CRCs, which stand in it. The header is made in memory of the function's own and copied to the slot,
  * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */
 uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
+
+/* A header of version 1 or 2, as older daemons wrote it, becomes the header of SLOT_VERSION that says the same; its CRC
+ * becomes that of the new form. Every other header stays as it is, and so does an old one that is not sound. Whoever
+ * has read a header from a disk calls this first: all other functions know SLOT_VERSION alone. The result depends on
+ * nothing but the header, so the CRC of a renewed header names the old one too. */
+void slot_header_renew(struct slot_header *h);
 
 /* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
  * tombstone is sound. */

@@ -2,6 +2,8 @@
 add_library(client_fake STATIC client/fake.c client/fake_call.c client/fake_fd.c client/fake_gpu.c client/fake_run.c)
 target_link_libraries(client_fake PUBLIC terrace_static PkgConfig::GRPC)
 terrace_test(client_keys SOURCES client/value/keys.c LIBS terrace_static ONE_THREAD)
+terrace_test(client_json SOURCES client/value/json.c LIBS terrace_static ONE_THREAD)
+terrace_test(client_plan SOURCES client/value/plan.c LIBS terrace_static ONE_THREAD)
 terrace_test(layout_message SOURCES proto/layout_message.c LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_packed SOURCES client/value/packed.c LIBS terrace_static ONE_THREAD)
 terrace_test(client_wire SOURCES client/transport/decode.c LIBS terrace_static)

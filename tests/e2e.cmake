@@ -62,6 +62,9 @@ if(TARGET terrace AND NOT TERRACE_SANITIZE)
   set_tests_properties(e2e_layouts_long PROPERTIES TIMEOUT 900 LABELS long)
 endif()
 
+if(TARGET terrace AND TARGET terracectl AND TARGET terrace-replay AND NOT TERRACE_SANITIZE)
+  terrace_python_test(e2e_long_keys test_long_keys.py $<TARGET_FILE:terrace> $<TARGET_FILE:terracectl> $<TARGET_FILE:terrace-replay>)
+endif()
 # The Python binding: without sanitizers, which the interpreter does not come with.
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   add_executable(python_abi e2e/python_abi.c)

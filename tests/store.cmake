@@ -6,7 +6,7 @@ terrace_test(store_extent SOURCES store/host/extent.c LIBS terrace_store)
 # The same on huge pages: exits 77 (skipped) where the machine has none to give.
 terrace_test(store_extent_huge SOURCES store/host/extent.c LIBS terrace_store ARGS huge)
 terrace_test(store_index SOURCES store/index.c LIBS terrace_store)
-target_link_options(store_index PRIVATE LINKER:--wrap=cds_lfht_resize)
+target_link_options(store_index PRIVATE LINKER:--wrap=cds_lfht_resize,--wrap=cds_lfht_lookup,--wrap=cds_lfht_add_unique)
 terrace_test(store_arena SOURCES store/arena/arena.c LIBS terrace_store)
 terrace_test(store_arena_class SOURCES store/arena/class.c LIBS terrace_store)
 terrace_test(store_arena_device SOURCES store/arena/device.c LIBS terrace_store sim_device)

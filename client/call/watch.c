@@ -21,6 +21,9 @@ SAME(WATCH_RESYNC);
 SAME(WATCH_SYNCED);
 #undef SAME
 
+/* Of the first version, whose keys had at most 32 bytes. */
+enum { EVENT_BYTES_FIRST = offsetof(struct terrace_watch_event, whole_key) };
+
 struct terrace_watch {
 	unsigned generation;
 	struct client_view *view; /* with a reference */
@@ -29,6 +32,7 @@ struct terrace_watch {
 	bool reading;             /* a thread has the call and the event */
 	struct client_rpc_call *call;
 	struct terrace_watch_event event; /* the one just read */
+	uint64_t passed_over;             /* events that its readers have no room for: they are not counted */
 };
 
 /* True if the word is one of those between the plus signs. */
@@ -58,7 +62,7 @@ static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_eve
 	if ((int)in->kind < TERRACE_WATCH_STORED || (int)in->kind > TERRACE_WATCH_SYNCED)
 		return client_fail(TERRACE_INTERNAL, "watch: event kind %d is unknown: "
 				   "the daemon is newer than this library", (int)in->kind);
-	if (in->key.len > sizeof(event->key) || in->layout >= layouts)
+	if (in->key.len > sizeof(event->whole_key) || in->layout >= layouts)
 		return client_fail(TERRACE_INTERNAL, "watch: a key of %zu bytes in layout %u", in->key.len, in->layout);
 	*event = (struct terrace_watch_event){
 		.size = sizeof(*event),
@@ -69,8 +73,10 @@ static enum terrace_status event_read(uint32_t layouts, struct terrace_watch_eve
 		.layout = in->layout,
 		.state = state_read(in->tier),
 	};
-	if (in->key.len)
-		memcpy(event->key, in->key.data, in->key.len);
+	if (in->key.len) {
+		memcpy(event->key, in->key.data, in->key.len < sizeof(event->key) ? in->key.len : sizeof(event->key));
+		memcpy(event->whole_key, in->key.data, in->key.len);
+	}
 	return TERRACE_OK;
 }
 
@@ -123,6 +129,7 @@ enum terrace_status terrace_watch_open(struct terrace_session *session, bool fro
 	watch->view = session->view;
 	request.session = session->view->id;
 	request.from_now = from_now;
+	request.key_bytes_max = TERRACE_KEY_BYTES_MAX;
 	status = client_rpc_stream_open(session->view->client->rpc,
 					&(struct client_job){
 						.method = CLIENT_WATCH,
@@ -165,6 +172,28 @@ static void read_end(struct terrace_watch *watch)
 	pthread_mutex_unlock(&watch->lock);
 }
 
+/* A caller of an earlier version has room for `key` alone. */
+static bool has_room(const struct terrace_watch_event *caller, const struct terrace_watch_event *event)
+{
+	return event->key_bytes <= sizeof(event->key) || caller->size >= EVENT_BYTES_FIRST + sizeof(event->whole_key);
+}
+
+static enum terrace_status read_one(struct terrace_watch *watch, uint64_t deadline_us,
+				    struct terrace_watch_event *event)
+{
+	enum terrace_status status = client_rpc_stream_next(watch->call, deadline_us);
+
+	while (!status && !has_room(event, &watch->event)) {
+		watch->passed_over++;
+		status = client_rpc_stream_next(watch->call, deadline_us);
+	}
+	if (status)
+		return status;
+	watch->event.sequence -= watch->passed_over;
+	client_options_give(event, &watch->event, sizeof(watch->event), EVENT_BYTES_FIRST);
+	return TERRACE_OK;
+}
+
 enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us,
 				       struct terrace_watch_event *event)
 {
@@ -174,7 +203,7 @@ enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t tim
 
 	if (!watch || !event)
 		return client_fail(TERRACE_INVALID, "watch_next: an argument is NULL");
-	if (!client_options_copy(&sized, sizeof(sized), event, sizeof(sized)))
+	if (!client_options_copy(&sized, sizeof(sized), event, EVENT_BYTES_FIRST))
 		return client_fail(TERRACE_INVALID, "watch_next: the event's size is not set: begin it with TERRACE_WATCH_EVENT_INIT");
 	status = client_process_check(watch->generation);
 	if (status)
@@ -183,9 +212,7 @@ enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t tim
 	status = read_begin(watch, deadline_us);
 	if (status)
 		return status;
-	status = client_rpc_stream_next(watch->call, deadline_us);
-	if (!status)
-		client_options_give(event, &watch->event, sizeof(watch->event), sizeof(watch->event));
+	status = read_one(watch, deadline_us, event);
 	read_end(watch);
 	return client_view_status(status);
 }

@@ -64,7 +64,7 @@ const struct ctl_command ctl_commands[] = {
 		.text = "For each key, in order, prints in which layouts its block is stored and how long "
 			"the prefix is that a sequence with those keys would find. It is a probe: it counts "
 			"as no use and protects nothing.\n"
-			"A KEY is 2 to 64 hex digits, as engines log it and 'inspect' prints it. With "
+			"A KEY is 2 to 128 hex digits, as engines log it and 'inspect' prints it. With "
 			"--tokens the keys are made by terrace_chain_hash() from token ids, for engines "
 			"that use it: whole blocks of --block-tokens tokens, the rest of the file is left.\n"
 			"Without --layouts the answer is that of the daemon's index, one key after the "
@@ -93,7 +93,7 @@ const struct ctl_command ctl_commands[] = {
 		.name = "inspect",
 		.synopsis = "[--layout ID] KEY",
 		.summary = "print a block's record and check its bytes",
-		.text = "Prints, for every layout that has a block under KEY (2 to 64 hex digits): state, "
+		.text = "Prints, for every layout that has a block under KEY (2 to 128 hex digits): state, "
 			"place, generation, pins, what it is in its sequence, its use, its layout, and "
 			"whether its checksums, recomputed now, match.",
 		.exits = "0 found and sound, 3 no such block, 4 a checksum does not match, " EXITS_DAEMON,
@@ -158,7 +158,7 @@ const struct ctl_command ctl_commands[] = {
 		.name = "warm",
 		.synopsis = "[--layouts FILE] KEY...",
 		.summary = "bring blocks from disk to memory",
-		.text = "Brings the blocks of the keys (2 to 64 hex digits each) to memory, in every layout that has them, and "
+		.text = "Brings the blocks of the keys (2 to 128 hex digits each) to memory, in every layout that has them, and "
 			"waits for it, a minute at most without --timeout. Nothing is protected: what is brought "
 			"may have to leave again. With --layouts the keys are a sequence, and what is brought is the "
 			"prefix that an engine with a session over the layouts in FILE would find, as in 'lookup'.",
@@ -261,6 +261,31 @@ const struct ctl_command ctl_commands[] = {
 			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
 			    {"dtype", "T", "of unpacked numbers: fp16 (if not given) or bf16"}},
 		.run = ctl_run_codec,
+	},
+	{
+		.name = "plan",
+		.synopsis = "--model FILE --format FORMAT [--memory BYTES] [--disk BYTES] [OPTION]...",
+		.summary = "tell what a model takes in memory and on disks, without a daemon",
+		.text = "Reads a model's config.json, as Hugging Face's transformers write it, and prints "
+			"for each kind of layer the layout that stores it, the bytes of a block and of the "
+			"slot that holds one, and for each tier how many tokens it holds if every block of "
+			"a sequence is kept.\n"
+			"A kind is full (the layers attend to the whole sequence), window, latent (MLA) or "
+			"state (Mamba, gated DeltaNet: one state every --state-tokens). opaque stands in "
+			"the place of a format where no packed one has the form: then the bytes are of the "
+			"model's own dtype. Known are Llama, Qwen, Mistral, Gemma, DeepSeek V3 and models "
+			"of their form, Granite 4, Bamba, Jamba, Nemotron-H and Qwen3-Next.\n"
+			"Example:\n"
+			"  terracectl plan --model config.json --format tq4 --memory 64GiB --disk 1TiB",
+		.exits = "0 printed, 1 the config cannot be read or is of no form that is known, 2 usage.",
+		.options = {{"model", "FILE", "the model's config.json"},
+			    {"format", "FORMAT", "of packed K, and of V without --v-format"},
+			    {"v-format", "FORMAT", "of packed V"},
+			    {"memory", "BYTES", "the daemon's host_bytes: a number, then KiB, MiB, GiB, TiB or nothing"},
+			    {"disk", "BYTES", "of all its disks together"},
+			    {"block-tokens", "N", "tokens a block, 16 if not given"},
+			    {"state-tokens", "N", "tokens from one stored state to the next, 128 blocks if not given"}},
+		.run = ctl_run_plan,
 	},
 	{0},
 };

@@ -69,5 +69,6 @@ int ctl_run_compact(const struct ctl_args *args);
 int ctl_run_verify(const struct ctl_args *args);
 int ctl_run_drain(const struct ctl_args *args);
 int ctl_run_codec(const struct ctl_args *args);
+int ctl_run_plan(const struct ctl_args *args);
 
 #endif

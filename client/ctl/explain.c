@@ -116,7 +116,8 @@ int ctl_run_explain(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte", args->words[0]);
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 128 hex digits, two a byte",
+				 args->words[0]);
 	if (args->value[EXPLAIN_LAYOUT] && !ctl_parse_id(args->value[EXPLAIN_LAYOUT], &request.layout_id))
 		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it", args->value[EXPLAIN_LAYOUT]);
 	if (args->value[EXPLAIN_SESSION] &&
@@ -193,7 +194,8 @@ int ctl_run_graph(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte", args->words[0]);
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 128 hex digits, two a byte",
+				 args->words[0]);
 	if (args->value[GRAPH_DOT] && args->json)
 		return ctl_usage(args->command, "graph: --dot or --json, not both");
 	request.key = (ProtobufCBinaryData){.len = key_bytes, .data = key};

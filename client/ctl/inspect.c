@@ -74,7 +74,7 @@ int ctl_run_inspect(const struct ctl_args *args)
 	int code;
 
 	if (!ctl_parse_key(args->words[0], key, &key_bytes))
-		return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte",
+		return ctl_usage(args->command, "'%s' is no key: it has 2 to 128 hex digits, two a byte",
 				 args->words[0]);
 	if (args->value[OPTION_LAYOUT] && !ctl_parse_id(args->value[OPTION_LAYOUT], &request.layout_id))
 		return ctl_usage(args->command, "--layout %s: not an id of up to 16 hex digits, as 'terracectl layouts' prints it",

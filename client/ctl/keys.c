@@ -22,7 +22,7 @@ int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys)
 	for (uint32_t i = 0; i < count; i++) {
 		if (!ctl_parse_key(args->words[i], key, &n)) {
 			free(bytes);
-			return ctl_usage(args->command, "'%s' is no key: it has 2 to 64 hex digits, two a byte",
+			return ctl_usage(args->command, "'%s' is no key: it has 2 to 128 hex digits, two a byte",
 					 args->words[i]);
 		}
 		if (key_bytes && n != key_bytes) {

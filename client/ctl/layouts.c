@@ -109,13 +109,13 @@ static bool has_rotation_version(const json_t *object, const struct terrace_layo
 
 static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
 {
-	uint8_t bytes[32];
+	uint8_t bytes[TERRACE_KEY_BYTES_MAX];
 	uint32_t n;
 
 	if (!json_is_string(value) || !ctl_parse_key(json_string_value(value), bytes, &n) ||
-	    n != sizeof(bytes))
+	    n != sizeof(l->fingerprint))
 		return false;
-	memcpy(l->fingerprint, bytes, sizeof(bytes));
+	memcpy(l->fingerprint, bytes, sizeof(l->fingerprint));
 	return true;
 }
 

@@ -66,7 +66,7 @@ static int hex_digit(char c)
 	return -1;
 }
 
-_Static_assert(TERRACE_KEY_BYTES_MAX == 32, "the texts of the commands say that a key has 2 to 64 hex digits");
+_Static_assert(TERRACE_KEY_BYTES_MAX == 64, "the texts of the commands say that a key has 2 to 128 hex digits");
 
 bool ctl_parse_key(const char *text, uint8_t key[TERRACE_KEY_BYTES_MAX], uint32_t *bytes)
 {

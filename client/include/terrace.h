@@ -154,10 +154,61 @@ TERRACE_API const char *terrace_layout_problem(const struct terrace_layout *layo
 /* Bytes of one packed block; 0 if the layout is not sound. */
 TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
+
+enum terrace_plan_kind {
+	TERRACE_PLAN_FULL = 0,   /* layers that attend to the whole sequence */
+	TERRACE_PLAN_WINDOW = 1, /* layers with a sliding window */
+	TERRACE_PLAN_LATENT = 2, /* MLA: one latent with a rope part a token, which K and V are made of */
+	TERRACE_PLAN_STATE = 3   /* Mamba, gated DeltaNet: a state of fixed size, whatever the number of tokens */
+};
+
+struct terrace_plan_options {
+	size_t size;
+	enum terrace_format k_format, v_format; /* of packed blocks; v_format 0: as k_format */
+	uint32_t block_tokens;                  /* 0: 16 */
+	uint32_t state_tokens; /* tokens from one stored state to the next, a multiple of block_tokens; 0: 128 blocks */
+	uint64_t memory_bytes, disk_bytes;      /* of the daemon's tiers; 0: there is none */
+};
+#define TERRACE_PLAN_OPTIONS_INIT TERRACE_SIZED_(struct terrace_plan_options)
+
+/* Layers of one kind, which are one KV group and one layout of a session. */
+struct terrace_plan_group {
+	enum terrace_plan_kind kind;
+	uint32_t layers;
+	uint32_t packed; /* 1: `layout` is what a session opens, but for its fingerprint. 0: no packed format of this
+			  * version has this form; block_bytes counts elements of the model's own dtype */
+	uint32_t block_tokens; /* of a block; of a state the tokens from one to the next */
+	uint64_t block_bytes;  /* of a block, or of a state */
+	uint64_t slot_bytes;   /* which a block takes in a tier: with its header, to a multiple of 4 KiB */
+	struct terrace_layout layout;
+	uint64_t reserved[2];
+};
+
+enum { TERRACE_PLAN_GROUPS_MAX = 4 };
+
+struct terrace_plan {
+	size_t size;
+	uint64_t bytes_token;                /* of slots, over all groups, rounded up */
+	uint64_t memory_tokens, disk_tokens; /* that the tiers hold if every block of a sequence is kept */
+	uint32_t layers, group_count;
+	char model_type[32];
+	struct terrace_plan_group groups[TERRACE_PLAN_GROUPS_MAX];
+};
+#define TERRACE_PLAN_INIT TERRACE_SIZED_(struct terrace_plan)
+
+/* What a model takes: from the text of its config.json, `bytes` bytes in the form of Hugging Face's transformers, which
+ * is only read during the call. Known are models of full attention (Llama, Qwen 3), with windows (Gemma 3, Mistral),
+ * MLA (DeepSeek V3) and with states (Granite 4, Bamba, Jamba, Nemotron-H, Qwen3-Next). No daemon is asked. *plan begins
+ * with TERRACE_PLAN_INIT and is written on TERRACE_OK. TERRACE_INVALID: terrace_error() names the field of the config,
+ * or the option, and what it must be. */
+TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes,
+					     const struct terrace_plan_options *options, struct terrace_plan *plan);
+
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Of one key. A later version may take longer ones. */
-#define TERRACE_KEY_BYTES_MAX 32
+/* Of one key. Keys are names, compared byte by byte with their lengths: zero bytes at the end of one count. */
+#define TERRACE_KEY_BYTES_MAX 64
 
 /* Keys of a call stand back to back, all of the same length. */
 struct terrace_keys {
@@ -597,10 +648,13 @@ struct terrace_watch_event {
 	size_t size; /* set by TERRACE_WATCH_EVENT_INIT */
 	uint64_t epoch, sequence;
 	enum terrace_watch_kind kind;
-	uint8_t key[32];
+	uint8_t key[32]; /* the key, or the first 32 bytes of a longer one */
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 	enum terrace_state state; /* STORED, MOVED: where the block is now */
+	/* The whole key. To a caller whose struct ends before it, and to a library of an earlier version, no event with
+	 * a longer key than `key` has room for is told. */
+	uint8_t whole_key[TERRACE_KEY_BYTES_MAX];
 };
 #define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)
 

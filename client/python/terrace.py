@@ -9,7 +9,7 @@
             slots.block(0)[:] = packed
             slots.commit()
 
-Keys are bytes, all of a call of one length, 1 to 32. Times are seconds; None is the connection's default. Memory of the CPU is anything
+Keys are bytes, all of a call of one length, 1 to 64. Times are seconds; None is the connection's default. Memory of the CPU is anything
 with a buffer; memory of a GPU is a number, or a tensor (what has data_ptr()), and a stream is a number, or what has cuda_stream, as
 torch.cuda.Stream. Nothing but the standard library is imported.
 
@@ -21,7 +21,7 @@ leased or reserved is given back by the context manager, by release() or abort()
 still has a view of is not: BufferError.
 After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
 
-Not here: watches, asynchronous calls (but commit_after), terrace_session_layout, and terrace_cuda_merge and _copy.
+Not here: watches, asynchronous calls (but commit_after), terrace_session_layout, terrace_plan, and terrace_cuda_merge and _copy.
 """
 
 import array

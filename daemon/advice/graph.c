@@ -121,7 +121,7 @@ void advisor_block(struct cache *c, const struct block *b, bool live)
 		atomic_store(&a->unseen, true);
 		return;
 	}
-	e.ids[0] = key_name(b->record.ident.key, b->record.ident.key_bytes);
+	e.ids[0] = key_name(block_key(b), block_key_bytes(b));
 	graph_mail_post(a->mail, &e);
 }
 
@@ -418,8 +418,8 @@ static void key_of(const struct cache *c, uint64_t name, struct cache_graph_edge
 
 		if (!b)
 			continue;
-		out->key_bytes = b->record.ident.key_bytes;
-		memcpy(out->key, b->record.ident.key, sizeof(out->key));
+		out->key_bytes = block_key_bytes(b);
+		memcpy(out->key, block_key(b), out->key_bytes);
 		out->tier = block_tier(b);
 		return;
 	}
@@ -436,8 +436,8 @@ static uint32_t copies_of(const struct cache *c, uint64_t name, struct cache_gra
 		if (!b)
 			continue;
 		out[n] = (struct cache_graph_edge){ .name = name, .weight = 1, .type = "spill_link", .tier = block_tier(b),
-						    .key_bytes = b->record.ident.key_bytes };
-		memcpy(out[n++].key, b->record.ident.key, sizeof(out->key));
+						    .key_bytes = block_key_bytes(b) };
+		memcpy(out[n++].key, block_key(b), block_key_bytes(b));
 	}
 	return n;
 }

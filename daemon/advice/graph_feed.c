@@ -54,7 +54,7 @@ static bool is_beginning(const struct lease *a, const struct lease *of)
 
 static uint64_t name_of(const struct block *b)
 {
-	return key_name(b->record.ident.key, b->record.ident.key_bytes);
+	return key_name(block_key(b), block_key_bytes(b));
 }
 
 /* Chains that have parted do not meet again. */

@@ -24,11 +24,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out)
+struct block *block_alloc(uint32_t key_bytes)
+{
+	return calloc(1, index_record_bytes(sizeof(struct block), key_bytes));
+}
+
+void block_name_set(struct block *b, const struct index_ident *ident)
+{
+	index_name_set(&b->record, sizeof(*b), ident);
+}
+
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+			 struct block **out)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct memory_slot slot;
-	struct block *b = calloc(1, sizeof(*b));
+	struct block *b = block_alloc(key_bytes);
 	enum status s;
 
 	if (!b)
@@ -70,11 +81,12 @@ void block_discard(struct cache *c, struct block *b)
 
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 {
+	const struct index_ident name = block_name(b);
 	struct pool *p = block_pool(b);
 	enum status s;
 
 	b->stored_us = now_us;
-	b->node.id = block_id(&b->record.ident);
+	b->node.id = block_id(&name);
 	where_set(b, b->span ? BLOCK_IN_MEMORY : BLOCK_ON_GPU, true); /* before others can find it */
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)

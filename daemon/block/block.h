@@ -25,7 +25,7 @@ enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
  * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
  * not repeated here: a million of these should cost little. But the CRC of the header is: header and block lie in memory that engines may write. */
 struct block {
-	struct index_record record;    /* first: block_of(); its `word`: block_header_crc() */
+	struct index_record record;    /* first: block_of(); its `word`: block_header_crc(); its key: block_key() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
 	struct span_map *span;         /* NULL: not in memory */
@@ -56,11 +56,16 @@ struct block {
 
 _Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
 
-/* An unpublished block with a slot. e: of what is to be put, as far as it is known, for admission; NULL: not asked. */
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, struct block **out);
+/* A zeroed record of a block in no place, with room for a key of so many bytes. NULL: no memory. */
+struct block *block_alloc(uint32_t key_bytes);
+void block_name_set(struct block *b, const struct index_ident *ident);
+/* An unpublished block with a slot, and with room for a key of so many bytes. e: of what is to be put, as far as it is
+ * known, for admission; NULL: not asked. */
+enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+			 struct block **out);
 /* Frees an unpublished one. */
 void block_discard(struct cache *c, struct block *b);
-/* Makes it visible under its record's ident. In a read section. EXISTS: it stays unpublished. The caller
+/* Makes it visible under its record's name. In a read section. EXISTS: it stays unpublished. The caller
  * then gives it to the policy, in the same hold of the lock. */
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
 /* position: of its first token in the sequence. Of a chain, the deepest block is told first: a cache that
@@ -115,6 +120,23 @@ static inline struct block *block_of(struct index_record *r)
 static inline const struct block *block_of_node(const struct policy_node *n)
 {
 	return (const struct block *)((const char *)n - offsetof(struct block, node));
+}
+
+static inline const uint8_t *block_key(const struct block *b)
+{
+	return index_key(&b->record, sizeof(*b));
+}
+
+static inline uint8_t block_key_bytes(const struct block *b)
+{
+	return b->record.name.key_bytes;
+}
+
+/* Its name, as long as the block is there. */
+static inline struct index_ident block_name(const struct block *b)
+{
+	return (struct index_ident){ .layout_id = b->record.name.layout_id, .tenant = b->record.name.tenant,
+				     .key_bytes = block_key_bytes(b), .key = block_key(b) };
 }
 
 /* It will be looked at soon. */

@@ -73,8 +73,10 @@ static void note(struct cache *c, const struct block *b, const char *finder)
 		d->untold++;
 		return;
 	}
-	*n = (struct cache_damage){ .layout_id = b->record.ident.layout_id, .key_bytes = b->record.ident.key_bytes, .finder = finder };
-	memcpy(n->key, b->record.ident.key, n->key_bytes);
+	*n = (struct cache_damage){ .layout_id = b->record.name.layout_id,
+				    .key_bytes = block_key_bytes(b),
+				    .finder = finder };
+	memcpy(n->key, block_key(b), n->key_bytes);
 	d->count++;
 }
 

@@ -35,9 +35,8 @@ uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
 {
 	*out = (struct index_ident){
-		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes
+		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes, .key = key
 	};
-	memcpy(out->key, key, key_bytes);
 }
 
 void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
@@ -48,18 +47,41 @@ void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *k
 	};
 }
 
+static uint64_t word_at(const uint8_t *key)
+{
+	uint64_t word;
+
+	memcpy(&word, key, sizeof(word));
+	return word;
+}
+
+static uint64_t two_words(uint64_t h, const uint8_t *key)
+{
+	return key_mix(key_mix(h, word_at(key)), word_at(key + 8));
+}
+
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed)
 {
 	uint64_t h = seed ^ ident->layout_id ^ ident->key_bytes;
 
-	for (uint32_t i = 0; i < SLOT_KEY_MAX; i += 8) {
-		uint64_t word;
+	const uint8_t *key = ident->key;
+	uint32_t n = ident->key_bytes;
+	uint64_t rest = 0;
 
-		memcpy(&word, ident->key + i, sizeof(word));
-		h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-		h ^= h >> 29;
+	/* The common sizes without a loop. */
+	if (n == 32) {
+		h = two_words(h, key);
+		key += 16;
+		n = 16;
 	}
-	return h;
+	if (n == 16)
+		return two_words(h, key);
+	for (; n >= 8; key += 8, n -= 8)
+		h = key_mix(h, word_at(key));
+	if (n == 0)
+		return h;
+	memcpy(&rest, key, n);
+	return key_mix(h, rest);
 }
 
 bool ident_equal(const struct index_ident *a, const struct index_ident *b)
@@ -71,8 +93,8 @@ bool ident_equal(const struct index_ident *a, const struct index_ident *b)
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
 {
 	if (k->key_bytes == 0 || k->key_bytes > SLOT_KEY_MAX)
-		return "a key has 1 to 32 bytes";
-	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
+		return "a key has 1 to 64 bytes";
+	_Static_assert(SLOT_KEY_MAX == 64 && (int)INDEX_KEY_MAX == (int)SLOT_KEY_MAX, "the words say so");
 	if (k->count > CACHE_KEYS_MAX)
 		return "at most 4096 keys a call";
 	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)

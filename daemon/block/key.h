@@ -32,6 +32,7 @@ struct prefix_run {
 
 /* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
+/* The key stays the caller's. */
 void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
 /* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
 void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);

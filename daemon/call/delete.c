@@ -53,11 +53,18 @@ static void join_graves(struct cache *c, const struct index_ident *ident, struct
 		join(c, grave, w);
 }
 
+static bool is_named(const struct block *b, const struct index_ident *ident)
+{
+	const struct index_ident name = block_name(b);
+
+	return ident_equal(&name, ident);
+}
+
 /* What is still being spilled, though it was removed, now or before, is buried when the spill has ended. */
 static void join_orphans(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
 	for (struct move *m = w ? c->tier->orphans : NULL; m; m = m->orphan_next)
-		if (ident_equal(&m->block->record.ident, ident))
+		if (is_named(m->block, ident))
 			join(c, m, w);
 }
 
@@ -195,7 +202,7 @@ static bool may_be_there(struct cache *c, const struct index_ident *ident, uint3
 		if (units >> grave->unit->number & 1)
 			return true;
 	for (const struct move *m = c->tier->orphans; m; m = m->orphan_next)
-		if (units >> m->unit->number & 1 && ident_equal(&m->block->record.ident, ident))
+		if (units >> m->unit->number & 1 && is_named(m->block, ident))
 			return true;
 	return unsynced_units(c->tier, ident) & units;
 }

@@ -67,8 +67,8 @@ static void explain_rival(struct cache *c, const struct pool *p, struct cache_ex
 	if (!n)
 		return;
 	b = block_of_node(n);
-	out->rival_bytes = b->record.ident.key_bytes;
-	memcpy(out->rival, b->record.ident.key, sizeof(out->rival));
+	out->rival_bytes = block_key_bytes(b);
+	memcpy(out->rival, block_key(b), out->rival_bytes);
 	out->rival_idle_ms = (c->now_us - n->last_use_us) / 1000;
 	out->rival_uses = n->uses;
 }
@@ -159,8 +159,8 @@ static void tier_rival(const struct judged *j, struct cache_explained_tier *out)
 
 	if (!j->first)
 		return;
-	out->rival_bytes = j->block_of(j->first)->record.ident.key_bytes;
-	memcpy(out->rival, j->block_of(j->first)->record.ident.key, sizeof(out->rival));
+	out->rival_bytes = block_key_bytes(j->block_of(j->first));
+	memcpy(out->rival, block_key(j->block_of(j->first)), out->rival_bytes);
 	if (j->ops->explain) {
 		j->ops->explain(j->policy, j->first, &seen);
 		out->rival_score = seen.score;

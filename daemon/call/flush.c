@@ -241,7 +241,9 @@ static bool flush_write(struct flush *f)
 
 static bool unsynced(const struct block *b)
 {
-	return b->rack && unit_unsynced(b->rack->class->unit, &b->record.ident);
+	const struct index_ident name = block_name(b);
+
+	return b->rack && unit_unsynced(b->rack->class->unit, &name);
 }
 
 /* In a read section. A bit for each disk that has what is flushed, and may not have it durably. */

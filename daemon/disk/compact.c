@@ -307,7 +307,9 @@ static void blocks_give_up(struct cache *c, struct rack *r, enum counter why)
 			continue;
 		cache_count(c, why, 1);
 		cache_count(c, COUNTER_DROPPED, 1);
-		catalog_untell(c, &b->record.ident);
+		const struct index_ident name = block_name(b);
+
+		catalog_untell(c, &name);
 		block_remove(c, b, CACHE_REASON_EVICTED);
 	}
 	CRASH_POINT("rack_given_up");

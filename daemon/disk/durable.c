@@ -54,11 +54,12 @@ static void block_record_of(const struct index_ident *ident, struct block_record
 void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h)
 {
 	const bool sound = !slot_header_problem(h);
+	const struct index_ident name = block_name(b);
 	struct block_record br;
 	struct record r;
 
 	tell_layouts(c);
-	block_record_of(&b->record.ident, &br);
+	block_record_of(&name, &br);
 	br.disk_id = b->rack->class->unit->id;
 	br.slab = b->rack->slab;
 	br.slot = b->rack_slot;
@@ -116,12 +117,13 @@ static void promise_key(const struct pool *p, uint8_t key[PROMISE_KEY_BYTES])
  * then the next run does not know of the flush. */
 static void record_promise(struct cache *c, const struct block *b)
 {
+	const struct index_ident name = block_name(b);
 	uint8_t value[RECORD_VALUE_MAX];
 	struct block_record br;
 	size_t n = sizeof(value);
 	struct record r;
 
-	block_record_of(&b->record.ident, &br);
+	block_record_of(&name, &br);
 	if (block_record_key(&br, r.key, &r.key_bytes) ||
 	    catalog_get(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, value, &n) ||
 	    block_record_decode(r.key, r.key_bytes, value, n, &br))

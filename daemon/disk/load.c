@@ -46,15 +46,18 @@ static enum status load_read(struct move *m)
 /* Without the lock: what the disk gave, judged. */
 static enum status load_judge(struct move *m)
 {
-	const struct index_ident *name = &m->block->record.ident;
 	enum status s = m->io.ring.status;
 	struct slot_ident ident;
 	struct slot_header h;
 
 	if (s)
 		return s;
-	block_slot_ident(m->block->pool, m->cache->tenant.name, name->key, name->key_bytes, &ident);
+	block_slot_ident(m->block->pool, m->cache->tenant.name, block_key(m->block), block_key_bytes(m->block), &ident);
 	memcpy(&h, m->slot.at, sizeof(h));
+	if (h.version != SLOT_VERSION) {
+		slot_header_renew(&h);
+		memcpy(m->slot.at, &h, sizeof(h));
+	}
 	m->position = h.position;
 	s = slot_header_match(&h, &ident, m->block->generation);
 	if (!s && m->known && h.header_crc != m->header_crc)

@@ -11,6 +11,7 @@
 #include "store/index.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
+#include "store/slot.h"
 #include "store/status.h"
 
 struct block;
@@ -40,7 +41,8 @@ struct move {
 	bool spare;                    /* of a load: takes only what memory can spare, unless another call waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
 	bool grave;                    /* the header in the slot names `dead` until this is done */
-	struct index_ident dead;
+	struct index_ident dead;       /* its key: */
+	uint8_t dead_key[SLOT_KEY_MAX];
 	uint64_t dead_generation;
 	struct pool *dead_pool;
 	struct slot_header *page;      /* of a burial */

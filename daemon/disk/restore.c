@@ -55,7 +55,7 @@ enum {
 
 /* A copy of a block on a disk, from a record or a header. */
 struct found {
-	struct index_ident ident;
+	struct index_ident ident;      /* its key is the record's or the header's */
 	struct pool *pool;
 	struct unit *unit;
 	struct disk_place place;
@@ -76,9 +76,8 @@ struct restore {
 
 static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_bytes)
 {
-	struct index_ident parent = { .layout_id = layout_id, .key_bytes = key_bytes };
+	const struct index_ident parent = { .layout_id = layout_id, .key_bytes = key_bytes, .key = key };
 
-	memcpy(parent.key, key, key_bytes);
 	return key_bytes ? block_id(&parent) : 0;
 }
 
@@ -121,12 +120,12 @@ static void doubt(const struct restore *x, struct block *b)
 
 static struct block *found_block(const struct restore *x, const struct found *f)
 {
-	struct block *b = calloc(1, sizeof(*b));
+	struct block *b = block_alloc(f->ident.key_bytes);
 	uint64_t age_us = x->unix_ms > f->stored_unix_ms ? (x->unix_ms - f->stored_unix_ms) * 1000 : 0;
 
 	if (!b)
 		return NULL;
-	b->record.ident = f->ident;
+	block_name_set(b, &f->ident);
 	b->pool = f->pool;
 	b->generation = f->generation;
 	b->tokens = (uint16_t)f->tokens;
@@ -180,7 +179,9 @@ static void take_up(struct restore *x, const struct found *f)
 	/* Two records of one slot: its header tells. */
 	x->cache->tier->scan |= there && !x->header;
 	if (there) {
-		catalog_untell(x->cache, &there->record.ident);
+		const struct index_ident name = block_name(there);
+
+		catalog_untell(x->cache, &name);
 		block_remove(x->cache, there, CACHE_REASON_EVICTED);
 	} else if (disk_slot_mark(f->unit->disk, f->place, f->pool->geometry.need_bytes)) {
 		return; /* taken by something newer */
@@ -238,11 +239,16 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 		c->tier->scan = true; /* the slot that it meant is not free */
 		return true;
 	}
-	f = (struct found){ .ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes },
-			    .unit = unit_by_id(c->tier, r.disk_id), .place = { r.slab, r.slot },
-			    .generation = r.generation, .position = r.position, .stored_unix_ms = r.stored_unix_ms,
-			    .tokens = r.tokens, .flushed = r.flushed };
-	memcpy(f.ident.key, r.key, sizeof(f.ident.key));
+	f = (struct found){
+		.ident = { .layout_id = r.layout_id, .tenant = r.tenant, .key_bytes = r.key_bytes, .key = r.key },
+		.unit = unit_by_id(c->tier, r.disk_id),
+		.place = { r.slab, r.slot },
+		.generation = r.generation,
+		.position = r.position,
+		.stored_unix_ms = r.stored_unix_ms,
+		.tokens = r.tokens,
+		.flushed = r.flushed
+	};
 	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
 	index_read_lock();
 	cache_lock(c);
@@ -335,11 +341,17 @@ static void on_none(struct restore *x, struct disk_place place)
 static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_bytes, const struct slot_header *h)
 {
 	struct cache *c = x->cache;
-	struct found f = { .ident = { .layout_id = h->layout_id, .tenant = c->tenant.number, .key_bytes = h->key_bytes },
-			   .unit = x->unit, .place = place, .generation = h->generation, .position = h->position,
-			   .stored_unix_ms = h->stored_unix_ms, .tokens = h->tokens };
+	struct found f = { .ident = { .layout_id = h->layout_id,
+				      .tenant = c->tenant.number,
+				      .key_bytes = h->key_bytes,
+				      .key = h->key },
+			   .unit = x->unit,
+			   .place = place,
+			   .generation = h->generation,
+			   .position = h->position,
+			   .stored_unix_ms = h->stored_unix_ms,
+			   .tokens = h->tokens };
 
-	memcpy(f.ident.key, h->key, sizeof(f.ident.key));
 	f.parent = parent_id(h->layout_id, h->parent, h->parent_bytes);
 	x->header = h;
 	index_read_lock();

@@ -111,7 +111,8 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	CRASH_POINT("scrub_read");
 	s = read_wait(t, r, (uint32_t)p->geometry.need_bytes);
 	if (!s) {
-		block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+		block_slot_ident(p, c->tenant.name, block_key(b), block_key_bytes(b), &ident);
+		slot_header_renew(r->at);
 		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
 	}
@@ -126,6 +127,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 /* With the lock: the copy is gone; a block that memory or a GPU has goes on without it, and is spilled anew. */
 static void copy_lost(struct cache *c, struct block *b)
 {
+	const struct index_ident name = block_name(b);
 	struct rack *r = b->rack;
 	uint32_t slot = b->rack_slot;
 
@@ -136,8 +138,8 @@ static void copy_lost(struct cache *c, struct block *b)
 		return;
 	}
 	rack_detach(c, b);
-	catalog_untell(c, &b->record.ident);
-	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+	catalog_untell(c, &name);
+	bury_begin(c, r, slot, b->pool, &name, b->generation);
 }
 
 static bool same_target(const struct block *b, const struct scrub_target *t)
@@ -161,7 +163,7 @@ struct scrub_look {
 	struct cache *cache;
 	struct unit *unit;
 	struct pool *pool;
-	struct index_ident ident;
+	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	uint64_t generation;
 	struct scrub_target target;
 	struct cache_wait_link *link;  /* NULL: nobody waits */
@@ -180,9 +182,11 @@ static enum status look_judge(const struct scrub_look *k)
 	enum status s = k->io.ring.status;
 	struct slot_ident ident;
 
-	block_slot_ident(k->pool, k->cache->tenant.name, k->ident.key, k->ident.key_bytes, &ident);
-	if (!s)
+	block_slot_ident(k->pool, k->cache->tenant.name, k->key, k->key_bytes, &ident);
+	if (!s) {
+		slot_header_renew(k->at);
 		s = slot_header_match(k->at, &ident, k->generation);
+	}
 	if (!s && k->target.known && ((const struct slot_header *)k->at)->header_crc != k->target.header_crc)
 		s = STATUS_CORRUPT;
 	return s ? s : slot_layers_check(k->at, 0, ident.layers);
@@ -238,9 +242,15 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 
 	if (!k)
 		return NULL;
-	*k = (struct scrub_look){ .io = { .done = look_done }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
-				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
+	*k = (struct scrub_look){ .io = { .done = look_done },
+				  .cache = c,
+				  .unit = b->rack->class->unit,
+				  .pool = b->pool,
+				  .key_bytes = block_key_bytes(b),
+				  .generation = b->generation,
+				  .target = scrub_target_of(b),
 				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.need_bytes) };
+	memcpy(k->key, block_key(b), k->key_bytes);
 	if (k->at)
 		return k;
 	free(k);

@@ -255,9 +255,10 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 
 enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
 {
+	const struct index_ident name = block_name(b);
 	enum status s;
 
-	b->node.id = block_id(&b->record.ident);
+	b->node.id = block_id(&name);
 	where_set(b, BLOCK_ON_DISK, true);
 	s = index_insert(c->index, &b->record, NULL);
 	if (s)

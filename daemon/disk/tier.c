@@ -267,7 +267,9 @@ static void unit_sweep(struct cache *c, struct unit *u)
 	struct block *b;
 
 	while ((b = unit_next_block(u, &u->sweep, &budget))) {
-		catalog_untell(c, &b->record.ident);
+		const struct index_ident name = block_name(b);
+
+		catalog_untell(c, &name);
 		if (b->span || vram_ready(b)) {
 			rack_detach(c, b);
 			continue;
@@ -385,6 +387,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
  * and tells the catalog then. */
 static void leave_rack(struct cache *c, struct block *b, enum cache_reason reason)
 {
+	const struct index_ident name = block_name(b);
 	struct rack *r = b->rack;
 	uint32_t slot = b->rack_slot;
 
@@ -394,8 +397,8 @@ static void leave_rack(struct cache *c, struct block *b, enum cache_reason reaso
 	rack_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
-	catalog_untell(c, &b->record.ident);
-	bury_begin(c, r, slot, b->pool, &b->record.ident, b->generation);
+	catalog_untell(c, &name);
+	bury_begin(c, r, slot, b->pool, &name, b->generation);
 }
 
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)

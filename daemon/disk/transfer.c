@@ -117,6 +117,8 @@ static void grave_enter(struct move *m, struct pool *p, const struct index_ident
 
 	m->grave = true;
 	m->dead = *ident;
+	memcpy(m->dead_key, ident->key, ident->key_bytes);
+	m->dead.key = m->dead_key;
 	m->dead_generation = generation;
 	m->dead_pool = p;
 	m->grave_next = *bucket;
@@ -125,10 +127,11 @@ static void grave_enter(struct move *m, struct pool *p, const struct index_ident
 
 static void grave_leave(struct move *m)
 {
-	struct move **at = grave_bucket(m->cache, &m->dead);
+	struct move **at;
 
 	if (!m->grave)
 		return;
+	at = grave_bucket(m->cache, &m->dead);
 	while (*at != m)
 		at = &(*at)->grave_next;
 	*at = m->grave_next;
@@ -382,6 +385,7 @@ static void orphan_leave(const struct move *m)
 static void leave_behind(struct cache *c, struct move *m)
 {
 	struct block *b = m->block;
+	const struct index_ident name = block_name(b);
 	struct move *old = m->old;
 	struct rack *r = old->rack;
 
@@ -391,7 +395,7 @@ static void leave_behind(struct cache *c, struct move *m)
 	CRASH_POINT("spill_leave_behind");
 	rack_detach(c, b);
 	b->pool->dirty--;
-	grave_enter(old, b->pool, &b->record.ident, b->generation);
+	grave_enter(old, b->pool, &name, b->generation);
 	r->moves++;
 	c->tier->move_count++;
 	old->hungry_next = r->left;
@@ -435,6 +439,7 @@ static void displaced(struct cache *c, const struct move *m)
  * burial takes over the move's waiters. */
 static void spill_undo(struct move *m, const struct block *b, enum status s)
 {
+	const struct index_ident name = block_name(b);
 	struct cache *c = m->cache;
 	struct move *grave, *also = NULL;
 
@@ -455,7 +460,7 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 	grave->rack_slot = m->rack_slot;
 	grave->links = m->links;
 	m->links = NULL;
-	grave_enter(grave, b->pool, &b->record.ident, b->generation);
+	grave_enter(grave, b->pool, &name, b->generation);
 	if (also) {
 		const struct index_ident old = m->dead;
 
@@ -470,8 +475,10 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 /* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the graves until it is overwritten. */
 static void displace(struct cache *c, struct move *m, struct block *old)
 {
+	const struct index_ident name = block_name(old);
+
 	CRASH_POINT("spill_displace");
-	grave_enter(m, old->pool, &old->record.ident, old->generation);
+	grave_enter(m, old->pool, &name, old->generation);
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	if (old->span) {
 		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
@@ -497,6 +504,7 @@ static void spill_end(struct move *m, enum status s)
 	struct cache *c = m->cache;
 	struct block *b = m->block;
 	const bool damaged = !s && m->judged;
+	const struct index_ident name = block_name(b);
 
 	m->rack->moves--;
 	if (m->old)
@@ -504,7 +512,7 @@ static void spill_end(struct move *m, enum status s)
 	CRASH_POINT("spill_leave");
 	tier_move_leave(m);
 	orphan_leave(m);
-	unit_wrote(m->unit, &b->record.ident);
+	unit_wrote(m->unit, &name);
 	if (!s && m->grave)
 		displaced(c, m);
 	if (!s && !damaged && block_live(b) && !m->unit->failed) {

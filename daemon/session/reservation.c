@@ -37,14 +37,19 @@ struct part *claim_find(struct cache *c, const struct index_ident *ident)
 {
 	struct part *p = *claim_bucket(c, ident);
 
-	while (p && !ident_equal(&p->block->record.ident, ident))
-		p = p->claim_next;
+	for (; p; p = p->claim_next) {
+		const struct index_ident name = block_name(p->block);
+
+		if (ident_equal(&name, ident))
+			break;
+	}
 	return p;
 }
 
 static void claim_add(struct cache *c, struct part *p)
 {
-	struct part **bucket = claim_bucket(c, &p->block->record.ident);
+	const struct index_ident name = block_name(p->block);
+	struct part **bucket = claim_bucket(c, &name);
 
 	p->claim_next = *bucket;
 	*bucket = p;
@@ -53,7 +58,8 @@ static void claim_add(struct cache *c, struct part *p)
 
 static void claim_drop(struct cache *c, struct part *p)
 {
-	struct part **at = claim_bucket(c, &p->block->record.ident);
+	const struct index_ident name = block_name(p->block);
+	struct part **at = claim_bucket(c, &name);
 
 	while (*at != p)
 		at = &(*at)->claim_next;
@@ -66,8 +72,8 @@ const char *slot_info_problem(const struct slot_info *info, uint32_t block_token
 	if (info->tokens > block_tokens)
 		return "more tokens than the layout has in a block";
 	if (info->parent_bytes > SLOT_KEY_MAX)
-		return "a parent key has at most 32 bytes";
-	_Static_assert(SLOT_KEY_MAX == 32, "the words say so");
+		return "a parent key has at most 64 bytes";
+	_Static_assert(SLOT_KEY_MAX == 64, "the words say so");
 	return NULL;
 }
 
@@ -112,6 +118,8 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 static enum status reservation_fill(struct cache *c, struct reservation *r, struct pool *const *pools,
 				    const bool *wanted)
 {
+	const uint32_t key_room = r->open ? SLOT_KEY_MAX : r->key_bytes; /* an open block gets its key at its commit */
+
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct part *p = &r->part[l];
 		enum status s;
@@ -126,15 +134,15 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 			block_ident(pools[l], r->key, r->key_bytes, &ident);
 			e.id = block_id(&ident);
 		}
-		s = r->gpu ? vram_block_create(c, r->gpu, pools[l], &p->block)
-			   : block_create(c, pools[l], r->open ? NULL : &e, &p->block);
+		s = r->gpu ? vram_block_create(c, r->gpu, pools[l], key_room, &p->block)
+			   : block_create(c, pools[l], r->open ? NULL : &e, key_room, &p->block);
 		c->gpu_busy |= r->gpu && s == STATUS_BUSY;
 		if (s)
 			return s;
 		r->slots++;
 		r->bytes += pools[l]->geometry.need_bytes;
 		if (!r->open) {
-			p->block->record.ident = ident;
+			block_name_set(p->block, &ident);
 			claim_add(c, p);
 		}
 	}
@@ -319,13 +327,15 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct part *p = &r->part[l];
+		struct index_ident ident;
 
 		published[l] = NULL;
 		if (!p->block || lost)
 			continue;
 		if (p->claimed)
 			claim_drop(c, p);
-		block_ident(block_pool(p->block), r->key, r->key_bytes, &p->block->record.ident);
+		block_ident(block_pool(p->block), r->key, r->key_bytes, &ident);
+		block_name_set(p->block, &ident);
 		p->block->tokens = r->info.tokens;
 		p->block->role = r->info.role < POLICY_ROLES ? r->info.role : POLICY_ROLE_UNKNOWN;
 		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;

@@ -51,9 +51,9 @@ static void watch_push(struct cache *c, struct cache_watch *w, const struct watc
 
 static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t layout, struct watch_item *out)
 {
-	*out = (struct watch_item){ .kind = kind, .layout = layout, .key_bytes = b->record.ident.key_bytes,
+	*out = (struct watch_item){ .kind = kind, .layout = layout, .key_bytes = block_key_bytes(b),
 				    .where = atomic_load_explicit(&b->where, memory_order_relaxed) };
-	memcpy(out->key, b->record.ident.key, sizeof(out->key));
+	memcpy(out->key, block_key(b), out->key_bytes);
 }
 
 static void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
@@ -130,6 +130,7 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 		w->notify = notify;
 		w->arg = arg;
 		w->dumping = !from_now;
+		w->key_bytes_max = SLOT_KEY_MAX;
 		w->max = c->options.watch_queue;
 		for (uint32_t l = 0; l < w->layouts; l++) {
 			w->pool[l] = session_pool(s, l);
@@ -145,6 +146,13 @@ enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, v
 	if (status)
 		free(w);
 	return status;
+}
+
+void cache_watch_bound(struct cache_watch *w, uint32_t key_bytes_max)
+{
+	cache_lock(w->cache);
+	w->key_bytes_max = key_bytes_max;
+	cache_unlock(w->cache);
 }
 
 /* Which of the watch's layouts the block is of. False: none. */
@@ -164,7 +172,7 @@ static const struct block *dump_next(struct cache_watch *w, uint32_t *layout, ui
 
 	index_read_lock();
 	for (; *budget && (r = index_walk_next(w->cache->index, &w->dump)); --*budget)
-		if (layout_of(w, block_of(r), layout))
+		if (layout_of(w, block_of(r), layout) && block_key_bytes(block_of(r)) <= w->key_bytes_max)
 			break;
 	index_read_unlock(); /* the cache's lock keeps the block */
 	return r && *budget ? block_of(r) : NULL;
@@ -189,12 +197,14 @@ static bool dump_step(struct cache_watch *w, struct watch_item *item)
 
 static bool watch_pop(struct cache_watch *w, struct watch_item *item)
 {
-	if (!w->count)
-		return false;
-	*item = w->ring[w->head];
-	w->head = (w->head + 1) % w->max;
-	w->count--;
-	return true;
+	while (w->count) {
+		*item = w->ring[w->head];
+		w->head = (w->head + 1) % w->max;
+		w->count--;
+		if (item->key_bytes <= w->key_bytes_max)
+			return true;
+	}
+	return false;
 }
 
 static void watch_tell(struct cache_watch *w, const struct watch_item *item, struct cache_watch_event *out)

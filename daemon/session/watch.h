@@ -30,6 +30,7 @@ struct cache_watch {
 	uint64_t session, sequence;
 	struct pool *pool[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
+	uint32_t key_bytes_max;        /* blocks of longer keys are not told */
 	struct quota_holder *holder;
 	void (*notify)(void *);
 	void *arg;
@@ -45,6 +46,9 @@ struct cache_watch {
  * watches. */
 enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
 			     void *arg, struct cache_watch **out, const char **why);
+/* Of blocks with longer keys than that the watch tells nothing, as if there were none. Before the first
+ * cache_watch_next. */
+void cache_watch_bound(struct cache_watch *w, uint32_t key_bytes_max);
 /* OK and an event, MISS if there is none now, BUSY if the first look around goes on and has just found nothing: call again, others first.
  * UNAVAILABLE when the session has ended (after the last event). One thread at a time for one watch. After opening, and after each notify, call
  * until MISS. */

@@ -77,7 +77,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
 	layout_pack(&p->layout, layout);
-	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	block_slot_ident(p, c->tenant.name, block_key(b), block_key_bytes(b), &ident);
 	ident.layout = layout;
 	ident.layout_bytes = LAYOUT_BYTES;
 	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
@@ -383,7 +383,7 @@ static struct slot_ident ident_of(const struct vram_move *m)
 	const struct block *b = m->block;
 	struct slot_ident ident;
 
-	block_slot_ident(b->pool, m->gpu->cache->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
+	block_slot_ident(b->pool, m->gpu->cache->tenant.name, block_key(b), block_key_bytes(b), &ident);
 	return ident;
 }
 

@@ -619,10 +619,10 @@ bool vram_bring(struct cache *c, struct block *b, bool spare)
 
 /* ---- puts ---- */
 
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out)
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, uint32_t key_bytes, struct block **out)
 {
 	struct vram_pool *vp = vram_pool_get(c, g, p);
-	struct block *b = vp ? calloc(1, sizeof(*b)) : NULL;
+	struct block *b = vp ? block_alloc(key_bytes) : NULL;
 	struct arena_slot slot;
 	enum status s;
 

@@ -27,7 +27,7 @@ enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
 /* An unpublished block with a slot there. */
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, struct block **out);
+enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, uint32_t key_bytes, struct block **out);
 /* Tells policies what room their classes have now. */
 void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie

@@ -458,11 +458,16 @@ static enum status map(struct catalog *c, char *why, size_t why_bytes)
 	char words[SHORTAGE_WORDS_MAX];
 	int rc = catalog_file_open(c->folder, c->options.map_bytes, &c->file);
 
-	if (rc == MDB_SUCCESS && c->file.version < CATALOG_VERSION) {
+	if (rc == MDB_SUCCESS && c->file.version == 1) {
 		catalog_file_close(&c->file);
 		rc = catalog_file_migrate(c->folder);
 		if (rc == MDB_SUCCESS)
 			rc = catalog_file_open(c->folder, c->options.map_bytes, &c->file);
+	}
+	if (rc == MDB_SUCCESS && c->file.version < CATALOG_VERSION) {
+		rc = catalog_file_raise(&c->file);
+		if (rc != MDB_SUCCESS)
+			catalog_file_close(&c->file);
 	}
 	if (rc == MDB_SUCCESS)
 		return STATUS_OK;

@@ -28,10 +28,12 @@
 #include "store/status.h"
 
 enum {
-	CATALOG_VERSION = 2,        /* opens 1 too (records without their checksum), and rewrites it as 2 at open */
+	/* Opens 2 too, whose blocks have keys of at most 32 bytes: it becomes 3 at open, and its records stay as they
+	 * are. Opens 1 too, whose records have no checksum: it is rewritten at open. */
+	CATALOG_VERSION = 3,
 	CATALOG_KEY_MAX = 128,
 	CATALOG_VALUE_MAX = 4096,
-	CATALOG_WHY_MAX = 400,      /* a sentence with the folder, the cause and the next step */
+	CATALOG_WHY_MAX = 400, /* a sentence with the folder, the cause and the next step */
 };
 
 enum catalog_table { CATALOG_BLOCKS, CATALOG_EDGES, CATALOG_LAYOUTS, CATALOG_TENANTS, CATALOG_SLABS, CATALOG_META, CATALOG_TABLES };

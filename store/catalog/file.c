@@ -354,6 +354,24 @@ int catalog_file_migrate(const char *folder)
 	return rc == MDB_SUCCESS ? draft_publish(folder, draft) : rc;
 }
 
+int catalog_file_raise(struct catalog_file *f)
+{
+	MDB_txn *txn;
+	int rc = mdb_txn_begin(f->env, NULL, 0, &txn);
+
+	if (rc != MDB_SUCCESS)
+		return rc;
+	rc = catalog_format_put(txn, f->dbi[CATALOG_META]);
+	if (rc != MDB_SUCCESS) {
+		mdb_txn_abort(txn);
+		return rc;
+	}
+	rc = mdb_txn_commit(txn);
+	if (rc == MDB_SUCCESS)
+		f->version = CATALOG_VERSION;
+	return rc;
+}
+
 /* LMDB maps lock.mdb and writes to it: a page that finds no room on a full file system would end the process with SIGBUS. */
 static int lock_file_fill(const char *folder)
 {

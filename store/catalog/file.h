@@ -60,6 +60,9 @@ int catalog_file_make(const char *folder);
  * behind. */
 int catalog_file_migrate(const char *folder);
 
+/* Makes an open file of version 2 one of CATALOG_VERSION: an older daemon refuses it from then on. */
+int catalog_file_raise(struct catalog_file *f);
+
 /* Opens a file that has been checked, for writing, and clears stale readers. map_bytes: at least; the
  * file's size counts. */
 int catalog_file_open(const char *folder, uint64_t map_bytes, struct catalog_file *out);

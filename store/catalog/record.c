@@ -115,7 +115,10 @@ static bool slot_bytes_sound(uint64_t n)
 
 /* ---- blocks ---- */
 
-enum { FLUSHED_BIT = BLOCK_RECORD_ROLE_MAX + 1 }; /* of the role's byte */
+enum {
+	FLUSHED_BIT = BLOCK_RECORD_ROLE_MAX + 1, /* of the role's byte */
+	OLD_KEY_MAX = 32,                        /* of version 1 */
+};
 
 static bool block_sound(const struct block_record *b)
 {
@@ -170,9 +173,11 @@ enum status block_record_decode(const void *key, size_t key_bytes, const void *v
 	enum status s = version(&v, BLOCK_RECORD_VERSION);
 	struct block_record b = { 0 };
 	uint8_t role;
+	bool old;
 
 	if (s != STATUS_OK)
 		return s;
+	old = *(const uint8_t *)value == 1;
 	b.layout_id = take_big(&k, 8);
 	b.tenant = (uint32_t)take_big(&k, 4);
 	b.key_bytes = (uint8_t)take_rest(&k, b.key, 1, sizeof(b.key));
@@ -194,7 +199,8 @@ enum status block_record_decode(const void *key, size_t key_bytes, const void *v
 	if (take_rest(&v, b.parent, 0, sizeof(b.parent)) != b.parent_bytes)
 		return STATUS_CORRUPT;
 	s = ended(&k, &v);
-	if (s == STATUS_OK && !block_sound(&b))
+	if (s == STATUS_OK &&
+	    (!block_sound(&b) || (old && (b.key_bytes > OLD_KEY_MAX || b.parent_bytes > OLD_KEY_MAX))))
 		s = STATUS_CORRUPT;
 	if (s == STATUS_OK)
 		*out = b;

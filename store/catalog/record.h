@@ -5,7 +5,7 @@
  * zero; nothing is written on any status but OK. Encoding checks the same.
  *
  *     table    key                                       value
- *     blocks   layout id 8, tenant 4, key bytes 1..32    block_record: 64 bytes and the parent's key
+ *     blocks   layout id 8, tenant 4, key bytes 1..64    block_record: 64 bytes and the parent's key
  *     layouts  layout id 8                               layout_record: 16 bytes and the owner's description
  *     slabs    disk id 8                                 disk_record: 8 bytes and the folder's name
  *     meta     "boot"                                    boot_record: 32 bytes
@@ -25,7 +25,8 @@
 #include "store/status.h"
 
 enum {
-	BLOCK_RECORD_VERSION = 1, LAYOUT_RECORD_VERSION = 1, TENANT_RECORD_VERSION = 1, DISK_RECORD_VERSION = 1,
+	BLOCK_RECORD_VERSION = 2, /* 1 is decoded too: the same, with keys and parents of at most 32 bytes */
+	LAYOUT_RECORD_VERSION = 1, TENANT_RECORD_VERSION = 1, DISK_RECORD_VERSION = 1,
 	BOOT_RECORD_VERSION = 1,
 	BLOCK_RECORD_ROLE_MAX = 127,
 	RECORD_FOLDER_MAX = 1024,

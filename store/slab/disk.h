@@ -51,14 +51,16 @@
 struct slot_header;
 
 enum {
-	/* Of disk.id and slab headers. 1 is opened too (its slab headers have no checksum: they are
-	 * checked against the file's size alone), newer ones are refused. */
-	DISK_VERSION = 2,
+	/* Of disk.id and slab headers. A newer version is refused. 2 is opened too: its slots have headers of
+	 * SLOT_VERSION 2. 1 is opened too: its slab headers have no checksum, so they are checked against the file's
+	 * size alone. disk.id gets the present version as soon as the folder is opened, since an older daemon would
+	 * take the slots written from then on for damaged ones. */
+	DISK_VERSION = 3,
 	DISK_SLABS_MAX = RING_FILES_MAX - 1, /* one is disk.id */
 	DISK_SLAB_HEADER_BYTES = 4096,
-	DISK_SLABS_WISHED = 1024,  /* of a disk: what one slab takes is the budget divided by it */
+	DISK_SLABS_WISHED = 1024, /* of a disk: what one slab takes is the budget divided by it */
 	DISK_SLABS_AT_ONCE = 16,
-	DISK_SLABS_ENOUGH = 1536,  /* a smaller wish makes slabs so small that there are so many, not more */
+	DISK_SLABS_ENOUGH = 1536, /* a smaller wish makes slabs so small that there are so many, not more */
 };
 #define DISK_SLAB_BYTES_LEAST (1ull << 20)
 

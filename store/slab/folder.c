@@ -369,7 +369,7 @@ static enum status id_read(struct disk_folder *f, bool slabs, char *why, size_t 
 	if (r.version > DISK_VERSION)
 		return tell(STATUS_UNSUPPORTED, why, bytes, f, "/disk.id", "is of a newer version");
 	f->id = r.id;
-	/* From now on there will be slabs that version 1 does not know. */
+	/* From now on there will be slabs and slots that an older version does not know. */
 	if (r.version < DISK_VERSION)
 		error = id_write(f, r.id);
 	return error == 0 ? STATUS_OK : tell_error(error, why, bytes, f, "/disk.id");

@@ -117,10 +117,11 @@ static enum status show(struct scan *s, const struct scan_cell *c,
 				      const struct slot_header *h),
 			void *arg)
 {
-	const struct slot_header *h = &s->pages[c - s->cells];
+	struct slot_header *h = &s->pages[c - s->cells];
 
 	if (c->request.ring.status != STATUS_OK)
 		return c->request.ring.status == STATUS_CANCELLED ? STATUS_UNAVAILABLE : STATUS_IO;
+	slot_header_renew(h);
 	if (!is_sound(h, c->slot_bytes)) {
 		s->damaged += !never_written(h);
 		h = NULL;

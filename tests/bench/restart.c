@@ -123,6 +123,7 @@ static bool plant(struct cache *c, uint64_t n)
 	struct slot_header h = { .magic = 0 };
 	struct disk_place place;
 	uint8_t key[KEY_BYTES];
+	struct index_ident ident;
 	struct block *b;
 	bool planted;
 
@@ -130,9 +131,10 @@ static bool plant(struct cache *c, uint64_t n)
 		check(disk_slab_prepare(u->disk, SLOT_BYTES), "slab", NULL);
 		check(disk_slot_take(u->disk, SLOT_BYTES, &place), "slot", NULL);
 	}
-	b = calloc(1, sizeof(*b));
+	b = block_alloc(KEY_BYTES);
 	key_of(n, key);
-	block_ident(p, key, KEY_BYTES, &b->record.ident);
+	block_ident(p, key, KEY_BYTES, &ident);
+	block_name_set(b, &ident);
 	b->pool = p;
 	b->generation = n + 1;
 	b->tokens = 16;

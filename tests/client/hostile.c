@@ -229,7 +229,7 @@ TWIST(flush_epoch, FlushReply, m->epoch++)
 TWIST(flush_unknown, FlushReply, m->status[1] = (Terrace__V1__Status)12345)
 TWIST(watch_kind, WatchEvent, m->kind = (Terrace__V1__WatchKind)9)
 TWIST(watch_layout, WatchEvent, m->layout = 1)
-TWIST(watch_key, WatchEvent, m->key.len = 33; m->key.data = block)
+TWIST(watch_key, WatchEvent, m->key.len = 65; m->key.data = block)
 TWIST(open_token, OpenSessionReply, m->token.len = 15)
 TWIST(open_layouts, OpenSessionReply, m->n_layouts = 0)
 TWIST(open_id, OpenSessionReply, m->layouts[0]->layout_id++)
@@ -468,7 +468,7 @@ START_TEST(cleaning_up_keeps_words)
 		ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, &leases[i]), TERRACE_OK);
 	for (int i = 0; i < 2; i++, fresh[0]++)
 		ck_assert_int_eq(terrace_reserve(session, &others, NULL, 0, NULL, &r[i]), TERRACE_OK);
-	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, block, NULL, 0), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 65, block, NULL, 0), TERRACE_INVALID);
 	snprintf(words, sizeof(words), "%s", terrace_error());
 	terrace_release(leases[0]);
 	terrace_abort(r[0]);
@@ -513,7 +513,7 @@ START_TEST(success_keeps_words)
 	unsigned asked;
 
 	ck_assert_int_eq(terrace_reserve(session, &others, NULL, 0, NULL, &r), TERRACE_OK);
-	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, block, NULL, 0), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 65, block, NULL, 0), TERRACE_INVALID);
 	snprintf(words, sizeof(words), "%s", terrace_error());
 	FAULT(fd_fault, FAKE_FD_REFUSES);
 	ck_assert_int_eq(terrace_commit(r, 0, NULL, &lease), TERRACE_OK);

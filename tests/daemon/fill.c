@@ -43,12 +43,14 @@ static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 static enum status seed_one(struct cache *c, struct pool *p, struct span_map *span, uint32_t index, const uint8_t *key,
 			    uint32_t key_bytes)
 {
-	struct block *b = calloc(1, sizeof(*b));
+	struct block *b = block_alloc(key_bytes);
+	struct index_ident ident;
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
-	block_ident(p, key, key_bytes, &b->record.ident);
+	block_ident(p, key, key_bytes, &ident);
+	block_name_set(b, &ident);
 	atomic_init(&b->record.pins, 1);
 	b->span = span;
 	b->index = index;

@@ -26,14 +26,23 @@ void scribble_reseal(uint8_t *slot, uint64_t generation)
 
 void scribble_old(uint8_t *slot, uint64_t block_bytes)
 {
-	struct slot_header *h = (struct slot_header *)slot;
+	enum {
+		KEY = 80,
+		PARENT = 112,
+		BEHIND = 144,
+		KEY_BYTES = 32
+	}; /* version 2: key and parent have 32 bytes, and the rest follows them */
+	struct slot_header h, *old = (struct slot_header *)slot;
 
 	(void)block_bytes;
-	h->version = 1;
-	h->layout_bytes = 0;
-	memset(h->layout, 0, sizeof(h->layout));
-	h->header_crc = 0;
-	h->header_crc = slot_crc32c(0, h, sizeof(*h));
+	memcpy(&h, slot, sizeof(h));
+	memset(slot + KEY, 0, SLOT_HEADER_BYTES - KEY);
+	memcpy(slot + KEY, h.key, KEY_BYTES);
+	memcpy(slot + PARENT, h.parent, KEY_BYTES);
+	memcpy(slot + BEHIND, h.tenant, offsetof(struct slot_header, reserved) - offsetof(struct slot_header, tenant));
+	old->version = 2;
+	old->header_crc = 0;
+	old->header_crc = slot_crc32c(0, slot, SLOT_HEADER_BYTES);
 }
 
 /* Of one slab file, whose first slot lies behind a header of its own. */

@@ -139,7 +139,7 @@ class Grpcio(unittest.TestCase):
         self.fails(invalid, cache.OpenSession, pb.OpenSessionRequest(layouts=[layout()] * 65))
         self.fails(grpc.StatusCode.PERMISSION_DENIED, cache.OpenSession,
                    pb.OpenSessionRequest(tenant="somebody", layouts=[layout()]))
-        for wrong in (pb.Keys(key_bytes=0, keys=b"a"), pb.Keys(key_bytes=33, keys=b"a" * 33),
+        for wrong in (pb.Keys(key_bytes=0, keys=b"a"), pb.Keys(key_bytes=65, keys=b"a" * 65),
                       pb.Keys(key_bytes=16, keys=b"a" * 17), pb.Keys(key_bytes=1, keys=b"a" * 4097)):
             self.fails(invalid, cache.Lookup, pb.LookupRequest(session=opened.session, keys=wrong), word="key")
         self.fails(grpc.StatusCode.NOT_FOUND, cache.Lookup, pb.LookupRequest(session=12345, keys=keys(1)))

@@ -3,12 +3,17 @@
 tests/data/first_version holds two data folders with their disks, one of a daemon that was stopped in order and one of a daemon that was killed, and
 two configuration files. The test starts today's daemon on each of them: every flushed block is there with its bytes and its place in the
 sequence, and what was deleted stays deleted.
+
+tests/data/slot_version_2 holds one more, of the last version whose slots have headers of version 2: its slots keep them until they are written anew.
 """
 
 import contextlib
+import glob
+import importlib.util
 import os
 import re
 import socket
+import struct
 import sys
 import tarfile
 import unittest
@@ -19,6 +24,11 @@ sys.path.insert(0, HERE)
 sys.path.insert(0, DATA)
 import blocks  # noqa: E402
 from daemon import CALL_S, Daemon, pb, running, wait_for  # noqa: E402
+
+SLOTS_2 = os.path.join(os.path.dirname(HERE), "data", "slot_version_2")
+_spec = importlib.util.spec_from_file_location("slot_version_2", os.path.join(SLOTS_2, "blocks.py"))
+slots_2 = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(slots_2)
 
 TERRACED = os.environ.get("TERRACED", "terraced")
 FLAGS = ("--host-bytes", "8MiB", "--extent-bytes", "1MiB", "--slab-bytes", "1MiB")
@@ -165,6 +175,110 @@ class OldData(unittest.TestCase):
             got = self.starts_with(daemon, path, *flags)
             self.assertEqual(got["lease_ttl"].origin, "file")
             self.assertEqual(got["data_dir"].origin, "flag")
+
+
+def slot_versions(folder):
+    """{(file, slot): (version, tombstone)} of every slot of a disk that was ever written; the offsets are of store/slab/folder.c and store/slot.h."""
+    found = {}
+    for path in glob.glob(os.path.join(folder, "slab-*.trc")):
+        with open(path, "rb") as file:
+            slab = file.read()
+        slot_bytes, = struct.unpack_from("<Q", slab, 24)
+        for at in range(4096, len(slab) - slot_bytes + 1, slot_bytes):
+            version, = struct.unpack_from("<I", slab, at + 8)
+            if version:
+                found[os.path.basename(path), at] = (version, slab[at + 79])
+    return found
+
+
+def one(key):
+    return pb.Keys(key_bytes=len(key), keys=key)
+
+
+class SlotVersion2(unittest.TestCase):
+    FLAGS = ("--host-bytes", "8MiB", "--extent-bytes", "1MiB", "--slab-bytes", "1MiB")
+
+    @contextlib.contextmanager
+    def on_old(self, *flags):
+        daemon = Daemon(TERRACED, start=False)
+        try:
+            with tarfile.open(os.path.join(SLOTS_2, "stopped.tar.xz")) as tar:
+                tar.extractall(daemon.folder)
+            self.disk = os.path.join(daemon.folder, "disk")
+            daemon.flags = (*self.FLAGS, *flags, "--disks", self.disk + ":4MiB")
+            self.before = slot_versions(self.disk)
+            self.begin(daemon)
+            yield daemon
+            daemon.stop()
+        except BaseException:
+            sys.stderr.write(daemon.log()[-8000:])
+            raise
+        finally:
+            if daemon.process and daemon.process.poll() is None:
+                daemon.kill()
+            daemon.close()
+
+    def begin(self, daemon):
+        daemon.start()
+        wait_for(lambda: daemon.stats()["terrace_restored"] == 1, 60, "the disk is taken up")
+        opened = daemon.open(pb.Layout(**slots_2.LAYOUT))
+        self.session, self.size = opened.session, opened.layouts[0].block_bytes
+
+    def check(self, daemon, gone=slots_2.DELETED):
+        for n, key in enumerate(slots_2.KEYS):
+            status, data = daemon.get(self.session, one(key))[0]
+            self.assertEqual(status, pb.MISS if n in gone else pb.OK, n)
+            self.assertEqual(data, b"" if n in gone else slots_2.data(n, self.size), n)
+            if n in gone:
+                continue
+            seen, = daemon.admin.Inspect(pb.InspectRequest(key=key), timeout=CALL_S).blocks
+            self.assertTrue(seen.checksum_ok, n)
+            self.assertEqual(dict(parent=seen.parent, position=seen.position, tokens=seen.tokens, role=seen.role, turn=seen.turn), slots_2.info(n), n)
+        stats = daemon.stats()
+        self.assertEqual(stats["terrace_disk_corrupt_total{disk=0}"], 0)
+        for event in ("disk_wiped", "disk_left_out", "disk_corrupt", "disk_slabs_damaged"):
+            self.assertNotIn("event=" + event, daemon.log())
+
+    def verify(self, daemon):
+        """Every copy is read and compared, also where it stands on the disk."""
+        reply = daemon.admin.Verify(pb.VerifyRequest(), timeout=CALL_S)
+        self.assertEqual((reply.corrupt, reply.unread, reply.next), (0, 0, 0))
+
+    def test_every_block_is_found(self):
+        for flags in ((), ("--catalog", "rebuild")):
+            with self.on_old(*flags) as daemon:
+                self.check(daemon)
+                self.verify(daemon)
+                self.assertEqual({version for version, _ in self.before.values()}, {2})
+                daemon.stop()
+                # Reading does not write: the slots are as they were.
+                self.assertEqual(slot_versions(self.disk), self.before)
+                self.begin(daemon)
+                self.check(daemon)
+
+    def test_a_slot_that_is_written_gets_the_new_header(self):
+        """Long keys beside old ones; a deleted one's slot has a tombstone of the new version. Then both versions are read."""
+        deleted = len(slots_2.KEYS) - 1
+        long_keys = [b"a key of vLLM: 32 bytes of a hash" + bytes(n) for n in (1, 3, 31)]
+        with self.on_old() as daemon:
+            self.check(daemon)
+            items = [(key, slots_2.data(100 + n, self.size)) for n, key in enumerate(long_keys)]
+            self.assertEqual(daemon.put(self.session, items), [pb.OK] * len(items))
+            for key in long_keys:
+                self.assertEqual(list(daemon.cache.Flush(pb.FlushRequest(session=self.session, keys=one(key)), timeout=CALL_S).status), [pb.OK])
+            gone = daemon.cache.Delete(pb.DeleteRequest(session=self.session, keys=one(slots_2.KEYS[deleted])), timeout=CALL_S)
+            self.assertEqual(list(gone.status), [pb.OK])
+            for _ in range(2):
+                daemon.stop()
+                after = slot_versions(self.disk)
+                self.assertEqual(sum(version == 3 for version, _ in after.values()), 1 + len(items))
+                for place, was in self.before.items():
+                    self.assertTrue(after[place] == was or after[place][0] == 3, place)
+                self.begin(daemon)
+                self.check(daemon, (*slots_2.DELETED, deleted))
+                for key, data in items:
+                    self.assertEqual(daemon.get(self.session, one(key))[0], (pb.OK, data))
+                self.verify(daemon)
 
 
 if __name__ == "__main__":

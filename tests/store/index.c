@@ -30,6 +30,30 @@ void __wrap_cds_lfht_resize(struct cds_lfht *table, unsigned long size)
 	buckets = size;
 }
 
+/* And this in the place of finds and inserts: with `collide` all keys have one hash, so that nothing but their bytes
+ * tells them apart. */
+static bool collide;
+void __real_cds_lfht_lookup(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match, const void *key,
+			    struct cds_lfht_iter *iter);
+void __wrap_cds_lfht_lookup(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match, const void *key,
+			    struct cds_lfht_iter *iter);
+struct cds_lfht_node *__real_cds_lfht_add_unique(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match,
+						 const void *key, struct cds_lfht_node *node);
+struct cds_lfht_node *__wrap_cds_lfht_add_unique(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match,
+						 const void *key, struct cds_lfht_node *node);
+
+void __wrap_cds_lfht_lookup(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match, const void *key,
+			    struct cds_lfht_iter *iter)
+{
+	__real_cds_lfht_lookup(table, collide ? 5 : hash, match, key, iter);
+}
+
+struct cds_lfht_node *__wrap_cds_lfht_add_unique(struct cds_lfht *table, unsigned long hash, cds_lfht_match_fct match,
+						 const void *key, struct cds_lfht_node *node)
+{
+	return __real_cds_lfht_add_unique(table, collide ? 5 : hash, match, key, node);
+}
+
 struct item {
 	struct index_record record;
 	uint64_t check; /* a function of the key, wiped when freed */
@@ -45,21 +69,36 @@ static uint64_t next(uint64_t *rng)
 	return *rng;
 }
 
-static struct index_ident ident_of(uint64_t n)
+/* The key lies in the ident: copies have their own. */
+struct named {
+	uint64_t layout_id;
+	uint32_t tenant;
+	uint8_t key_bytes, key[INDEX_KEY_MAX];
+};
+
+static struct named ident_of(uint64_t n)
 {
-	struct index_ident id = { .layout_id = 11, .tenant = 1, .key_bytes = 16 };
+	struct named id = { .layout_id = 11, .tenant = 1, .key_bytes = 16 };
 
 	memcpy(id.key, &n, sizeof(n));
 	return id;
 }
 
-static struct item *item_new(const struct index_ident *id)
+static struct index_ident view_of(const struct named *id)
 {
-	struct item *it = calloc(1, sizeof(*it));
+	return (struct index_ident){
+		.layout_id = id->layout_id, .tenant = id->tenant, .key_bytes = id->key_bytes, .key = id->key
+	};
+}
+
+static struct item *item_new(const struct named *id)
+{
+	struct item *it = calloc(1, index_record_bytes(sizeof(*it), id->key_bytes));
+	const struct index_ident view = view_of(id);
 	uint64_t n;
 
 	ck_assert_ptr_nonnull(it);
-	it->record.ident = *id;
+	index_name_set(&it->record, sizeof(*it), &view);
 	memcpy(&n, id->key, sizeof(n));
 	it->check = ~n;
 	return it;
@@ -79,7 +118,7 @@ static struct index *opened(uint64_t hint)
 	struct index *x;
 
 	index_thread_enter();
-	ck_assert_int_eq(index_create(hint, &x), STATUS_OK);
+	ck_assert_int_eq(index_create(sizeof(struct item), hint, &x), STATUS_OK);
 	return x;
 }
 
@@ -99,12 +138,13 @@ static enum status insert(struct index *x, struct item *it, struct index_record 
 	return s;
 }
 
-static struct index_record *find(struct index *x, const struct index_ident *id)
+static struct index_record *find(struct index *x, const struct named *id)
 {
+	const struct index_ident view = view_of(id);
 	struct index_record *r;
 
 	index_read_lock();
-	r = index_find(x, id);
+	r = index_find(x, &view);
 	index_read_unlock();
 	return r;
 }
@@ -112,7 +152,7 @@ static struct index_record *find(struct index *x, const struct index_ident *id)
 START_TEST(an_ident_is_compared_in_full)
 {
 	struct index *x = opened(0);
-	struct index_ident base = ident_of(5), other;
+	struct named base = ident_of(5), other;
 	struct item *it = item_new(&base);
 
 	ck_assert_ptr_null(find(x, &base));
@@ -134,10 +174,63 @@ START_TEST(an_ident_is_compared_in_full)
 }
 END_TEST
 
+/* Keys of a family: equal at first, different at their ends, in their lengths, or in zero bytes behind. */
+static uint32_t family(struct named *out)
+{
+	static const uint8_t lengths[] = { 1, 8, 16, 31, 32, 33, 36, 40, 48, 63, 64 };
+	uint32_t n = 0;
+
+	for (size_t l = 0; l < sizeof(lengths); l++)
+		for (int kind = 0; kind < 3; kind++) {
+			struct named id = ident_of(0x0706050403020100ull);
+
+			id.key_bytes = lengths[l];
+			memset(id.key + 8, 0, sizeof(id.key) - 8);
+			if (kind)
+				id.key[lengths[l] - 1] ^= (uint8_t)kind;
+			out[n++] = id;
+		}
+	return n;
+}
+
+START_TEST(long_keys_are_compared_to_their_ends)
+{
+	struct index_record *out[1];
+	struct index *x = opened(0);
+	struct named id[64];
+	struct item *it[64];
+	const uint32_t n = family(id);
+
+	collide = _i;
+	/* Each is there alone first: no other of the family is found in its place. */
+	for (uint32_t i = 0; i < n; i++) {
+		it[i] = item_new(&id[i]);
+		for (uint32_t k = i; k < n; k++)
+			ck_assert_msg(find(x, &id[k]) == NULL, "%u of %u", k, i);
+		ck_assert_int_eq(insert(x, it[i], NULL), STATUS_OK);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		ck_assert_ptr_eq(find(x, &id[i]), &it[i]->record);
+		ck_assert_mem_eq(index_key(&it[i]->record, sizeof(*it[i])), id[i].key, id[i].key_bytes);
+		index_read_lock();
+		index_find_many(x, 1, 11, id[i].key, id[i].key_bytes, 1, out);
+		index_read_unlock();
+		ck_assert_ptr_eq(out[0], &it[i]->record);
+	}
+	ck_assert_uint_eq(index_kill(&it[n - 1]->record), 0);
+	index_remove(x, &it[n - 1]->record);
+	index_reclaim(&it[n - 1]->record, item_free);
+	ck_assert_ptr_null(find(x, &id[n - 1]));
+	ck_assert_ptr_nonnull(find(x, &id[n - 2]));
+	closed(x);
+	collide = false;
+}
+END_TEST
+
 START_TEST(a_dead_record_makes_room_for_a_live_one)
 {
 	struct index *x = opened(0);
-	struct index_ident id = ident_of(5);
+	struct named id = ident_of(5);
 	struct item *first = item_new(&id), *second = item_new(&id), *third = item_new(&id);
 	struct index_record *existing = NULL;
 
@@ -199,7 +292,7 @@ START_TEST(a_batch_equals_single_finds)
 	uint64_t rng = 77;
 
 	for (uint64_t n = 0; n < 200; n++) {
-		struct index_ident id = ident_of(n);
+		struct named id = ident_of(n);
 
 		ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
 	}
@@ -207,7 +300,7 @@ START_TEST(a_batch_equals_single_finds)
 		uint32_t n = sizes[s];
 
 		for (uint32_t i = 0; i < n; i++) {
-			struct index_ident id = ident_of(next(&rng) % 400);
+			struct named id = ident_of(next(&rng) % 400);
 
 			memcpy(keys[i], id.key, 16);
 		}
@@ -215,9 +308,8 @@ START_TEST(a_batch_equals_single_finds)
 		index_read_lock();
 		index_find_many(x, 1, 11, keys[0], 16, n, out);
 		for (uint32_t i = 0; i < n; i++) {
-			struct index_ident id = ident_of(0);
+			const struct index_ident id = { .layout_id = 11, .tenant = 1, .key_bytes = 16, .key = keys[i] };
 
-			memcpy(id.key, keys[i], 16);
 			ck_assert_ptr_eq(out[i], index_find(x, &id));
 		}
 		index_read_unlock();
@@ -233,7 +325,7 @@ static uint64_t living(struct index *x, uint64_t keys)
 	uint64_t count = 0;
 
 	for (uint64_t n = 0; n < keys; n++) {
-		struct index_ident id = ident_of(n);
+		struct named id = ident_of(n);
 
 		count += find(x, &id) != NULL;
 	}
@@ -246,7 +338,7 @@ START_TEST(the_table_grows_and_has_the_living)
 	struct index *x = opened(0);
 
 	for (uint64_t n = 0; n < N; n++) {
-		struct index_ident id = ident_of(n);
+		struct named id = ident_of(n);
 
 		ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
 	}
@@ -256,7 +348,7 @@ START_TEST(the_table_grows_and_has_the_living)
 	ck_assert_uint_ge(buckets, N);
 	ck_assert_uint_le(buckets, 2 * N);
 	for (uint64_t n = 0; n < N; n++) {
-		struct index_ident id = ident_of(n);
+		struct named id = ident_of(n);
 		struct index_record *r = find(x, &id);
 
 		ck_assert_ptr_nonnull(r);
@@ -285,7 +377,7 @@ static void unpin(struct index_record *r)
 		index_reclaim(r, item_free);
 }
 
-static void try_insert(struct worker *w, const struct index_ident *id)
+static void try_insert(struct worker *w, const struct named *id)
 {
 	struct item *it = item_new(id);
 
@@ -297,13 +389,14 @@ static void try_insert(struct worker *w, const struct index_ident *id)
 	}
 }
 
-static void use(struct worker *w, const struct index_ident *id, bool kill)
+static void use(struct worker *w, const struct named *id, bool kill)
 {
+	const struct index_ident view = view_of(id);
 	struct index_record *r;
 	uint64_t n;
 
 	index_read_lock();
-	r = index_find(w->x, id);
+	r = index_find(w->x, &view);
 	if (r && !index_pin(r, NULL))
 		r = NULL;
 	index_read_unlock();
@@ -325,7 +418,7 @@ static void find_some(struct worker *w, uint64_t *rng)
 	struct index_record *out[8];
 
 	for (int i = 0; i < 8; i++) {
-		struct index_ident id = ident_of(next(rng) % KEYS);
+		struct named id = ident_of(next(rng) % KEYS);
 
 		memcpy(keys[i], id.key, 16);
 	}
@@ -333,7 +426,7 @@ static void find_some(struct worker *w, uint64_t *rng)
 	index_find_many(w->x, 1, 11, keys[0], 16, 8, out);
 	for (int i = 0; i < 8; i++)
 		if (out[i])
-			ck_assert_mem_eq(out[i]->ident.key, keys[i], 16);
+			ck_assert_mem_eq(out[i]->name.near, keys[i], 16);
 	index_read_unlock();
 }
 
@@ -346,7 +439,7 @@ static void *mix(void *arg)
 	pthread_barrier_wait(w->start);
 	for (int step = 0; step < 200000 / SCALE; step++) {
 		uint64_t dice = next(&rng);
-		struct index_ident id = ident_of((dice >> 8) % KEYS);
+		struct named id = ident_of((dice >> 8) % KEYS);
 
 		switch (dice % 8) {
 		case 0:
@@ -412,7 +505,7 @@ static void *race(void *arg)
 
 	index_thread_enter();
 	for (uint64_t n = 0; n < ROUNDS; n++) {
-		struct index_ident id = ident_of(n);
+		struct named id = ident_of(n);
 		struct item *it = item_new(&id);
 
 		pthread_barrier_wait(w->start);
@@ -449,7 +542,7 @@ static void *fill(void *arg)
 	index_thread_enter();
 	pthread_barrier_wait(w->start);
 	for (uint64_t n = 0; n < 20000 / SCALE; n++) {
-		struct index_ident id = ident_of(base + n), before = ident_of(base + n / 2);
+		struct named id = ident_of(base + n), before = ident_of(base + n / 2);
 
 		ck_assert_int_eq(insert(w->x, item_new(&id), NULL), STATUS_OK);
 		ck_assert_ptr_nonnull(find(w->x, &before));
@@ -474,20 +567,20 @@ static uint64_t number_of(const struct index_record *r)
 {
 	uint64_t n;
 
-	memcpy(&n, r->ident.key, sizeof(n));
+	memcpy(&n, r->name.near, sizeof(n));
 	return n;
 }
 
 static void insert_number(struct index *x, uint64_t n)
 {
-	const struct index_ident id = ident_of(n);
+	const struct named id = ident_of(n);
 
 	ck_assert_int_eq(insert(x, item_new(&id), NULL), STATUS_OK);
 }
 
 static void remove_number(struct index *x, uint64_t n)
 {
-	const struct index_ident id = ident_of(n);
+	const struct named id = ident_of(n);
 	struct index_record *r = find(x, &id);
 
 	ck_assert_ptr_nonnull(r);
@@ -537,7 +630,7 @@ END_TEST
 /* A dead record of the same name lies in the same place, and is passed over. */
 START_TEST(a_walk_passes_over_the_dead)
 {
-	const struct index_ident id = ident_of(7);
+	const struct named id = ident_of(7);
 	struct item *dead = item_new(&id), *live = item_new(&id);
 	struct index *x = opened(0);
 	struct index_walk w = { 0 };
@@ -575,6 +668,7 @@ int main(void)
 
 	tcase_set_timeout(tc, 100);
 	tcase_add_test(tc, an_ident_is_compared_in_full);
+	tcase_add_loop_test(tc, long_keys_are_compared_to_their_ends, 0, 2);
 	tcase_add_test(tc, a_dead_record_makes_room_for_a_live_one);
 	tcase_add_test(tc, pins_and_death);
 	tcase_add_test(tc, a_batch_equals_single_finds);

@@ -8,7 +8,7 @@
 enum { LAYERS = 5, LAYER_BYTES = 700, BLOCK_BYTES = LAYERS * LAYER_BYTES };
 
 static _Alignas(4096) uint8_t slot[SLOT_HEADER_BYTES + 4096];
-static const uint8_t key[SLOT_KEY_MAX] = "thirty-two bytes of a block key";
+static const uint8_t key[SLOT_KEY_MAX] = "a key of up to sixty-four bytes, of which most tests take twenty";
 static const struct slot_ident ident = {
 	.tenant = "default",
 	.layout_id = 0x1122334455667788ull,
@@ -112,17 +112,132 @@ START_TEST(a_sealed_slot_matches_and_tells_all)
 }
 END_TEST
 
-START_TEST(a_header_of_version_1_is_sound_without_a_layout)
+/* ---- headers of older versions ---- */
+
+enum {
+	OLD_KEY = 80,
+	OLD_PARENT = 112,
+	OLD_TENANT = 144,
+	OLD_CRCS = 208,
+	OLD_LAYOUT_BYTES = 2256,
+	OLD_LAYOUT = 2260,
+	OLD_RESERVED = 2516
+};
+
+/* The header as version 1 or 2 wrote it: key and parent had 32 bytes each, and version 1 had no layout. */
+static void old_form(struct slot_header *h, uint32_t version)
+{
+	uint8_t old[SLOT_HEADER_BYTES] = { 0 };
+	const uint8_t *new = (const uint8_t *)h;
+
+	memcpy(old, new, OLD_KEY);
+	memcpy(old + OLD_KEY, h->key, 32);
+	memcpy(old + OLD_PARENT, h->parent, 32);
+	memcpy(old + OLD_TENANT, h->tenant, sizeof(h->tenant));
+	memcpy(old + OLD_CRCS, h->layer_crc, sizeof(h->layer_crc));
+	if (version == 2) {
+		memcpy(old + OLD_LAYOUT_BYTES, &h->layout_bytes, sizeof(h->layout_bytes));
+		memcpy(old + OLD_LAYOUT, h->layout, sizeof(h->layout));
+	}
+	memcpy(h, old, sizeof(old));
+	h->version = version;
+	recrc(h);
+}
+
+static struct slot_header *sealed_old(uint32_t version)
 {
 	struct slot_header *h = sealed();
 
-	h->version = 1;
-	h->layout_bytes = 0;
-	memset(h->layout, 0, sizeof(h->layout));
-	recrc(h);
+	old_form(h, version);
+	return h;
+}
+
+START_TEST(an_old_header_says_the_same_when_renewed)
+{
+	const uint32_t version = (uint32_t)_i;
+	struct slot_header *h = sealed(), want = *h;
+
+	if (version == 1) {
+		want.layout_bytes = 0;
+		memset(want.layout, 0, sizeof(want.layout));
+		recrc(&want);
+	}
+	slot_header_renew(h);
+	ck_assert_mem_eq(h->key, want.key, sizeof(want.key)); /* a present one stays as it is */
+	old_form(h, version);
+	ck_assert_ptr_nonnull(slot_header_problem(h));
+	slot_header_renew(h);
+	ck_assert_mem_eq(h, &want, sizeof(want));
 	ck_assert_ptr_null(slot_header_problem(h));
 	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_OK);
 	ck_assert_int_eq(slot_layers_check(slot, 0, LAYERS), STATUS_OK);
+}
+END_TEST
+
+START_TEST(an_old_tombstone_stays_one)
+{
+	struct slot_header *h = sealed();
+
+	slot_tombstone(h, h, 99);
+	old_form(h, (uint32_t)_i);
+	slot_header_renew(h);
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(h->tombstone, 1);
+	ck_assert_uint_eq(h->generation, 42);
+	ck_assert_int_eq(slot_header_match(h, &ident, 42), STATUS_STALE);
+}
+END_TEST
+
+START_TEST(any_flipped_bit_of_an_old_header_is_seen)
+{
+	struct slot_header *h = sealed_old((uint32_t)_i), was = *h, now;
+
+	for (size_t bit = 0; bit < SLOT_HEADER_BYTES * 8; bit++) {
+		slot[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		now = *h;
+		slot_header_renew(h);
+		ck_assert_mem_eq(h, &now, sizeof(now));
+		ck_assert_msg(slot_header_problem(h) != NULL, "bit %zu", bit);
+		*h = was;
+	}
+}
+END_TEST
+
+/* Bytes of an old page that are false under a right checksum. */
+static const struct {
+	uint32_t version;
+	size_t at;
+	uint8_t value;
+} false_bytes[] = {
+	{ 2, 77, 33 },                    /* key bytes: more than the version had */
+	{ 2, 77, 0 },
+	{ 2, 78, 33 },                    /* parent bytes */
+	{ 2, OLD_KEY + 20, 1 },
+	{ 2, OLD_PARENT + 3, 1 },
+	{ 2, 79, 2 },                     /* tombstone */
+	{ 2, OLD_TENANT, ' ' },
+	{ 2, OLD_CRCS + 4 * LAYERS, 1 },
+	{ 2, OLD_LAYOUT_BYTES + 1, 2 },
+	{ 2, OLD_LAYOUT + 28, 1 },
+	{ 1, OLD_LAYOUT_BYTES, 1 },
+	{ 1, OLD_LAYOUT, 1 },
+	{ 1, OLD_RESERVED, 1 },
+	{ 2, OLD_RESERVED, 1 },
+	{ 2, SLOT_HEADER_BYTES - 1, 1 },
+	{ 2, 32, 1 },                     /* block bytes */
+	{ 2, 69, 0xff },                  /* tokens */
+	{ 2, 64, LAYERS + 1 },            /* layers */
+};
+
+START_TEST(a_false_byte_of_an_old_header_is_seen)
+{
+	struct slot_header *h = sealed_old(false_bytes[_i].version);
+
+	slot[false_bytes[_i].at] = false_bytes[_i].value;
+	recrc(h);
+	slot_header_renew(h);
+	ck_assert_uint_eq(h->version, false_bytes[_i].version);
+	ck_assert_ptr_nonnull(slot_header_problem(h));
 }
 END_TEST
 
@@ -145,12 +260,10 @@ START_TEST(a_tombstone_keeps_names_and_generation)
 {
 	struct slot_header *h = sealed(), page, was = *h;
 
-	if (_i == 1) { /* of a header of version 1 */
-		was.version = 1;
-		was.layout_bytes = 0;
-		memset(was.layout, 0, sizeof(was.layout));
-		recrc(&was);
-		*h = was;
+	if (_i > 0) { /* of an old header that was renewed */
+		old_form(h, (uint32_t)_i);
+		slot_header_renew(h);
+		was = *h;
 	}
 	memset(&page, 0xa5, sizeof(page));
 	slot_tombstone(&page, h, 99);
@@ -261,9 +374,9 @@ static void zero_version(struct slot_header *h)
 	h->version = 0;
 }
 
-static void layout_in_version_1(struct slot_header *h)
+static void old_version(struct slot_header *h)
 {
-	h->version = 1;
+	h->version = SLOT_VERSION - 1;
 }
 
 static void long_layout(struct slot_header *h)
@@ -330,17 +443,17 @@ static void no_key(struct slot_header *h)
 
 static void long_key(struct slot_header *h)
 {
-	h->key_bytes = 33;
+	h->key_bytes = SLOT_KEY_MAX + 1;
 }
 
 static void dirty_key(struct slot_header *h)
 {
-	h->key[31] = 1;
+	h->key[SLOT_KEY_MAX - 1] = 1;
 }
 
 static void long_parent(struct slot_header *h)
 {
-	h->parent_bytes = 33;
+	h->parent_bytes = SLOT_KEY_MAX + 1;
 }
 
 static void dirty_parent(struct slot_header *h)
@@ -397,7 +510,7 @@ static void (*const breakers[])(struct slot_header *) = {
 	break_magic, break_version, no_layers, many_layers, no_layer_bytes, huge_layer, uneven_block,
 	huge_block, no_tokens, many_tokens, no_key, long_key, dirty_key, long_parent, dirty_parent,
 	no_tenant, open_tenant, odd_tenant, high_tenant, delete_in_tenant, dirty_tenant,
-	odd_tombstone, dirty_crcs, dirty_reserve, zero_version, layout_in_version_1, long_layout, dirty_layout,
+	odd_tombstone, dirty_crcs, dirty_reserve, zero_version, old_version, long_layout, dirty_layout,
 };
 
 START_TEST(a_false_field_under_a_right_crc_is_refused)
@@ -461,7 +574,7 @@ START_TEST(garbage_under_a_right_crc_never_crashes)
 	for (int round = 0; round < 2000; round++) {
 		sealed();
 		for (int n = 0; n < 3; n++)
-			slot[16 + rnd() % 192] = (uint8_t)rnd();
+			slot[16 + rnd() % 256] = (uint8_t)rnd();
 		recrc(h);
 		(void)slot_header_problem(h);
 		if (slot_header_match(h, &ident, 42) == STATUS_OK)
@@ -483,9 +596,12 @@ int main(void)
 	tcase_add_test(tc, a_block_is_held_against_a_header_elsewhere);
 	tcase_add_test(tc, a_header_is_known_by_its_crc);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
-	tcase_add_test(tc, a_header_of_version_1_is_sound_without_a_layout);
+	tcase_add_loop_test(tc, an_old_header_says_the_same_when_renewed, 1, SLOT_VERSION);
+	tcase_add_loop_test(tc, an_old_tombstone_stays_one, 1, SLOT_VERSION);
+	tcase_add_loop_test(tc, any_flipped_bit_of_an_old_header_is_seen, 1, SLOT_VERSION);
+	tcase_add_loop_test(tc, a_false_byte_of_an_old_header_is_seen, 0, sizeof(false_bytes) / sizeof(false_bytes[0]));
 	tcase_add_test(tc, a_slot_may_have_no_layout);
-	tcase_add_loop_test(tc, a_tombstone_keeps_names_and_generation, 0, 2);
+	tcase_add_loop_test(tc, a_tombstone_keeps_names_and_generation, 0, SLOT_VERSION);
 	tcase_add_test(tc, any_flipped_bit_of_the_header_is_seen);
 	tcase_add_test(tc, a_damaged_layer_is_seen_alone);
 	tcase_add_test(tc, layers_outside_the_header_are_refused);

@@ -12,6 +12,8 @@
 
 #include <stdlib.h>
 
+enum { KEY_BYTES_FIRST = 32 }; /* the longest key of a client that says no bound */
+
 struct watch {
 	struct cache_watch *from;
 	uint8_t packed[256];
@@ -36,6 +38,7 @@ static enum status watch_open(struct rpc_call *c, const ProtobufCMessage *reques
 		free(w);
 		return rpc_fail_why(c, s, why);
 	}
+	cache_watch_bound(w->from, q->key_bytes_max ? q->key_bytes_max : KEY_BYTES_FIRST);
 	c->stream = w;
 	return STATUS_OK;
 }

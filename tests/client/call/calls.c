@@ -329,7 +329,7 @@ START_TEST(streams)
 	ck_assert_uint_eq(tokens, 11);
 	ck_assert_int_eq(terrace_put(session, 2, bytes, KEY_BYTES, &info, block, 0), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_get(session, 2, bytes, KEY_BYTES, back, NULL, 0), TERRACE_INVALID);
-	ck_assert_int_eq(terrace_get(session, 0, bytes, 33, back, NULL, 0), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_get(session, 0, bytes, 65, back, NULL, 0), TERRACE_INVALID);
 	FAULT(corrupt_get, true);
 	ck_assert_int_eq(terrace_get(session, 1, bytes, KEY_BYTES, back, NULL, 0), TERRACE_CORRUPT);
 	FAULT(corrupt_get, false);
@@ -463,6 +463,53 @@ START_TEST(watching)
 	while (!terrace_watch_next(watch, 0, &event))
 		;
 	ck_assert_int_eq(terrace_watch_next(watch, 0, &event), TERRACE_UNAVAILABLE);
+	terrace_watch_close(watch);
+}
+END_TEST
+
+static uint8_t long_key[TERRACE_KEY_BYTES_MAX] = "forty bytes, of which the last are dots..";
+
+static void lengthen(struct fake *f, const char *method, ProtobufCMessage *reply)
+{
+	Terrace__V1__WatchEvent *event = (Terrace__V1__WatchEvent *)reply;
+
+	(void)f;
+	if (!strcmp(method, "Watch") && event->sequence == 1)
+		event->key = (ProtobufCBinaryData){40, long_key};
+}
+
+/* A program that was compiled when keys had at most 32 bytes has no room for it: the event is not there for it, nor its
+ * number. */
+START_TEST(watching_long_keys)
+{
+	const size_t before = offsetof(struct terrace_watch_event, whole_key);
+	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
+	struct terrace_watch *watch;
+
+	fake.twist = lengthen;
+	ck_assert_int_eq(terrace_watch_open(session, false, &watch), TERRACE_OK);
+	ck_assert_msg(!terrace_watch_next(watch, 0, &event), "%s", terrace_error());
+	ck_assert_uint_eq(event.sequence, 1);
+	ck_assert_uint_eq(event.key_bytes, 40);
+	ck_assert_mem_eq(event.key, long_key, sizeof(event.key));
+	ck_assert_mem_eq(event.whole_key, long_key, 40);
+	ck_assert_uint_eq(event.whole_key[40], 0);
+	ck_assert_int_eq(terrace_watch_next(watch, 0, &event), TERRACE_OK);
+	ck_assert_uint_eq(event.sequence, 2);
+	ck_assert_mem_eq(event.key, "a key of 16 byte", 16);
+	ck_assert_mem_eq(event.whole_key, "a key of 16 byte", 16);
+	terrace_watch_close(watch);
+
+	ck_assert_int_eq(terrace_watch_open(session, false, &watch), TERRACE_OK);
+	memset(event.whole_key, 0xa5, sizeof(event.whole_key));
+	event.size = before;
+	for (uint64_t i = 1; i <= 2; i++) {
+		ck_assert_msg(!terrace_watch_next(watch, 0, &event), "%s", terrace_error());
+		ck_assert_uint_eq(event.sequence, i);
+		ck_assert_uint_eq(event.key_bytes, i == 1 ? 16 : 0);
+		ck_assert_uint_eq(event.whole_key[0], 0xa5); /* behind its end nothing is written */
+	}
+	ck_assert_int_eq(event.kind, TERRACE_WATCH_SYNCED);
 	terrace_watch_close(watch);
 }
 END_TEST
@@ -808,6 +855,7 @@ int main(void)
 	tcase_add_test(c, small_calls);
 	tcase_add_test(c, disks);
 	tcase_add_test(c, watching);
+	tcase_add_test(c, watching_long_keys);
 	tcase_add_test(c, watch_readers);
 	tcase_add_test(c, watch_outlives_client);
 	tcase_add_test(c, deadlines);

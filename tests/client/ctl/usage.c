@@ -50,7 +50,7 @@ static const struct {
 	{{"lookup"}, 2, "keys or --tokens"},
 	{{"lookup", "xyz"}, 2, "'xyz' is no key"},
 	{{"lookup", "abc"}, 2, "'abc' is no key"},
-	{{"lookup", KEY KEY "00"}, 2, "is no key"},
+	{{"lookup", KEY KEY KEY KEY "00"}, 2, "is no key"},
 	{{"lookup", KEY, "0011"}, 2, "the same length"},
 	{{"lookup", KEY, "--tokens", "-"}, 2, "one of them"},
 	{{"lookup", KEY, "--salt", "a"}, 2, "need --tokens"},
@@ -95,6 +95,20 @@ static const struct {
 	{{"compact", "--max", "5kB"}, 2, "--max 5kB"},
 	{{"drain", "--wait", "x"}, 2, "--wait x"},
 	{{"drain", "--wait", "1", "--undo"}, 2, "not both"},
+	{{"plan"}, 2, "--model is missing"},
+	{{"plan", "--model", "/nonexistent/config.json"}, 2, "--format is missing"},
+	{{"plan", "--model", "a", "--format", "tq9"}, 2, "--format tq9"},
+	{{"plan", "--model", "a", "--format", "tq4", "--v-format", "tq9"}, 2, "--v-format tq9"},
+	{{"plan", "--model", "a", "--format", "tq4", "--memory", "5kB"}, 2, "--memory 5kB"},
+	{{"plan", "--model", "a", "--format", "tq4", "--disk", "-1"}, 2, "--disk -1"},
+	{{"plan", "--model", "a", "--format", "tq4", "--block-tokens", "0"}, 2, "--block-tokens 0"},
+	{{"plan", "--model", "a", "--format", "tq4", "--state-tokens", "x"}, 2, "--state-tokens x"},
+	{{"plan", "--model", "a", "--format", "tq4", "b"}, 2, "too many arguments"},
+	{{"plan", "--model", "/nonexistent/config.json", "--format", "tq4"}, 1, "/nonexistent/config.json: No such file"},
+	{{"plan", "--model", "/", "--format", "tq4"}, 1, "/: Is a directory"},
+	{{"plan", "--model", "/dev/null", "--format", "tq4"}, 1, "/dev/null: plan: byte 0 is not what JSON has there"},
+	{{"plan", "--model", "/dev/zero", "--format", "tq4"}, 1, "/dev/zero: larger than 1 MiB"},
+	{{"plan", "--model", TEST_DATA "/models/qwen3-8b.json", "--format", "tq4", "--block-tokens", "24"}, 1, "block_tokens is 24"},
 	{{"codec"}, 2, "an argument is missing"},
 	{{"codec", "transcode"}, 2, "not 'transcode'"},
 	{{"codec", "encode", "--dim", "128"}, 2, "--format is missing"},
@@ -106,6 +120,7 @@ static const struct {
 	{{"--address", NOWHERE, "status"}, 5, NOWHERE ": no daemon is there: No such file or directory: start terraced, or give its address"},
 	{{"--address", NOWHERE, "stat"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
+	{{"--address", NOWHERE, "lookup", KEY KEY KEY KEY}, 5, NOWHERE}, /* 64 bytes are a key */
 	{{"--address", NOWHERE, "inspect", KEY}, 5, NOWHERE},
 	{{"--address", NOWHERE, "verify"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "warm", KEY}, 5, NOWHERE},
@@ -156,7 +171,34 @@ START_TEST(line_is_refused_in_json)
 }
 END_TEST
 
-static const char *const commands[] = {"status", "stat", "config", "layouts", "lookup", "inspect", "explain", "graph", "trace", "warm", "flush", "compact", "verify", "drain", "codec"};
+/* What a public model takes, as text and as JSON; the numbers are client_plan's affair. */
+START_TEST(a_plan_is_printed)
+{
+	struct ctl_run text = CTL_RUN("plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB", "--disk", "1TiB");
+	struct ctl_run json = CTL_RUN("--json", "plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB");
+	struct ctl_run opaque = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "tq4");
+	static const char *const wanted[] = {"model_type   gemma3_text\n", "  full        10  tq4       tq4          16       128       0            16       337920      344064        21504\n",
+					    "  window      52  tq4       tq4          16       128    1024            16      1757184     1761280       110080\n",
+					    "  memory    68719476736   522247\n", "  disk    1099511627776  8355967\n"};
+	json_t *tree;
+
+	ck_assert_int_eq(text.code, 0);
+	for (size_t i = 0; i < COUNT(wanted); i++)
+		ck_assert_msg(strstr((char *)text.out, wanted[i]) != NULL, "no %s in: %s", wanted[i], text.out);
+	tree = json_loadb((char *)json.out, json.out_bytes, 0, NULL);
+	ck_assert_ptr_nonnull(tree);
+	ck_assert_uint_eq(json_array_size(json_object_get(tree, "groups")), 2);
+	ck_assert_uint_eq(json_array_size(json_object_get(tree, "tiers")), 1);
+	ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(json_object_get(tree, "layouts"), 1), "window")), 1024);
+	json_decref(tree);
+	ck_assert_msg(strstr((char *)opaque.out, "note         opaque: no packed format") != NULL, "%s", opaque.out);
+	ctl_run_free(&text);
+	ctl_run_free(&json);
+	ctl_run_free(&opaque);
+}
+END_TEST
+
+static const char *const commands[] = {"status", "stat", "config", "layouts", "lookup", "inspect", "explain", "graph", "trace", "warm", "flush", "compact", "verify", "drain", "codec", "plan"};
 
 /* --help anywhere prints the command's page and does nothing; "help COMMAND" is the same. */
 START_TEST(help_is_a_page)
@@ -397,6 +439,7 @@ int main(void)
 	tcase_set_timeout(tests, 60);
 	tcase_add_loop_test(tests, line_is_refused, 0, COUNT(lines));
 	tcase_add_loop_test(tests, line_is_refused_in_json, 0, COUNT(lines));
+	tcase_add_test(tests, a_plan_is_printed);
 	tcase_add_loop_test(tests, help_is_a_page, 0, COUNT(commands));
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));

@@ -101,7 +101,7 @@ START_TEST(keys_of_a_call)
 	} rows[] = {
 		{bytes, 1, 1, TERRACE_OK},       {bytes, 2, 32, TERRACE_OK},      {bytes, 4096, 16, TERRACE_OK},
 		{bytes, 0, 16, TERRACE_INVALID}, {bytes, 4097, 1, TERRACE_INVALID}, {bytes, 1, 0, TERRACE_INVALID},
-		{bytes, 1, 33, TERRACE_INVALID}, {NULL, 1, 16, TERRACE_INVALID},
+		{bytes, 1, 65, TERRACE_INVALID}, {NULL, 1, 16, TERRACE_INVALID},
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -126,7 +126,7 @@ START_TEST(ids_are_those_of_the_blocks)
 	cache_lock(r.c);
 	b = by_id_find(r.c, heard.last_id);
 	ck_assert_ptr_nonnull(b);
-	ck_assert_uint_eq(b->record.ident.key[0], 4);
+	ck_assert_uint_eq(block_key(b)[0], 4);
 	cache_unlock(r.c);
 	rig_close(&r);
 }

@@ -11,6 +11,7 @@
 #include "daemon/session/end.h"
 #include "daemon/session/session.h"
 #include "kernels/format.h"
+#include "store/slot.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
@@ -148,16 +149,16 @@ END_TEST
 START_TEST(bad_keys_and_sessions_are_refused)
 {
 	const struct cache_options o = rig_options(64);
-	uint8_t *bytes = calloc(CACHE_KEYS_MAX + 1, 33);
+	uint8_t *bytes = calloc(CACHE_KEYS_MAX + 1, SLOT_KEY_MAX + 1);
 	struct cache_keys k = { bytes, 1, 0 };
 	uint32_t prefix = 77;
 	struct rig r;
 
 	rig_open(&r, &o, 5);
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
-	k.key_bytes = 33;
+	k.key_bytes = SLOT_KEY_MAX + 1;
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
-	k.key_bytes = 32;
+	k.key_bytes = SLOT_KEY_MAX;
 	k.count = CACHE_KEYS_MAX + 1;
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
 	k.count = CACHE_KEYS_MAX; /* x 5 layouts is too much */

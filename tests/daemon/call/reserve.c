@@ -138,7 +138,7 @@ START_TEST(open_blocks_grow_and_are_stored)
 	item.key_bytes = 0;
 	item.keep_open = false; /* to be stored without a key */
 	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
-	item.key_bytes = 33;
+	item.key_bytes = SLOT_KEY_MAX + 1;
 	ck_assert_int_eq(commit_one(&r, &item), STATUS_INVALID);
 	item.key_bytes = RIG_KEY_BYTES;
 	rig_key(item.key, 3);
@@ -181,7 +181,7 @@ START_TEST(commits_are_checked)
 			.gpu = CACHE_HOST }, .may_grow = true, .now_us = a.now, .statuses = st,
 			.reservations = &id, .places = &place, .places_max = 1 }, &a.why), 0);
 	ck_assert_int_eq(st[0], STATUS_INVALID);
-	info = (struct slot_info){ .tokens = 5, .parent_bytes = 33 };
+	info = (struct slot_info){ .tokens = 5, .parent_bytes = SLOT_KEY_MAX + 1 };
 	ck_assert_int_eq(cache_reserve(a.c, &(struct cache_reserve_call){ .session = a.s.id, .keys = &k,
 			.info = &info, .on = &(struct cache_on){ .attachment = a.attachment,
 			.gpu = CACHE_HOST }, .may_grow = true, .now_us = a.now, .statuses = st,

@@ -2,6 +2,7 @@
  * up, where the ring asks the kernel (store/ring/ring.h). */
 #include "daemon/block/block.h"
 #include "daemon/block/check.h"
+#include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
@@ -85,10 +86,12 @@ static void open_full(struct rig *r, struct rig_disks *d)
 
 static struct block *block_of_key(struct rig *r, uint64_t n)
 {
-	struct index_ident ident = { .layout_id = r->c->pools[0]->layout_id, .tenant = r->c->tenant.number, .key_bytes = RIG_KEY_BYTES };
 	struct index_record *found;
+	uint8_t key[RIG_KEY_BYTES];
+	struct index_ident ident;
 
-	rig_key(ident.key, n);
+	rig_key(key, n);
+	block_ident(r->c->pools[0], key, sizeof(key), &ident);
 	index_read_lock();
 	found = index_find(r->c->index, &ident);
 	index_read_unlock();

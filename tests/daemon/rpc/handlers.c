@@ -21,7 +21,7 @@
 
 static struct shell s;
 static struct rpc_call call;
-static uint8_t keys_33[33], keys_many[4097];
+static uint8_t keys_65[65], keys_many[4097];
 
 static void setup(void)
 {
@@ -100,7 +100,7 @@ static const struct {
 	uint32_t key_bytes;
 	const char *says;
 } bad_keys[] = {
-	{ 33, 33, "33 bytes a key, must be 1 to 32" },
+	{ 65, 65, "65 bytes a key, must be 1 to 64" },
 	{ 8, 0, "0 bytes a key" },
 	{ 8, 5, "8 bytes are no multiple of 5" },
 	{ 4097, 1, "4097 keys, at most 4096" },
@@ -110,7 +110,7 @@ static const struct {
 START_TEST(bad_keys_everywhere)
 {
 	const size_t n = bad_keys[_i].n;
-	Terrace__V1__Keys k = keys_of(n == 33 ? keys_33 : keys_many, n, bad_keys[_i].key_bytes);
+	Terrace__V1__Keys k = keys_of(n == 65 ? keys_65 : keys_many, n, bad_keys[_i].key_bytes);
 	Terrace__V1__LookupRequest lookup = TERRACE__V1__LOOKUP_REQUEST__INIT;
 	Terrace__V1__LeaseRequest lease = TERRACE__V1__LEASE_REQUEST__INIT;
 	Terrace__V1__ReserveRequest reserve = TERRACE__V1__RESERVE_REQUEST__INIT;
@@ -318,7 +318,7 @@ START_TEST(reserve_commit_abort)
 	info.tokens = 257;
 	ck_assert_int_eq(ask("Cache.Reserve", &q, &reply), STATUS_INVALID);
 	info.tokens = 16;
-	info.parent = (ProtobufCBinaryData){ 33, keys_33 };
+	info.parent = (ProtobufCBinaryData){ 65, keys_65 };
 	ck_assert_int_eq(ask("Cache.Reserve", &q, &reply), STATUS_INVALID);
 	info.parent.len = 0;
 	ck_assert_msg(ask("Cache.Reserve", &q, &reply) == STATUS_OK, "%s", call.why);
@@ -337,7 +337,7 @@ START_TEST(reserve_commit_abort)
 	commit.items = items;
 	commit.n_items = 1;
 	item.reservation = ids[0];
-	item.key = (ProtobufCBinaryData){ 33, keys_33 };
+	item.key = (ProtobufCBinaryData){ 65, keys_65 };
 	ck_assert_int_eq(ask("Cache.Commit", &commit, &reply), STATUS_INVALID);
 	item.key.len = 0;
 	item.tokens = 300;

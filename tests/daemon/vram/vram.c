@@ -8,6 +8,7 @@
 #include "daemon/call/bring.h"
 #include "daemon/call/commit.h"
 #include "daemon/call/inspect.h"
+#include "daemon/call/lease.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/settle.h"
 #include "daemon/disk/state.h"
@@ -662,6 +663,67 @@ START_TEST(two_ways_to_memory_at_once)
 }
 END_TEST
 
+/* Put on a GPU, one by its key and one as an open block that gets its key at the commit; brought down, each is found by
+ * its whole key. */
+START_TEST(long_keys)
+{
+	enum { BYTES = 64 };
+	const struct cache_on on = { .gpu = 0 };
+	struct cache_commit_item item = { .tokens = 0 };
+	uint8_t bytes[2][BYTES] = { { 1 }, { 1 } };
+	struct cache_keys k[2] = { { bytes[0], 1, BYTES }, { bytes[1], 1, BYTES } }, none = { NULL, 1, 0 };
+	struct cache_leased l;
+	struct cache_place p;
+	struct vram_rig v;
+	enum status st;
+
+	bytes[1][BYTES - 1] = 1;
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .write_back = true });
+	for (uint32_t i = 0; i < 2; i++) {
+		struct cache_on mine = on;
+
+		mine.attachment = v.r.attachment;
+		ck_assert_int_eq(cache_reserve(v.r.c,
+					       &(struct cache_reserve_call){ .session = v.r.s.id,
+									     .keys = i ? &none : &k[0],
+									     .open = i,
+									     .on = &mine,
+									     .may_grow = true,
+									     .now_us = v.r.now,
+									     .statuses = &st,
+									     .reservations = &item.reservation,
+									     .places = &p,
+									     .places_max = 1 },
+					       &v.r.why),
+				 STATUS_OK);
+		ck_assert_int_eq(st, STATUS_OK);
+		rig_fill(vr_bytes(&v, &p), v.r.s.block_bytes[0], i, 0);
+		memcpy(item.key, bytes[i], i ? BYTES : 0);
+		item.key_bytes = i ? BYTES : 0;
+		item.tokens = i ? v.r.s.layout[0].block_tokens : 0;
+		ck_assert_int_eq(cache_commit(v.r.c,
+					      &(struct cache_commit_call){ .session = v.r.s.id,
+									   .items = &item,
+									   .count = 1,
+									   .on = &mine,
+									   .now_us = v.r.now,
+									   .unix_ms = 1,
+									   .statuses = &st },
+					      NULL, &v.r.why),
+				 STATUS_OK);
+		ck_assert_int_eq(st, STATUS_OK);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		ck_assert_int_eq(rig_lease_keys(&v.r, &k[i], &p, &l), STATUS_OK);
+		ck_assert_uint_eq(l.blocks, 1);
+		ck_assert(rig_matches(rig_block(&v.r, &p), v.r.s.block_bytes[0], i, 0));
+		ck_assert_int_eq(cache_release(v.r.c, v.r.s.id, l.lease), STATUS_OK);
+	}
+	rig_check_books(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
 START_TEST(watched)
 {
 	struct cache_watch_event e;
@@ -724,6 +786,7 @@ int main(void)
 	tcase_add_test(t, an_orderly_stop_keeps_it);
 	tcase_add_loop_test(t, two_ways_to_memory_at_once, 0, 2);
 	tcase_add_test(t, watched);
+	tcase_add_test(t, long_keys);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

@@ -285,10 +285,50 @@ START_TEST(version_1_is_migrated)
 }
 END_TEST
 
+/* The number in the record "format", behind the catalog's back. */
+static uint32_t format_now(void)
+{
+	MDB_val key = { 6, "format" }, value;
+	uint32_t version;
+	MDB_env *env;
+	MDB_txn *txn;
+	MDB_dbi meta;
+
+	ck_assert_int_eq(mdb_env_create(&env), 0);
+	mdb_env_set_maxdbs(env, 8);
+	ck_assert_int_eq(mdb_env_open(env, rig.folder, MDB_RDONLY, 0600), 0);
+	ck_assert_int_eq(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), 0);
+	ck_assert_int_eq(mdb_dbi_open(txn, "meta", 0, &meta), 0);
+	ck_assert_int_eq(mdb_get(txn, meta, &key, &value), 0);
+	memcpy(&version, value.mv_data, sizeof(version));
+	mdb_txn_abort(txn);
+	mdb_env_close(env);
+	return version;
+}
+
+/* An older daemon refuses the file from its first opening on, whatever is written to it. */
+START_TEST(version_2_is_raised)
+{
+	/* Version 2 and the CRC-32C of 05 "format" 02 00 00 00. */
+	static const uint8_t sealed[] = { 2, 0, 0, 0, 0xbe, 0x02, 0xc9, 0xe1 };
+
+	rig_open(&rig, CATALOG_FRESH);
+	rig_put(&rig, CATALOG_BLOCKS, "old", "record");
+	rig_close(&rig);
+	set_format(sealed, sizeof(sealed), false);
+	rig_open(&rig, CATALOG_FOUND);
+	ck_assert_str_eq(rig_get(&rig, CATALOG_BLOCKS, "old"), "record");
+	rig_close(&rig);
+	ck_assert_uint_eq(format_now(), CATALOG_VERSION);
+	rig_open(&rig, CATALOG_FOUND);
+	ck_assert_str_eq(rig_get(&rig, CATALOG_BLOCKS, "old"), "record");
+}
+END_TEST
+
 START_TEST(a_newer_version_is_left_alone)
 {
-	/* Version 3 and the CRC-32C of 05 "format" 03 00 00 00. */
-	static const uint8_t sealed[] = { 3, 0, 0, 0, 0x06, 0xa8, 0x8c, 0x3c };
+	/* Version 4 and the CRC-32C of 05 "format" 04 00 00 00. */
+	static const uint8_t sealed[] = { 4, 0, 0, 0, 0xcc, 0x10, 0x8c, 0x25 };
 	uint8_t flipped[sizeof(sealed)], *before, *after;
 	size_t before_bytes, after_bytes;
 	char path[128];
@@ -299,7 +339,7 @@ START_TEST(a_newer_version_is_left_alone)
 	rig_path(&rig, "data.mdb", path);
 	before = rig_read(path, &before_bytes);
 	ck_assert_int_eq(rig_try(&rig), STATUS_UNSUPPORTED);
-	ck_assert_ptr_nonnull(strstr(rig.why, "version 3"));
+	ck_assert_ptr_nonnull(strstr(rig.why, "version 4"));
 	after = rig_read(path, &after_bytes);
 	ck_assert_uint_eq(before_bytes, after_bytes);
 	ck_assert_mem_eq(before, after, before_bytes);
@@ -721,6 +761,7 @@ int main(int argc, char **argv)
 		tcase_add_test(tc, one_process_a_folder);
 		tcase_add_test(tc, files_are_the_owners_alone);
 		tcase_add_test(tc, version_1_is_migrated);
+		tcase_add_test(tc, version_2_is_raised);
 		tcase_add_test(tc, a_newer_version_is_left_alone);
 		tcase_add_test(tc, the_map_grows);
 		tcase_add_test(tc, a_map_that_may_not_grow);

@@ -125,6 +125,32 @@ START_TEST(damaged_blocks_are_refused)
 }
 END_TEST
 
+/* As the version before wrote it; it had no longer keys. */
+START_TEST(blocks_of_version_1_come_back)
+{
+	static const struct {
+		uint8_t key_bytes, parent_bytes;
+		enum status want;
+	} rows[] = { { 1, 0, STATUS_OK }, { 32, 32, STATUS_OK }, { 33, 32, STATUS_CORRUPT }, { 32, 33, STATUS_CORRUPT },
+				  { SLOT_KEY_MAX, SLOT_KEY_MAX, STATUS_CORRUPT } };
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct block_record b = block(), back = { 0 };
+		struct record r;
+
+		b.key_bytes = rows[i].key_bytes;
+		b.parent_bytes = rows[i].parent_bytes;
+		ck_assert_int_eq(block_record_encode(&b, &r), STATUS_OK);
+		ck_assert_int_eq(block_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back), STATUS_OK);
+		r.value[0] = 1;
+		ck_assert_msg(block_record_decode(r.key, r.key_bytes, r.value, r.value_bytes, &back) == rows[i].want,
+			      "row %zu", i);
+		ck_assert_uint_eq(back.key_bytes, b.key_bytes);
+		ck_assert_uint_eq(back.parent_bytes, b.parent_bytes);
+	}
+}
+END_TEST
+
 START_TEST(layouts_come_back)
 {
 	struct layout_record l = { .layout_id = 5, .slot_bytes = 8192, .layout_bytes = SLOT_LAYOUT_MAX }, back;
@@ -205,6 +231,7 @@ int main(void)
 	tcase_add_test(tc, a_block_comes_back);
 	tcase_add_test(tc, a_block_out_of_bounds_is_refused);
 	tcase_add_test(tc, damaged_blocks_are_refused);
+	tcase_add_test(tc, blocks_of_version_1_come_back);
 	tcase_add_test(tc, layouts_come_back);
 	tcase_add_test(tc, disks_come_back);
 	tcase_add_test(tc, boots_come_back);

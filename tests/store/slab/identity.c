@@ -277,11 +277,11 @@ END_TEST
 
 START_TEST(a_newer_disk_is_refused)
 {
-	const uint32_t three = 3;
+	const uint32_t newer = DISK_VERSION + 1;
 	struct rig r;
 
 	one_block(&r);
-	patch(&r, "disk.id", 64, VERSION_AT, &three, 4, true);
+	patch(&r, "disk.id", 64, VERSION_AT, &newer, 4, true);
 	ck_assert_int_eq(rig_try(&r), STATUS_UNSUPPORTED);
 	ck_assert_ptr_nonnull(strstr(r.why, "newer"));
 	ck_assert(exists(&r, "slab-000001.trc"));
@@ -289,7 +289,31 @@ START_TEST(a_newer_disk_is_refused)
 }
 END_TEST
 
-START_TEST(version_1_is_opened_and_made_version_2)
+START_TEST(version_2_is_opened_and_made_the_present_one)
+{
+	const uint32_t two = 2;
+	struct disk_place p;
+	uint32_t version;
+	uint8_t id[64];
+	struct rig r;
+
+	p = one_block(&r);
+	patch(&r, "disk.id", 64, VERSION_AT, &two, 4, true);
+	patch(&r, "slab-000001.trc", 4096, VERSION_AT, &two, 4, true);
+	rig_open(&r);
+	ck_assert_uint_eq(rig_look(&r).slabs_damaged, 0);
+	expect_block(&r, p);
+	rig_close(&r);
+	file_read(&r, "disk.id", id, 64);
+	memcpy(&version, id + VERSION_AT, 4);
+	ck_assert_uint_eq(version, DISK_VERSION);
+	rig_open(&r);
+	expect_block(&r, p);
+	rig_end(&r);
+}
+END_TEST
+
+START_TEST(version_1_is_opened_and_made_the_present_one)
 {
 	const uint32_t one = 1, ten = 10, two = 2;
 	struct disk_place p;
@@ -307,7 +331,7 @@ START_TEST(version_1_is_opened_and_made_version_2)
 	rig_close(&r);
 	file_read(&r, "disk.id", id, 64);
 	memcpy(&version, id + VERSION_AT, 4);
-	ck_assert_uint_eq(version, 2);
+	ck_assert_uint_eq(version, DISK_VERSION);
 	rig_open(&r);
 	expect_block(&r, p);
 	rig_close(&r);
@@ -331,7 +355,7 @@ static const struct {
 } false_fields[] = {
 	{ 0, 8, 1 },
 	{ VERSION_AT, 4, 0 },
-	{ VERSION_AT, 4, 3 },
+	{ VERSION_AT, 4, DISK_VERSION + 1 },
 	{ DISK_ID_AT, 8, 4711 },
 	{ SLOT_BYTES_AT, 8, 0 },
 	{ SLOT_BYTES_AT, 8, 4097 },
@@ -681,7 +705,8 @@ int main(void)
 	tcase_add_test(tc, a_disk_that_must_exist_is_not_made);
 	tcase_add_test(tc, a_slab_file_has_its_problem_told);
 	tcase_add_test(tc, a_newer_disk_is_refused);
-	tcase_add_test(tc, version_1_is_opened_and_made_version_2);
+	tcase_add_test(tc, version_1_is_opened_and_made_the_present_one);
+	tcase_add_test(tc, version_2_is_opened_and_made_the_present_one);
 	tcase_add_test(tc, a_damaged_slab_is_left_alone);
 	tcase_add_test(tc, strange_files_are_left_alone);
 	tcase_add_loop_test(tc, a_killed_maker_leaves_whole_slabs, rig_engine_first(), 2);
