@@ -198,6 +198,13 @@ struct kv_geometry {
 	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */
 };
 
+/* Blocks of both have the same steps and pieces. */
+static inline bool kv_same_shape(const struct kv_geometry *a, const struct kv_geometry *b)
+{
+	return a->steps == b->steps && a->layer_bytes == b->layer_bytes && a->pieces == b->pieces &&
+	       a->piece_bytes == b->piece_bytes;
+}
+
 /* Of an opaque layout all that concerns atoms and chunks is 0. */
 void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);
 

@@ -478,8 +478,7 @@ static bool same_shape(const struct vram_move *a, const struct vram_move *b)
 {
 	const struct pool *p = a->pool, *q = b->pool;
 
-	return p == q || (p->geometry.steps == q->geometry.steps && p->geometry.layer_bytes == q->geometry.layer_bytes &&
-			  p->geometry.pieces == q->geometry.pieces && p->geometry.piece_bytes == q->geometry.piece_bytes);
+	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
 
 static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
