@@ -120,14 +120,17 @@ static const char *parts_problem(const char *name)
 
 	for (const char *at = name; *at; at++) {
 		if (*at != '/' && !is_name_char(*at))
-			return "opaque_name has a character that is none of letters, digits and . _ + - /: leave it out";
+			return "opaque_name has a character that is none of letters, digits and . _ + - /: leave it "
+			       "out";
 		if (*at == '/' && (at == last || !at[1]))
-			return "opaque_name has an empty part: begin and end it without /, and have one / between two parts";
+			return "opaque_name has an empty part: begin and end it without /, and have one / between two "
+			       "parts";
 		if (*at == '/')
 			last = at + 1;
 	}
 	if (last == name || !is_version(last))
-		return "opaque_name has no version: end it with / and a number from 1, as \"vllm/int4_per_token_head/1\" does";
+		return "opaque_name has no version: end it with / and a number from 1, as in "
+		       "\"vllm/int4_per_token_head/1\"";
 	return NULL;
 }
 
@@ -136,7 +139,8 @@ static const char *name_problem(const char name[KV_OPAQUE_NAME_BYTES])
 	const size_t n = strnlen(name, KV_OPAQUE_NAME_BYTES);
 
 	if (n == 0)
-		return "opaque_name is empty: name the format of the bytes and its version, as \"vllm/int4_per_token_head/1\"";
+		return "opaque_name is empty: name the format of the bytes and its version, as in "
+		       "\"vllm/int4_per_token_head/1\"";
 	if (n == KV_OPAQUE_NAME_BYTES)
 		return "opaque_name is longer than 63 bytes: shorten it";
 	for (size_t i = n; i < KV_OPAQUE_NAME_BYTES; i++)
@@ -153,10 +157,10 @@ static const char *bytes_problem(const struct kv_layout *l)
 	if (l->opaque_bytes % 16)
 		return "opaque_bytes is no multiple of 16: round it up, and pad the block";
 	if (l->opaque_bytes > KV_OPAQUE_BYTES_MAX)
-		return "opaque_bytes is more than 1073737728, which is 512 checked pieces of 2 MiB less a header: give a block "
-		       "fewer tokens, or its layers to several layouts";
+		return "opaque_bytes is more than 1073737728, which is 512 checked pieces of 2 MiB less a header: "
+		       "give a block fewer tokens, or its layers to several layouts";
 	if (l->layers && l->opaque_bytes % l->layers)
-		return "opaque_bytes is no multiple of layers, and layers have equal bytes: pad them, or set layers to 0";
+		return "opaque_bytes is no multiple of layers, which have equal bytes: pad them, or set layers to 0";
 	if (l->layers && l->opaque_bytes / l->layers % 16)
 		return "opaque_bytes / layers is no multiple of 16: pad each layer, or set layers to 0";
 	return NULL;
@@ -170,10 +174,11 @@ static const char *opaque_problem(const struct kv_layout *l)
 	if (l->v_format != KV_NONE)
 		return "v_format of an opaque layout must be none: its bytes hold K and V, or whatever they are";
 	if (l->head_dim_k || l->head_dim_v || l->rotation_version || l->codebook_version || l->int4_rounding)
-		return "head_dim_k, head_dim_v, rotation_version, codebook_version and int4_rounding are of codecs: set them to 0 "
-		       "in an opaque layout";
+		return "head_dim_k, head_dim_v, rotation_version, codebook_version and int4_rounding are of codecs: "
+		       "set them to 0 in an opaque layout";
 	if (l->layers > KV_LAYERS_MAX)
-		return "layers of an opaque layout must be 0 to 512: share them out among several layouts, or set layers to 0";
+		return "layers of an opaque layout must be 0 to 512: share them out among several layouts, or set "
+		       "layers to 0";
 	if (l->first_layer > UINT32_MAX - l->layers)
 		return "first_layer + layers overflows";
 	if ((l->heads || l->first_head || l->total_heads) && heads_problem(l))
@@ -210,7 +215,8 @@ const char *kv_layout_problem(const struct kv_layout *l)
 	if (problem)
 		return problem;
 	if (has_opaque_fields(l))
-		return "opaque_bytes and opaque_name are of opaque layouts: set k_format to opaque, or leave them 0 and empty";
+		return "opaque_bytes and opaque_name are of opaque layouts: set k_format to opaque, or leave them 0 "
+		       "and empty";
 	if (!kv_format_info(l->k_format) || l->k_format == KV_NONE)
 		return "k_format is not a format of this version";
 	if (!kv_format_info(l->v_format) || l->v_format == KV_OPAQUE)

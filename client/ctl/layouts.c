@@ -173,6 +173,13 @@ static int wrong(const struct place *at, const char *name, const char *why)
 			  name ? ": '" : "", name ? name : "", name ? "'" : "", why);
 }
 
+static bool is_opaque_version(const json_t *object, const char *name)
+{
+	const json_t *format = json_object_get(object, "k_format");
+
+	return !strcmp(name, "codebook_version") && json_is_string(format) && !strcmp(json_string_value(format), "opaque");
+}
+
 static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l)
 {
 	const char *name, *problem;
@@ -195,7 +202,7 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 		else if (!strcmp(name, "rotation_version"))
 			continue; /* below */
 		else
-			good = read_number(name, value, l);
+			good = !is_opaque_version(object, name) && read_number(name, value, l);
 		if (!good)
 			return wrong(at, name, "no field of a layout, or not a value that it can have in this version");
 	}

@@ -167,7 +167,7 @@ def _stream(stream):
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """One KV group of a model (terrace_layout). Formats are names: "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2"; of V also
-    "none". fingerprint: any text or bytes that names what must not be mixed. Of what no codec here makes, see opaque()."""
+    "none". fingerprint: any text or bytes that names what must not be mixed. See opaque() for bytes of other formats."""
     fingerprint: object
     layers: int
     heads: int
@@ -197,17 +197,18 @@ class Layout:
                          k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format),
                              window=self.window,
                          int4_rounding=int(self.int4_bf16), opaque_bytes=self.opaque_bytes)
-        name = self.opaque_name.encode()
-        ctypes.memmove(ctypes.addressof(out) + abi.Layout.opaque_name.offset, name, min(len(name), abi.Layout.opaque_name.size))
+        name, room = self.opaque_name.encode(), abi.Layout.opaque_name
+        ctypes.memmove(ctypes.addressof(out) + room.offset, name, min(len(name), room.size))
         _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
         return out
 
     @classmethod
     def opaque(cls, fingerprint, name, block_bytes, layers=0, **more):
-        """A layout whose blocks are bytes of another program's format, which nothing here looks into. name: of that format, with its version
-        ("vllm/int4_per_token_head/1"). layers: how many equal parts a block has, which come to a GPU one by one; 0: it has none. more: block_tokens,
-        window, first_layer, and heads, total_heads, first_head."""
-        return cls(fingerprint, layers, more.pop("heads", 0), 0, k_format="opaque", v_format="none", opaque_bytes=block_bytes, opaque_name=name, **more)
+        """A layout whose blocks are bytes of another program's format, which nothing here looks into. name: of that
+        format, with its version ("vllm/int4_per_token_head/1"). layers: how many equal parts a block has, which come to a
+        GPU one by one; 0: it has none. more: block_tokens, window, first_layer, heads, total_heads, first_head."""
+        return cls(fingerprint, layers, more.pop("heads", 0), 0, k_format="opaque", v_format="none",
+                   opaque_bytes=block_bytes, opaque_name=name, **more)
 
     @property
     def block_bytes(self):

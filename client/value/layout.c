@@ -32,7 +32,7 @@ _Static_assert((int)TERRACE_FORMAT_TQ2 + 1 == (int)KV_FORMAT_COUNT, "every forma
 _Static_assert(sizeof(((struct terrace_layout *)0)->fingerprint) == KV_FINGERPRINT_BYTES, "fingerprint");
 _Static_assert(sizeof(((struct terrace_layout *)0)->opaque_name) == KV_OPAQUE_NAME_BYTES, "opaque_name");
 
-_Static_assert((int)CLIENT_LAYOUT_LEAST == (int)offsetof(struct terrace_layout, opaque_bytes), "the first version's end");
+_Static_assert((int)CLIENT_LAYOUT_LEAST == (int)offsetof(struct terrace_layout, opaque_bytes), "the first version");
 
 enum { OPTIONS_BYTES_MAX = 4096 }; /* no version of a struct is larger: a size that was never set mostly is */
 

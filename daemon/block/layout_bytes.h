@@ -8,7 +8,7 @@
 
 struct kv_layout;
 
-/* The bytes by which a layout is known again, at most SLOT_LAYOUT_MAX: of packed formats; of opaque layouts, at most. */
+/* The bytes by which a layout is known again: of packed formats, and at most. */
 enum { LAYOUT_BYTES = 96, LAYOUT_BYTES_MAX = 164 };
 
 /* Returns how many. */

@@ -571,7 +571,8 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
 {
 	const struct pool *p = count ? first->pool : NULL;
-	const uint32_t pairs = count ? count : 1, parts = count ? p->geometry.steps : 1, left = way == DEVICE_DOWN ? pairs : parts;
+	const uint32_t pairs = count ? count : 1, parts = count ? p->geometry.steps : 1;
+	const uint32_t left = way == DEVICE_DOWN ? pairs : parts;
 	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + left * sizeof(f->left[0]));
 
 	if (!f)
