@@ -54,7 +54,7 @@ enum kv_format {
 	KV_TEST_FORMAT = 8, /* of tests alone, which add a format and see what that changes */
 #endif
 	KV_FORMAT_COUNT,
-	KV_OPAQUE = 128  /* K of an opaque layout: bytes of another program's. Behind the table, which has those with a codec */
+	KV_OPAQUE = 128  /* K of an opaque layout: bytes of another program's. It is in no table of codecs */
 };
 
 /* What the rotated vectors of int4_pth are rounded to before they are coded: the dtype of the model, in which vLLM
@@ -112,7 +112,7 @@ struct kv_format_info {
 	enum kv_codes codes;
 };
 
-/* The row of a format; NULL for a number that is not a format. KV_OPAQUE, which is in no table of codecs, has one too. */
+/* The row of a format, KV_OPAQUE's too; NULL for a number that is not a format. */
 const struct kv_format_info *kv_format_info(enum kv_format f);
 
 /* True of the format whose rotated vectors are rounded as the layout's int4_rounding says. */
@@ -155,13 +155,15 @@ struct kv_layout {
 	uint32_t codebook_version, layout_version;
 	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
 
-	/* An opaque layout alone, else 0 and empty: a block is so many bytes that no code here looks into. Its k_format is
-	 * KV_OPAQUE and its v_format KV_NONE; head dims, rotation_version and codebook_version are 0. heads, first_head
-	 * and total_heads name a part of the model as elsewhere, or are all 0. block_tokens is 1 to KV_OPAQUE_TOKENS_MAX.
-	 * `layers` is 0, or how many equal parts a block has, which a copy to a GPU tells one by one. */
-	uint32_t opaque_bytes;                     /* a multiple of 16, of 16 * layers too; at most KV_OPAQUE_BYTES_MAX */
-	char opaque_name[KV_OPAQUE_NAME_BYTES];    /* name and version of the bytes' format, "vllm/int4_per_token_head/1": parts
-						    * of letters, digits and . _ + -, the last one a number from 1; zeroes behind */
+	/* An opaque layout alone, else 0 and empty: a block is so many bytes that no code here looks into. Its k_format
+	 * is KV_OPAQUE and its v_format KV_NONE; head dims, rotation_version and codebook_version are 0. heads,
+	 * first_head and total_heads name a part of the model as elsewhere, or are all 0. block_tokens is 1 to
+	 * KV_OPAQUE_TOKENS_MAX. `layers` is 0, or how many equal parts a block has, which a copy to a GPU tells one by
+	 * one. opaque_bytes is a multiple of 16, and of 16 * layers, and at most KV_OPAQUE_BYTES_MAX. opaque_name is
+	 * name and version of the bytes' format, "vllm/int4_per_token_head/1": parts of letters, digits and . _ + -,
+	 * the last one a number from 1; zeroes behind it. */
+	uint32_t opaque_bytes;
+	char opaque_name[KV_OPAQUE_NAME_BYTES];
 };
 
 static inline bool kv_is_opaque(const struct kv_layout *l)
@@ -179,7 +181,8 @@ static inline bool kv_is_opaque(const struct kv_layout *l)
 const char *kv_layout_problem(const struct kv_layout *l);
 
 /* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding, which came later,
- * is left out where it is 0, and what opaque layouts alone have is left out of others. Equal layouts have equal ids on every machine. Never 0. */
+ * is left out where it is 0, and what opaque layouts alone have is left out of others. Equal layouts have equal ids on
+ * every machine. Never 0. */
 uint64_t kv_layout_id(const struct kv_layout *l);
 
 /* Everything derived from a (sound) layout. All sizes in bytes. */
@@ -189,10 +192,9 @@ struct kv_geometry {
 	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
-	uint32_t steps;                                  /* of layer_bytes each, by which a copy of the block tells how far it
-							  * is: the layers; 1 where an opaque layout has none */
-	/* What has a checksum each: a layer, or, of an opaque block without layers, KV_PIECE_BYTES or the least multiple of
-	 * it of which KV_PIECES_MAX cover the block. The last one ends with the block. */
+	uint32_t steps; /* of layer_bytes each, by which a copy tells how far it is: the layers; 1 if there are none */
+	/* What has a checksum each: a layer, or, of an opaque block without layers, KV_PIECE_BYTES or the least
+	 * multiple of it of which KV_PIECES_MAX cover the block. The last one ends with the block. */
 	uint32_t pieces;                                 /* 1 to KV_PIECES_MAX */
 	uint64_t piece_bytes;
 	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */

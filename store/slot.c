@@ -332,7 +332,8 @@ static enum status block_check(const struct slot_header *h, const uint8_t *block
 		const uint32_t sum = sum_of(&l, h->layers, i);
 
 		if (leave)
-			slot_leave_caches(block + h->layer_bytes * i, slot_layer_bytes(h->block_bytes, h->layer_bytes, i));
+			slot_leave_caches(block + h->layer_bytes * i,
+					  slot_layer_bytes(h->block_bytes, h->layer_bytes, i));
 		if (sum != h->layer_crc[i])
 			return STATUS_CORRUPT;
 	}

@@ -98,8 +98,8 @@ static inline uint64_t slot_layer_bytes(uint64_t block_bytes, uint64_t layer_byt
 uint32_t slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
 		   uint64_t generation, uint64_t unix_ms);
 
-/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each thread has its own layers.
- * Of ident only the sizes are looked at. */
+/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each
+ * thread has its own layers. Of ident only the sizes are looked at. */
 void slot_seal_layers(void *slot, const struct slot_ident *ident, uint32_t first, uint32_t n);
 /* Then, once: all of a header but its layers' CRCs, which stand in it. The header is made in memory of the function's own and copied to the slot,
  * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */

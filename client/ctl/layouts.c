@@ -175,9 +175,9 @@ static int wrong(const struct place *at, const char *name, const char *why)
 
 static bool is_opaque_version(const json_t *object, const char *name)
 {
-	const json_t *format = json_object_get(object, "k_format");
+	const char *format = json_string_value(json_object_get(object, "k_format"));
 
-	return !strcmp(name, "codebook_version") && json_is_string(format) && !strcmp(json_string_value(format), "opaque");
+	return !strcmp(name, "codebook_version") && format && !strcmp(format, "opaque");
 }
 
 static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l)

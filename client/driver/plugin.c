@@ -488,8 +488,8 @@ enum terrace_status terrace_cuda_copy(const struct terrace_layout *layout, const
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return wrong_size("cuda copy");
 	if (o.tokens && !client_layout_codec(&c.layout))
-		return client_fail(TERRACE_UNSUPPORTED, "cuda copy: the layout is opaque, and where tokens lie in its blocks "
-				   "is not known here: set tokens to NULL, which copies whole blocks");
+		return client_fail(TERRACE_UNSUPPORTED, "cuda copy: the layout is opaque, and where tokens lie in its "
+				   "blocks is not known here: set tokens to NULL, which copies whole blocks");
 	copy = (struct kv_cuda_copy){.count = o.count,
 				     .from = o.from,
 				     .to = o.to,

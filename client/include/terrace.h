@@ -122,24 +122,31 @@ enum terrace_rounding {
 	TERRACE_ROUND_BF16 = 1 /* of nearly all models */
 };
 
-/* One KV group of a model: some of its layers and KV heads, packed in given formats; or, with k_format TERRACE_FORMAT_OPAQUE, whatever else an
- * engine keeps of the tokens of a block.
+/* One KV group of a model: some of its layers and KV heads, packed in given formats; or, with k_format
+ * TERRACE_FORMAT_OPAQUE, whatever else an engine keeps of the tokens of a block.
  *
- * An *opaque* layout says how many bytes a block has, and what they are called. Its blocks are put, leased, flushed, moved between all tiers and
- * got back bit for bit like packed ones, by the same calls; nothing looks into them. States of Mamba or GDN layers, caches of indexers, an engine's
- * own fp8, NVFP4 or DeepSeek-V4 pages are stored so. What encodes, decodes, attends or repacks (terrace_encode and its kin, those of
- * terrace_cuda_ too) refuses such a layout with TERRACE_UNSUPPORTED; terrace_cuda_copy copies its whole blocks.
- *   k_format      TERRACE_FORMAT_OPAQUE; v_format TERRACE_FORMAT_NONE, head_dim_k, head_dim_v and int4_rounding 0
- *   opaque_bytes  of a block: a multiple of 16, from 16 to 1073737728. That limit is 512 checked pieces of 2 MiB, less a header of 4096 bytes
- *   opaque_name   name and version of the format of the bytes, at most 63 bytes and a NUL, zeroes behind it: parts of letters, digits and . _ + -
- *                 with / between them, of which the last is a number from 1, as in "vllm/int4_per_token_head/1". It is part of the layout's id: those
- *                 that write the same bytes give them the same name, or they share nothing, and a format that changes gets another number.
- *                 A session cannot have two layouts that differ by that number alone
- *   layers        0, or 1 to 512: the block is so many equal parts of a multiple of 16 bytes, in the order of the layers. A copy to a GPU tells when
- *                 each is there (terrace_lease_wait_layer). With 0 the block is there when the last layer of the session's layouts is
- *   first_layer, first_head, heads, total_heads  which part of the model it is; the heads' may all be 0
- *   block_tokens  1 to 65535; tokens of a block that is not full are counted, but all bytes of a block are kept as they are
- * Each layer has a checksum of its own; without layers it is each 64 KiB, or, of blocks over 32 MiB, a multiple of that of which 512 are enough. */
+ * An *opaque* layout says how many bytes a block has, and what their format is called. Its blocks are put, leased,
+ * flushed, moved between all tiers and got back bit for bit by the same calls as packed ones. Nothing looks into them.
+ * States of Mamba or GDN layers, caches of indexers, an engine's own fp8, NVFP4 or DeepSeek-V4 pages are stored so.
+ * The functions that encode, decode, attend or repack refuse such a layout with TERRACE_UNSUPPORTED (terrace_encode,
+ * terrace_decode, terrace_attend, terrace_repack_..., and those of terrace_cuda_ too). terrace_cuda_copy copies whole
+ * blocks of it. The members of an opaque layout:
+ *   k_format       TERRACE_FORMAT_OPAQUE. v_format is TERRACE_FORMAT_NONE; head_dim_k, head_dim_v, int4_rounding are 0
+ *   opaque_bytes   of a block: a multiple of 16, from 16 to 1073737728. That limit is 512 checked pieces of 2 MiB, less
+ *                  a header of 4096 bytes
+ *   opaque_name    name and version of the format of the bytes, as in "vllm/int4_per_token_head/1": at most 63 bytes
+ *                  and a NUL, zeroes behind it. Its parts are of letters, digits and . _ + -, with / between them; the
+ *                  last part is a number from 1. It is in the layout's id: engines that write the same bytes give them
+ *                  the same name, or they share nothing, and a format that changes gets another number. A session
+ *                  cannot have two layouts that differ by that number alone
+ *   layers         0, or 1 to 512: the block is so many equal parts, in the order of the layers, each a multiple of 16
+ *                  bytes. A copy to a GPU tells when each is there (terrace_lease_wait_layer). With 0 the whole block
+ *                  is there when the last layer of the session's layouts is
+ *   first_layer, first_head, heads, total_heads   which part of the model it is; those of heads may all be 0
+ *   block_tokens   1 to 65535. The tokens of a block that is not full are counted, but all its bytes are kept as they
+ *                  are
+ * Each layer has a checksum. Without layers each 64 KiB has one; of blocks over 32 MiB it is the least multiple of
+ * 64 KiB of which 512 are enough. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
 	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
@@ -228,8 +235,8 @@ struct terrace_session_options {
 	const char *tenant; /* NULL: "default"; others are TERRACE_DENIED in this version */
 	const char *engine; /* shown to operators, 64 bytes of it; NULL: the program's name */
 	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
-			     * loaded, the current device will not do, or a layout's formats or head dims have no kernel (of opaque ones
-			     * none is asked for) */
+			     * loaded, the current device will not do, or a layout's formats or head dims have no
+			     * kernel. Opaque layouts need none */
 	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
 			      * yet is lost with the GPU or the daemon */
 	uint8_t reserved[6];

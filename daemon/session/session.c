@@ -134,8 +134,8 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 			if (ids[j] == ids[i])
 				return "a layout is listed twice";
 			else if (is_other_version(&l[i], &l[j]))
-				return "two layouts of the session differ by opaque_name's version alone: list the version "
-				       "that the engine writes, and open another session for the other one";
+				return "two layouts of the session differ by opaque_name's version alone: list the "
+				       "version that the engine writes, and open another session for the other one";
 	}
 	return NULL;
 }

@@ -177,7 +177,16 @@ void vram_sum_begin(struct cache *c, struct vram_slot *s)
 	c->vram->staged = true;
 }
 
-/* `sum`: over those of its pieces; NULL: it is not to be had, and why. A slot of a lost GPU may be no block's any more. */
+/* Of a list that ended well: the CRC over the sums of block i, as vram_sums_of() makes it of a header. */
+static uint32_t piece_sums_of(const struct piece_sums *p, uint32_t i)
+{
+	const uint32_t *whole = p->sums + (size_t)i * p->whole, *end = p->sums + (size_t)p->list.count * p->whole + i;
+	const uint32_t sum = slot_crc32c(0, whole, p->whole * sizeof(*whole));
+
+	return p->short_bytes ? slot_crc32c(sum, end, sizeof(*end)) : sum;
+}
+
+/* `sum`: over those of its pieces. NULL: it is not to be had, and why. A lost GPU's slot may be no block's any more. */
 static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const uint32_t *sum, const char *why)
 {
 	if (sum)
@@ -255,7 +264,8 @@ static bool arrival_begin(struct arrival *a)
 	for (uint32_t i = 0; i < count; i++)
 		a->at[i] = f->pairs[a->from + i].to;
 	a->count = count;
-	a->sums = (struct piece_sums){ .ops = f->gpu->cache->vram->ops, .device = f->gpu->device, .done = arrival_done };
+	a->sums = (struct piece_sums){ .ops = f->gpu->cache->vram->ops, .device = f->gpu->device,
+				       .done = arrival_done };
 	piece_sums_prepare(&a->sums, geometry_of(f), a->at, count, (uint32_t *)&a->at[a->most]);
 	return count && !piece_sums_begin(&a->sums, &why);
 }
@@ -418,9 +428,10 @@ static bool is_named(const struct vram_move *m)
 
 static bool is_sum(const struct vram_move *m, uint32_t piece, uint32_t sum)
 {
+	const uint8_t *sums = block_slot_at(m->block) + offsetof(struct slot_header, layer_crc);
 	uint32_t known;
 
-	memcpy(&known, block_slot_at(m->block) + offsetof(struct slot_header, layer_crc) + piece * sizeof(known), sizeof(known));
+	memcpy(&known, sums + piece * sizeof(known), sizeof(known));
 	return known == sum;
 }
 

@@ -2,14 +2,14 @@
 #include "daemon/vram/piece_sums.h"
 
 #include "kernels/format.h"
-#include "store/slot.h"
 
 uint32_t piece_sums_each(const struct kv_geometry *g)
 {
 	return g->pieces;
 }
 
-void piece_sums_prepare(struct piece_sums *p, const struct kv_geometry *g, uint64_t *at, uint32_t count, uint32_t *sums)
+void piece_sums_prepare(struct piece_sums *p, const struct kv_geometry *g, uint64_t *at, uint32_t count,
+			uint32_t *sums)
 {
 	const uint64_t end = g->block_bytes - (g->pieces - 1) * g->piece_bytes;
 
@@ -48,15 +48,7 @@ static void whole_done(struct device_sums *list, enum status s)
 
 enum status piece_sums_begin(struct piece_sums *p, const char **why)
 {
-	p->list = (struct device_sums){ .at = p->at, .count = p->list.count, .parts = p->whole, .part_bytes = p->whole_bytes,
-					.sums = p->sums, .done = whole_done };
+	p->list = (struct device_sums){ .at = p->at, .count = p->list.count, .parts = p->whole,
+					.part_bytes = p->whole_bytes, .sums = p->sums, .done = whole_done };
 	return p->ops->sums(p->device, &p->list, why);
-}
-
-uint32_t piece_sums_of(const struct piece_sums *p, uint32_t i)
-{
-	const uint32_t *whole = p->sums + (size_t)i * p->whole, *rest = p->sums + (size_t)p->list.count * p->whole + i;
-	const uint32_t sum = slot_crc32c(0, whole, p->whole * sizeof(*whole));
-
-	return p->short_bytes ? slot_crc32c(sum, rest, sizeof(*rest)) : sum;
 }
