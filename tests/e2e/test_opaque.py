@@ -91,6 +91,9 @@ class Opaque(unittest.TestCase):
             with terrace.connect(daemon.address) as client, client.session(LAYOUTS) as session:
                 put(session)
                 self.assertEqual(set(session.flush(KEYS)), {terrace.Status.OK})
+                self.assertTrue(session.put(key(77), GOLDEN[1][2], layout=1))
+                self.assertEqual(session.get(key(77), 1)[0], GOLDEN[1][2])
+                self.assertIsNone(session.get(key(77), 0))
             self.same(daemon)
             daemon.kill()
             for end in (daemon.stop, daemon.kill, daemon.stop):
