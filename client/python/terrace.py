@@ -196,17 +196,15 @@ class Layout:
                          head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
                          k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format),
                              window=self.window,
-                         int4_rounding=int(self.int4_bf16), opaque_bytes=self.opaque_bytes)
-        name, room = self.opaque_name.encode(), abi.Layout.opaque_name
-        ctypes.memmove(ctypes.addressof(out) + room.offset, name, min(len(name), room.size))
+                         int4_rounding=int(self.int4_bf16), opaque_bytes=self.opaque_bytes,
+                         opaque_name=self.opaque_name.encode()[:abi.Layout.opaque_name.size])
         _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
         return out
 
     @classmethod
     def opaque(cls, fingerprint, name, block_bytes, layers=0, **more):
-        """A layout whose blocks are bytes of another program's format, which nothing here looks into. name: of that
-        format, with its version ("vllm/int4_per_token_head/1"). layers: how many equal parts a block has, which come to a
-        GPU one by one; 0: it has none. more: block_tokens, window, first_layer, heads, total_heads, first_head."""
+        """A layout of bytes that nothing here looks into. name: of their format, with its version, as in
+        "vllm/int4_per_token_head/1". layers: equal parts of a block, which come to a GPU one by one; 0: it has none."""
         return cls(fingerprint, layers, more.pop("heads", 0), 0, k_format="opaque", v_format="none",
                    opaque_bytes=block_bytes, opaque_name=name, **more)
 
