@@ -9,7 +9,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/service.h"
 
-enum { BLOCKS = 64, BLOCKS_QUICK = 8, LAYERS = 32, ROUNDS_MAX = 27, FILLERS = 448 };
+enum { BLOCKS = 64, BLOCKS_QUICK = 8, LAYERS = 32, ROUNDS_MAX = 27, FILLERS = 448, LEASES = 32 /* a round */ };
 
 enum { PACKED, LAYERED, WHOLE, KINDS };
 enum { PUT, LEASE, GET, FLUSH, LOAD, OPS };
@@ -95,6 +95,10 @@ static void do_one(struct opaque_bench *b, int op, struct terrace_session *sessi
 	case PUT:
 		put(b, session);
 		break;
+	case LEASE:
+		for (int i = 0; i < LEASES; i++)
+			lease(b, session);
+		break;
 	case GET:
 		get(b, session);
 		break;
@@ -117,7 +121,7 @@ static void round_of(struct opaque_bench *b, unsigned round)
 				push_out(b, b->session[kind]);
 			start = bench_now_ns();
 			do_one(b, op, b->session[kind]);
-			b->us[kind][op][round] = (double)(bench_now_ns() - start) / 1e3 / b->blocks;
+			b->us[kind][op][round] = (double)(bench_now_ns() - start) / 1e3 / b->blocks / (op == LEASE ? LEASES : 1);
 		}
 	for (int kind = 0; kind < KINDS; kind++)
 		service_check(terrace_delete(b->session[kind], &b->keys, 0, NULL), "delete");
@@ -130,7 +134,9 @@ static void report(struct opaque_bench *b, unsigned rounds)
 
 	for (int op = 0; op < OPS; op++)
 		for (int kind = LAYERED; kind < KINDS; kind++) {
-			struct bench_figure f = {.bench = "opaque", .name = name, .unit = "us a block", .goal = BENCH_AT_MOST, .target = 1.03};
+			struct bench_figure f = {
+				.bench = "opaque", .name = name, .unit = "us a block", .goal = BENCH_AT_MOST, .target = 1.03,
+			};
 
 			snprintf(name, sizeof(name), "%s, opaque %s / packed", ops[op], kind == LAYERED ? "in layers" : "without layers");
 			bench_figure_of_pairs(&f, b->us[kind][op], b->us[PACKED][op], rounds);
