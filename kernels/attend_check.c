@@ -79,6 +79,8 @@ const char *kv_attend_shape_problem(const struct kv_attend *a)
 	if (!a || !a->layout || !a->geometry)
 		return "attention without a layout and its geometry";
 	problem = kv_layout_problem(a->layout);
+	if (!problem && kv_is_opaque(a->layout))
+		problem = KV_OPAQUE_REFUSED;
 	if (problem)
 		return problem;
 	if (a->layer >= a->layout->layers)

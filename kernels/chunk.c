@@ -3,6 +3,7 @@
  * rows.c moves these to their places in the atom. */
 #include "kernels/codec_lanes.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "kernels/half.h"
@@ -20,6 +21,7 @@ struct side {
 
 static struct side side_of(const struct kv_layout *l, const struct kv_geometry *g, enum kv_side side)
 {
+	assert(!kv_is_opaque(l));
 	if (side == KV_SIDE_K)
 		return (struct side){l->k_format, l->int4_rounding, side, l->head_dim_k, g->k_codes_at, g->k_scales_at};
 	return (struct side){l->v_format, l->int4_rounding, side, l->head_dim_v, g->v_codes_at, g->v_scales_at};

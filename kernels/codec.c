@@ -2,6 +2,7 @@
  * row names (vector_codec.h). chunk.c places codes in blocks. */
 #include "kernels/codec.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ static const struct kv_vector_codec *codec_of(enum kv_format f)
 	static const struct kv_vector_codec *const codecs[KV_FORMAT_COUNT] = {KV_FORMAT_ROWS(CODEC)};
 #undef CODEC
 
+	assert((unsigned)f < KV_FORMAT_COUNT); /* KV_OPAQUE has none */
 	return codecs[f];
 }
 

@@ -32,6 +32,12 @@ enum {
 	KV_ROTATION_VERSION = 1,  /* version of the randomized Hadamard rotation of head dims 64, 96, 128, 192, 256 */
 	KV_ROTATION_VERSION_2 = 2, /* the same, and that of 80, 112, 512 (kv_rotation_version) */
 	KV_FINGERPRINT_BYTES = 32,
+	KV_PIECE_BYTES = 65536,   /* of a checked piece of an opaque block without layers, or a multiple of it */
+	KV_PIECES_MAX = 512,      /* checked pieces of a block */
+	/* Bytes of an opaque block: 512 pieces of 2 MiB, less a header, are the largest slot. */
+	KV_OPAQUE_BYTES_MAX = (1 << 30) - KV_SLOT_ALIGN,
+	KV_OPAQUE_TOKENS_MAX = 65535,
+	KV_OPAQUE_NAME_BYTES = 64, /* room for an opaque layout's name, with the NUL behind it */
 };
 
 /* Values are on disk and on the wire: never renumber. */
@@ -47,7 +53,8 @@ enum kv_format {
 #ifdef TERRACE_TEST_FORMAT
 	KV_TEST_FORMAT = 8, /* of tests alone, which add a format and see what that changes */
 #endif
-	KV_FORMAT_COUNT
+	KV_FORMAT_COUNT,
+	KV_OPAQUE = 128  /* K of an opaque layout: bytes of another program's. It is in no table of codecs */
 };
 
 /* What the rotated vectors of int4_pth are rounded to before they are coded: the dtype of the model, in which vLLM
@@ -105,7 +112,7 @@ struct kv_format_info {
 	enum kv_codes codes;
 };
 
-/* The row of a format; NULL for a number that is not a format. */
+/* The row of a format, KV_OPAQUE's too; NULL for a number that is not a format. */
 const struct kv_format_info *kv_format_info(enum kv_format f);
 
 /* True of the format whose rotated vectors are rounded as the layout's int4_rounding says. */
@@ -114,7 +121,7 @@ static inline bool kv_format_rounds(enum kv_format f)
 	return kv_format_info(f)->codes == KV_CODES_ZERO_POINT;
 }
 
-/* Parses a format's name ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
+/* Parses a format's name, "opaque" too ("raw16" is an alias of "fp16"). False, *out untouched, for an unknown one. */
 bool kv_format_parse(const char *name, enum kv_format *out);
 
 /* The head dims, as dim(D) for each, in order of size. Every one is a multiple of 16. */
@@ -147,14 +154,35 @@ struct kv_layout {
 	uint32_t rotation_version;                 /* kv_rotation_version(head_dim_k, head_dim_v) */
 	uint32_t codebook_version, layout_version;
 	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
+
+	/* An opaque layout alone, else 0 and empty: a block is so many bytes that no code here looks into. Its k_format
+	 * is KV_OPAQUE and its v_format KV_NONE; head dims, rotation_version and codebook_version are 0. heads,
+	 * first_head and total_heads name a part of the model as elsewhere, or are all 0. block_tokens is 1 to
+	 * KV_OPAQUE_TOKENS_MAX. `layers` is 0, or how many equal parts a block has, which a copy to a GPU tells one by
+	 * one. opaque_bytes is a multiple of 16, and of 16 * layers, and at most KV_OPAQUE_BYTES_MAX. opaque_name is
+	 * name and version of the bytes' format, "vllm/int4_per_token_head/1": parts of letters, digits and . _ + -,
+	 * the last one a number from 1; zeroes behind it. */
+	uint32_t opaque_bytes;
+	char opaque_name[KV_OPAQUE_NAME_BYTES];
 };
+
+static inline bool kv_is_opaque(const struct kv_layout *l)
+{
+	return l->k_format == KV_OPAQUE;
+}
+
+/* What a call that encodes, decodes or attends says to an opaque layout. */
+#define KV_OPAQUE_REFUSED                                                                    \
+	"the layout is opaque, and its bytes have no codec here: read and write its blocks " \
+	"with the engine's own code, or describe K and V by their formats"
 
 /* Checks a layout, of whatever origin. Returns NULL if it is sound, else a fixed English sentence
  * that says what is wrong with it. */
 const char *kv_layout_problem(const struct kv_layout *l);
 
 /* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding, which came later,
- * is left out where it is 0. Equal layouts have equal ids on every machine. Never 0. */
+ * is left out where it is 0, and what opaque layouts alone have is left out of others. Equal layouts have equal ids on
+ * every machine. Never 0. */
 uint64_t kv_layout_id(const struct kv_layout *l);
 
 /* Everything derived from a (sound) layout. All sizes in bytes. */
@@ -164,9 +192,22 @@ struct kv_geometry {
 	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
+	uint32_t steps; /* of layer_bytes each, by which a copy tells how far it is: the layers; 1 if there are none */
+	/* What has a checksum each: a layer, or, of an opaque block without layers, KV_PIECE_BYTES or the least
+	 * multiple of it of which KV_PIECES_MAX cover the block. The last one ends with the block. */
+	uint32_t pieces;                                 /* 1 to KV_PIECES_MAX */
+	uint64_t piece_bytes;
 	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */
 };
 
+/* Blocks of both have the same steps and pieces. */
+static inline bool kv_same_shape(const struct kv_geometry *a, const struct kv_geometry *b)
+{
+	return a->steps == b->steps && a->layer_bytes == b->layer_bytes && a->pieces == b->pieces &&
+	       a->piece_bytes == b->piece_bytes;
+}
+
+/* Of an opaque layout all that concerns atoms and chunks is 0. */
 void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);
 
 /* Offset in the block of the atom that holds `token` of (layer, head), all relative to the layout. */

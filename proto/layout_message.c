@@ -25,8 +25,11 @@ bool layout_message_read(const Terrace__V1__Layout *in, struct kv_layout *out)
 		.codebook_version = in->codebook_version,
 		.layout_version = in->layout_version,
 		.int4_rounding = (enum kv_rounding)in->int4_rounding,
+		.opaque_bytes = in->opaque_bytes,
 	};
 	memcpy(out->fingerprint, in->fingerprint.data, KV_FINGERPRINT_BYTES);
+	/* one that is too long has no end then, which kv_layout_problem tells */
+	memcpy(out->opaque_name, in->opaque_name, strnlen(in->opaque_name, sizeof(out->opaque_name)));
 	return true;
 }
 
@@ -49,4 +52,6 @@ void layout_message_write(const struct kv_layout *in, Terrace__V1__Layout *out)
 	out->codebook_version = in->codebook_version;
 	out->layout_version = in->layout_version;
 	out->int4_rounding = in->int4_rounding;
+	out->opaque_bytes = in->opaque_bytes;
+	out->opaque_name = (char *)(uintptr_t)in->opaque_name;
 }

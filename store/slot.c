@@ -107,30 +107,39 @@ static uint32_t header_crc(const struct slot_header *h)
 	return slot_crc32c(crc, at + after, sizeof(*h) - after);
 }
 
-static const uint8_t *layer_at(const void *slot, uint64_t layer_bytes, uint32_t layer)
+/* The layers of a block: where they stand, and how large they are. */
+struct layers {
+	const uint8_t *block;
+	uint64_t block_bytes, layer_bytes;
+};
+
+static struct layers layers_of(const struct slot_header *h, const void *block)
 {
-	return (const uint8_t *)slot + SLOT_HEADER_BYTES + layer_bytes * layer;
+	return (struct layers){ block, h->block_bytes, h->layer_bytes };
 }
 
 /* Of layers up to `end` this one comes next. */
-static uint32_t sum_of(const uint8_t *block, uint64_t layer_bytes, uint32_t end, uint32_t layer)
+static uint32_t sum_of(const struct layers *l, uint32_t end, uint32_t layer)
 {
-	const uint8_t *at = block + layer_bytes * layer;
+	const uint8_t *at = l->block + l->layer_bytes * layer;
+	const uint64_t bytes = slot_layer_bytes(l->block_bytes, l->layer_bytes, layer);
 
-	return slot_crc32c_next(0, at, layer_bytes, layer + 1 < end ? at + layer_bytes : NULL);
+	return slot_crc32c_next(0, at, bytes, layer + 1 < end ? at + bytes : NULL);
 }
 
-static uint32_t layer_sum(const void *slot, uint64_t layer_bytes, uint32_t end, uint32_t layer)
+void slot_seal_layers(void *slot, const struct slot_ident *ident, uint32_t first, uint32_t n)
 {
-	return sum_of(layer_at(slot, layer_bytes, 0), layer_bytes, end, layer);
-}
-
-void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t n)
-{
+	const struct layers l = { (const uint8_t *)slot + SLOT_HEADER_BYTES, ident->block_bytes, ident->layer_bytes };
 	struct slot_header *h = slot;
 
 	for (uint32_t i = first; i < first + n; i++)
-		h->layer_crc[i] = layer_sum(slot, layer_bytes, first + n, i);
+		h->layer_crc[i] = sum_of(&l, first + n, i);
+}
+
+/* The last layer has a byte at least. */
+static bool are_covered(uint64_t block_bytes, uint64_t layer_bytes, uint32_t layers)
+{
+	return block_bytes <= layer_bytes * layers && block_bytes > layer_bytes * (layers - 1);
 }
 
 static void header_fill(struct slot_header *h, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms)
@@ -166,7 +175,7 @@ uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const stru
 	assert(ident->key_bytes >= 1 && ident->key_bytes <= SLOT_KEY_MAX);
 	assert(info->parent_bytes <= SLOT_KEY_MAX && name >= 1 && name <= SLOT_TENANT_MAX);
 	assert(ident->layers >= 1 && ident->layers <= SLOT_LAYERS_MAX);
-	assert(ident->block_bytes == ident->layer_bytes * ident->layers);
+	assert(are_covered(ident->block_bytes, ident->layer_bytes, ident->layers));
 	assert(ident->layout_bytes <= SLOT_LAYOUT_MAX && (ident->layout || ident->layout_bytes == 0));
 	(void)name;
 
@@ -178,7 +187,7 @@ uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const stru
 
 uint32_t slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms)
 {
-	slot_seal_layers(slot, ident->layer_bytes, 0, ident->layers);
+	slot_seal_layers(slot, ident, 0, ident->layers);
 	return slot_seal_header(slot, ident, info, generation, unix_ms);
 }
 
@@ -233,12 +242,11 @@ static const char *size_problem(const struct slot_header *h)
 		return "slot header: layer count is not 1 to 512";
 	if (h->layer_bytes < 1 || h->layer_bytes > SLOT_BYTES_MAX)
 		return "slot header: layer size is out of bounds";
-	if (h->block_bytes != h->layer_bytes * h->layers)
-		return "slot header: block size is not layers times layer size";
+	if (!are_covered(h->block_bytes, h->layer_bytes, h->layers))
+		return "slot header: block size is not that of its layers";
 	if (h->block_bytes > SLOT_BYTES_MAX - SLOT_HEADER_BYTES)
 		return "slot header: block size is out of bounds";
-	/* A token takes at least a byte of every layer. */
-	if (h->tokens < 1 || h->tokens > h->layer_bytes)
+	if (h->tokens < 1 || h->tokens > SLOT_TOKENS_MAX)
 		return "slot header: token count is out of bounds";
 	return NULL;
 }
@@ -299,11 +307,12 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
 {
 	const struct slot_header *h = slot;
+	const struct layers l = layers_of(h, (const uint8_t *)slot + SLOT_HEADER_BYTES);
 
 	if (h->layers > SLOT_LAYERS_MAX || first > h->layers || n > h->layers - first)
 		return STATUS_CORRUPT;
 	for (uint32_t i = first; i < first + n; i++)
-		if (layer_sum(slot, h->layer_bytes, first + n, i) != h->layer_crc[i])
+		if (sum_of(&l, first + n, i) != h->layer_crc[i])
 			return STATUS_CORRUPT;
 	return STATUS_OK;
 }
@@ -317,11 +326,14 @@ bool slot_header_is(const struct slot_header *h, uint32_t crc)
 
 static enum status block_check(const struct slot_header *h, const uint8_t *block, bool leave)
 {
+	const struct layers l = layers_of(h, block);
+
 	for (uint32_t i = 0; i < h->layers; i++) {
-		const uint32_t sum = sum_of(block, h->layer_bytes, h->layers, i);
+		const uint32_t sum = sum_of(&l, h->layers, i);
 
 		if (leave)
-			slot_leave_caches(block + h->layer_bytes * i, h->layer_bytes);
+			slot_leave_caches(block + h->layer_bytes * i,
+					  slot_layer_bytes(h->block_bytes, h->layer_bytes, i));
 		if (sum != h->layer_crc[i])
 			return STATUS_CORRUPT;
 	}
@@ -356,9 +368,9 @@ static uint32_t copy_and_sum(const uint8_t *from, uint8_t *to, uint64_t bytes)
 enum status slot_block_copy(const struct slot_header *h, const void *block, void *to)
 {
 	for (uint32_t i = 0; i < h->layers; i++) {
-		const uint64_t at = h->layer_bytes * i;
+		const uint64_t at = h->layer_bytes * i, bytes = slot_layer_bytes(h->block_bytes, h->layer_bytes, i);
 
-		if (copy_and_sum((const uint8_t *)block + at, (uint8_t *)to + at, h->layer_bytes) != h->layer_crc[i])
+		if (copy_and_sum((const uint8_t *)block + at, (uint8_t *)to + at, bytes) != h->layer_crc[i])
 			return STATUS_CORRUPT;
 	}
 	return STATUS_OK;
@@ -392,10 +404,15 @@ static uint32_t product(uint32_t (*table)[VALUES], uint32_t x)
 
 uint32_t slot_block_crc(const struct slot_header *h)
 {
+	const uint64_t end = slot_layer_bytes(h->block_bytes, h->layer_bytes, h->layers - 1);
+	const bool is_short = end < h->layer_bytes;
+	const uint32_t whole = h->layers - is_short;
 	uint32_t table[NIBBLES][VALUES], crc = h->layer_crc[0];
 
 	products_make(table, shift_of(h->layer_bytes));
-	for (uint32_t i = 1; i < h->layers; i++)
+	for (uint32_t i = 1; i < whole; i++)
 		crc = product(table, crc) ^ h->layer_crc[i];
+	if (is_short && whole)
+		crc = times(crc, shift_of(end)) ^ h->layer_crc[whole];
 	return crc;
 }

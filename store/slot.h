@@ -2,6 +2,9 @@
  * describes itself: header and each layer carry a CRC-32C, so that a slot can be checked, and a
  * catalog rebuilt, from nothing but the slot.
  *
+ * A *layer* is here a checked piece of the block: what the owner calls a layer, or a part of a block that has none. All
+ * have layer_bytes but the last one, which ends with the block and may be shorter.
+ *
  * Threads: pure functions on the caller's memory. A slot that an engine may still write can change
  * under the reader's eyes: copy the header (SLOT_HEADER_BYTES) first and check the copy.
  */
@@ -21,6 +24,7 @@ enum {
 	SLOT_KEY_MAX = 64,        /* of every key of the daemon; another one is a new header */
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
+	SLOT_TOKENS_MAX = 1 << 20,
 	SLOT_BYTES_MAX = 1 << 30, /* header included: a slot lies in one extent */
 };
 #define SLOT_MAGIC 0x31544c5345435254ull /* "TRCESLT1" */
@@ -42,7 +46,7 @@ struct slot_header {
 	uint32_t header_crc;   /* CRC-32C of the 4096 bytes with this field 0 */
 	uint64_t generation;   /* new at each reuse of the slot */
 	uint64_t layout_id;
-	uint64_t block_bytes, layer_bytes; /* block_bytes = layers * layer_bytes */
+	uint64_t block_bytes, layer_bytes; /* (layers - 1) * layer_bytes < block_bytes <= layers * layer_bytes */
 	uint64_t stored_unix_ms;
 	uint64_t position;
 	uint32_t layers, tokens, turn;
@@ -67,7 +71,7 @@ _Static_assert(offsetof(struct slot_header, reserved) == 2580, "disk format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slots are written as they lie in memory");
 
 /* Whose block it is and what shape it has: what a hit must compare. The caller answers for
- * key_bytes <= SLOT_KEY_MAX, layers <= SLOT_LAYERS_MAX and block_bytes = layers * layer_bytes. */
+ * key_bytes <= SLOT_KEY_MAX, layers <= SLOT_LAYERS_MAX and that the layers cover block_bytes, as above. */
 struct slot_ident {
 	const char *tenant;
 	uint64_t layout_id;
@@ -79,6 +83,14 @@ struct slot_ident {
 	uint32_t layout_bytes;         /* at most SLOT_LAYOUT_MAX; not compared by a hit */
 };
 
+/* Bytes of this layer of a block. */
+static inline uint64_t slot_layer_bytes(uint64_t block_bytes, uint64_t layer_bytes, uint32_t layer)
+{
+	const uint64_t left = block_bytes - layer_bytes * layer;
+
+	return left < layer_bytes ? left : layer_bytes;
+}
+
 /* Writes the header of a slot whose block bytes stand behind it: computes the layers' CRCs and the
  * header's. `slot` is 8-byte aligned and holds SLOT_HEADER_BYTES + block_bytes. Reads every byte of the
  * block once (10 GB/s and more). Returns the header's CRC: an owner that keeps it elsewhere knows the header,
@@ -86,8 +98,9 @@ struct slot_ident {
 uint32_t slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
 		   uint64_t generation, uint64_t unix_ms);
 
-/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each thread has its own layers. */
-void slot_seal_layers(void *slot, uint64_t layer_bytes, uint32_t first, uint32_t n);
+/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each
+ * thread has its own layers. Of ident only the sizes are looked at. */
+void slot_seal_layers(void *slot, const struct slot_ident *ident, uint32_t first, uint32_t n);
 /* Then, once: all of a header but its layers' CRCs, which stand in it. The header is made in memory of the function's own and copied to the slot,
  * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */
 uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);

@@ -55,6 +55,7 @@ endif()
 # The VRAM tier, over simulated GPUs.
 add_library(cache_vram_rig STATIC daemon/vram/rig.c)
 target_link_libraries(cache_vram_rig PUBLIC cache_rig sim_device)
+terrace_test(cache_opaque SOURCES daemon/opaque.c LIBS cache_vram_rig)
 terrace_test(cache_budget SOURCES daemon/session/budget.c LIBS cache_vram_rig)
 terrace_test(cache_flush SOURCES daemon/call/flush.c LIBS cache_vram_rig)
 terrace_test(cache_source SOURCES daemon/call/bring.c LIBS cache_vram_rig)

@@ -1,4 +1,5 @@
 terrace_test(format SOURCES kernels/format.c LIBS terrace_kernels ONE_THREAD)
+terrace_test(opaque SOURCES kernels/opaque.c LIBS terrace_kernels)
 terrace_test(codec SOURCES kernels/codec.c LIBS terrace_kernels ONE_THREAD)
 terrace_test(kernels_behind SOURCES kernels/behind.c LIBS terrace_kernels ONE_THREAD)
 terrace_test(codec_machines SOURCES kernels/codec_machines.c LIBS terrace_kernels ONE_THREAD)

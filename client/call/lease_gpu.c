@@ -40,8 +40,8 @@ static uint32_t layers_of(const struct client_view *view)
 	uint32_t most = 0;
 
 	for (uint32_t l = 0; l < view->layout_count; l++)
-		if (view->layouts[l].layout.layers > most)
-			most = view->layouts[l].layout.layers;
+		if (view->layouts[l].geometry.steps > most)
+			most = view->layouts[l].geometry.steps;
 	return most;
 }
 

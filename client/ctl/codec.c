@@ -124,6 +124,10 @@ static int parse(const struct ctl_args *args, struct codec *c)
 		return ctl_usage(args->command, "codec: encode or decode, not '%s'", verb);
 	if (!format)
 		return ctl_usage(args->command, "codec: --format is missing: one of %s", KV_FORMAT_NAMES);
+	if (strcmp(format, kv_format_info(KV_OPAQUE)->name) == 0)
+		return ctl_usage(args->command,
+				 "codec: --format opaque: the bytes of opaque layouts have no codec here: convert them "
+				 "with the engine's own code, or give one of %s", KV_FORMAT_NAMES);
 	if (!kv_format_parse(format, &c->format) || c->format == KV_NONE)
 		return ctl_usage(args->command, "codec: no format '%s': one of %s", format, KV_FORMAT_NAMES);
 	if (!dim)

@@ -46,7 +46,27 @@ static void put_format(struct json_t *object, const char *name, Terrace__V1__For
 								  : "unknown");
 }
 
-struct json_t *layout_to_json(const Terrace__V1__Layout *l)
+/* What it has beside packed ones, and without what is of codecs. */
+static struct json_t *opaque_to_json(const Terrace__V1__Layout *l)
+{
+	struct json_t *o = out_object();
+
+	out_put_hex(o, "fingerprint", l->fingerprint.data, l->fingerprint.len);
+	out_put_uint(o, "first_layer", l->first_layer);
+	out_put_uint(o, "layers", l->layers);
+	out_put_uint(o, "first_head", l->first_head);
+	out_put_uint(o, "heads", l->heads);
+	out_put_uint(o, "total_heads", l->total_heads);
+	out_put_uint(o, "block_tokens", l->block_tokens);
+	put_format(o, "k_format", l->k_format);
+	out_put_text(o, "opaque_name", l->opaque_name);
+	out_put_uint(o, "opaque_bytes", l->opaque_bytes);
+	out_put_uint(o, "window", l->window);
+	out_put_uint(o, "layout_version", l->layout_version);
+	return o;
+}
+
+static struct json_t *packed_to_json(const Terrace__V1__Layout *l)
 {
 	struct json_t *o = out_object();
 
@@ -67,6 +87,11 @@ struct json_t *layout_to_json(const Terrace__V1__Layout *l)
 	out_put_uint(o, "layout_version", l->layout_version);
 	out_put_uint(o, "int4_rounding", l->int4_rounding);
 	return o;
+}
+
+struct json_t *layout_to_json(const Terrace__V1__Layout *l)
+{
+	return l->k_format == TERRACE__V1__FORMAT__FORMAT_OPAQUE ? opaque_to_json(l) : packed_to_json(l);
 }
 
 static bool read_format(const json_t *value, enum terrace_format *out)
@@ -107,6 +132,23 @@ static bool has_rotation_version(const json_t *object, const struct terrace_layo
 			    json_integer_value(version) == kv_rotation_version(l->head_dim_k, l->head_dim_v));
 }
 
+static bool read_bytes(const json_t *value, struct terrace_layout *l)
+{
+	if (!json_is_integer(value) || json_integer_value(value) < 0)
+		return false;
+	l->opaque_bytes = (uint64_t)json_integer_value(value);
+	return true;
+}
+
+/* One that is too long has no end, which terrace_layout_problem tells. */
+static bool read_name(const json_t *value, struct terrace_layout *l)
+{
+	if (!json_is_string(value))
+		return false;
+	memcpy(l->opaque_name, json_string_value(value), strnlen(json_string_value(value), sizeof(l->opaque_name)));
+	return true;
+}
+
 static bool read_fingerprint(const json_t *value, struct terrace_layout *l)
 {
 	uint8_t bytes[TERRACE_KEY_BYTES_MAX];
@@ -131,6 +173,13 @@ static int wrong(const struct place *at, const char *name, const char *why)
 			  name ? ": '" : "", name ? name : "", name ? "'" : "", why);
 }
 
+static bool is_opaque_version(const json_t *object, const char *name)
+{
+	const char *format = json_string_value(json_object_get(object, "k_format"));
+
+	return !strcmp(name, "codebook_version") && format && !strcmp(format, "opaque");
+}
+
 static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l)
 {
 	const char *name, *problem;
@@ -146,10 +195,14 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 			good = read_format(value, &l->k_format);
 		else if (!strcmp(name, "v_format"))
 			good = read_format(value, &l->v_format);
+		else if (!strcmp(name, "opaque_bytes"))
+			good = read_bytes(value, l);
+		else if (!strcmp(name, "opaque_name"))
+			good = read_name(value, l);
 		else if (!strcmp(name, "rotation_version"))
 			continue; /* below */
 		else
-			good = read_number(name, value, l);
+			good = !is_opaque_version(object, name) && read_number(name, value, l);
 		if (!good)
 			return wrong(at, name, "no field of a layout, or not a value that it can have in this version");
 	}

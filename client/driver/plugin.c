@@ -136,7 +136,7 @@ enum terrace_status client_cuda_attends(const struct kv_layout *l)
 	enum status found;
 	size_t bytes;
 
-	if (status)
+	if (status || kv_is_opaque(l)) /* the engine's own kernels attend it */
 		return status;
 	if (!p->attend_supported(l->k_format, l->v_format))
 		return formats_fail(l, "");
@@ -154,7 +154,7 @@ struct call {
 	struct kv_geometry geometry;
 };
 
-static enum terrace_status begin(struct call *c, const struct terrace_layout *layout, const char *what)
+static enum terrace_status begin_any(struct call *c, const struct terrace_layout *layout, const char *what)
 {
 	enum terrace_status status = plugin(&c->plugin);
 	const char *problem;
@@ -166,6 +166,16 @@ static enum terrace_status begin(struct call *c, const struct terrace_layout *la
 		return client_fail(TERRACE_INVALID, "%s: %s", what, problem);
 	kv_geometry_of(&c->layout, &c->geometry);
 	return TERRACE_OK;
+}
+
+/* The same of one that looks into blocks. */
+static enum terrace_status begin(struct call *c, const struct terrace_layout *layout, const char *what)
+{
+	const enum terrace_status status = begin_any(c, layout, what);
+
+	if (status || client_layout_codec(&c->layout))
+		return status;
+	return client_fail_in(TERRACE_UNSUPPORTED, what);
 }
 
 static enum terrace_status wrong_size(const char *what)
@@ -471,12 +481,15 @@ enum terrace_status terrace_cuda_copy(const struct terrace_layout *layout, const
 	struct terrace_cuda_copy_options o;
 	struct kv_cuda_copy copy;
 	struct call c;
-	enum terrace_status status = begin(&c, layout, "cuda copy");
+	enum terrace_status status = begin_any(&c, layout, "cuda copy");
 
 	if (status)
 		return status;
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return wrong_size("cuda copy");
+	if (o.tokens && !client_layout_codec(&c.layout))
+		return client_fail(TERRACE_UNSUPPORTED, "cuda copy: the layout is opaque, and where tokens lie in its "
+				   "blocks is not known here: set tokens to NULL, which copies whole blocks");
 	copy = (struct kv_cuda_copy){.count = o.count,
 				     .from = o.from,
 				     .to = o.to,

@@ -103,7 +103,8 @@ enum terrace_format {
 	TERRACE_FORMAT_INT4_PTH = 4, /* bit for bit vLLM's; not for vectors of which one dim dominates, see below */
 	TERRACE_FORMAT_TQ4 = 5,
 	TERRACE_FORMAT_TQ3 = 6,
-	TERRACE_FORMAT_TQ2 = 7
+	TERRACE_FORMAT_TQ2 = 7,
+	TERRACE_FORMAT_OPAQUE = 128 /* k_format only: bytes of a format that this library does not know, see below */
 };
 
 enum terrace_dtype {
@@ -121,17 +122,43 @@ enum terrace_rounding {
 	TERRACE_ROUND_BF16 = 1 /* of nearly all models */
 };
 
-/* One KV group of a model: some of its layers and KV heads, packed in given formats. */
+/* One KV group of a model: some of its layers and KV heads, packed in given formats; or, with k_format
+ * TERRACE_FORMAT_OPAQUE, whatever else an engine keeps of the tokens of a block.
+ *
+ * An *opaque* layout says how many bytes a block has, and what their format is called. Its blocks are put, leased,
+ * flushed, moved between all tiers and got back bit for bit by the same calls as packed ones. Nothing looks into them.
+ * States of Mamba or GDN layers, caches of indexers, an engine's own fp8, NVFP4 or DeepSeek-V4 pages are stored so.
+ * The functions that encode, decode, attend or repack refuse such a layout with TERRACE_UNSUPPORTED (terrace_encode,
+ * terrace_decode, terrace_attend, terrace_repack_..., and those of terrace_cuda_ too). terrace_cuda_copy copies whole
+ * blocks of it. The members of an opaque layout:
+ *   k_format       TERRACE_FORMAT_OPAQUE. v_format is TERRACE_FORMAT_NONE; head_dim_k, head_dim_v, int4_rounding are 0
+ *   opaque_bytes   of a block: a multiple of 16, from 16 to 1073737728. That limit is 512 checked pieces of 2 MiB, less
+ *                  a header of 4096 bytes
+ *   opaque_name    name and version of the format of the bytes, as in "vllm/int4_per_token_head/1": at most 63 bytes
+ *                  and a NUL, zeroes behind it. Its parts are of letters, digits and . _ + -, with / between them; the
+ *                  last part is a number from 1. It is in the layout's id: engines that write the same bytes give them
+ *                  the same name, or they share nothing, and a format that changes gets another number. A session
+ *                  cannot have two layouts that differ by that number alone
+ *   layers         0, or 1 to 512: the block is so many equal parts, in the order of the layers, each a multiple of 16
+ *                  bytes. A copy to a GPU tells when each is there (terrace_lease_wait_layer). With 0 the whole block
+ *                  is there when the last layer of the session's layouts is
+ *   first_layer, first_head, heads, total_heads   which part of the model it is; those of heads may all be 0
+ *   block_tokens   1 to 65535. The tokens of a block that is not full are counted, but all its bytes are kept as they
+ *                  are
+ * Each layer has a checksum. Without layers each 64 KiB has one; of blocks over 32 MiB it is the least multiple of
+ * 64 KiB of which 512 are enough. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
 	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
 	uint32_t head_dim_k, head_dim_v;         /* 64, 80, 96, 112, 128, 192, 256 or 512 */
-	uint32_t block_tokens;                   /* a multiple of 16, at most 256 */
+	uint32_t block_tokens;                   /* a multiple of 16, at most 256; opaque: 1 to 65535 */
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
 	enum terrace_rounding int4_rounding;     /* where K or V is int4_pth the model's dtype, else 0 */
+	uint64_t opaque_bytes;                   /* 0, and the name empty, but with TERRACE_FORMAT_OPAQUE */
+	char opaque_name[64];
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
 
@@ -141,7 +168,7 @@ struct terrace_layout {
  * is at most 40 times the standard deviation of the others, .43 at 100 times and .88 at 500 times, where tq4 has .09
  * and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small, or fp8. */
 
-/* The name of a format ("tq4"), or NULL; and back: TERRACE_INVALID for an unknown name. */
+/* The name of a format ("tq4", "opaque"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
 TERRACE_API enum terrace_status terrace_format_parse(const char *name, enum terrace_format *format);
 
@@ -151,7 +178,7 @@ TERRACE_API void terrace_fingerprint(const void *text, size_t bytes, uint8_t fin
 /* NULL if the layout is sound, else a fixed sentence that says what is wrong. */
 TERRACE_API const char *terrace_layout_problem(const struct terrace_layout *layout);
 
-/* Bytes of one packed block; 0 if the layout is not sound. */
+/* Bytes of one block; 0 if the layout is not sound. */
 TERRACE_API uint64_t terrace_block_bytes(const struct terrace_layout *layout);
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
@@ -259,7 +286,8 @@ struct terrace_session_options {
 	const char *tenant; /* NULL: "default"; others are TERRACE_DENIED in this version */
 	const char *engine; /* shown to operators, 64 bytes of it; NULL: the program's name */
 	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
-			     * loaded, the current device will not do, or a layout's formats or head dims have no kernel */
+			     * loaded, the current device will not do, or a layout's formats or head dims have no
+			     * kernel. Opaque layouts need none */
 	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
 			      * yet is lost with the GPU or the daemon */
 	uint8_t reserved[6];

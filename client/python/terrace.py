@@ -167,7 +167,7 @@ def _stream(stream):
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """One KV group of a model (terrace_layout). Formats are names: "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2"; of V also
-    "none". fingerprint: any text or bytes that names what must not be mixed."""
+    "none". fingerprint: any text or bytes that names what must not be mixed. See opaque() for bytes of other formats."""
     fingerprint: object
     layers: int
     heads: int
@@ -181,6 +181,8 @@ class Layout:
     first_head: int = 0
     window: int = 0
     int4_bf16: bool = False  # of int4_pth: the model's dtype is bf16, and not fp16
+    opaque_bytes: int = 0  # of "opaque" alone, with its name
+    opaque_name: str = ""
 
     def __post_init__(self):
         problem = _lib.terrace_layout_problem(self._c())
@@ -194,13 +196,21 @@ class Layout:
                          head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
                          k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format),
                              window=self.window,
-                         int4_rounding=int(self.int4_bf16))
+                         int4_rounding=int(self.int4_bf16), opaque_bytes=self.opaque_bytes,
+                         opaque_name=self.opaque_name.encode()[:abi.Layout.opaque_name.size])
         _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
         return out
 
+    @classmethod
+    def opaque(cls, fingerprint, name, block_bytes, layers=0, **more):
+        """A layout of bytes that nothing here looks into. name: of their format, with its version, as in
+        "vllm/int4_per_token_head/1". layers: equal parts of a block, which come to a GPU one by one; 0: it has none."""
+        return cls(fingerprint, layers, more.pop("heads", 0), 0, k_format="opaque", v_format="none",
+                   opaque_bytes=block_bytes, opaque_name=name, **more)
+
     @property
     def block_bytes(self):
-        """Bytes of a packed block."""
+        """Bytes of a block."""
         return _lib.terrace_block_bytes(self._c())
 
 

@@ -7,8 +7,8 @@ import ctypes
 import ctypes.util
 import operator
 import os
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8,
-                    c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t,
+                    c_uint8, c_uint32, c_uint64, c_void_p)
 
 
 # Of numbers; ctypes itself cuts off what does not fit.
@@ -47,7 +47,7 @@ class Layout(Sized):
     _fields_ = [("size", c_size_t), ("fingerprint", c_uint8 * 32), ("first_layer", c_uint32), ("layers", c_uint32),
                 ("first_head", c_uint32), ("heads", c_uint32), ("total_heads", c_uint32), ("head_dim_k", c_uint32),
                 ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int), ("window", c_uint32),
-                ("int4_rounding", c_int)]
+                ("int4_rounding", c_int), ("opaque_bytes", c_uint64), ("opaque_name", c_char * 64)]
 
 
 class Keys(Structure):

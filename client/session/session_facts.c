@@ -35,7 +35,7 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 	if (!session || !layout || l >= session->view->layout_count)
 		return client_fail(TERRACE_INVALID, "session_layout: the session has no layout of that number");
 	client_layout_write(&session->view->layouts[l].layout, &out);
-	if (!client_options_give(layout, &out, sizeof(out), sizeof(out)))
+	if (!client_options_give(layout, &out, sizeof(out), CLIENT_LAYOUT_LEAST))
 		return client_fail(TERRACE_INVALID, "session_layout: the layout's size is not set: begin it with TERRACE_LAYOUT_INIT");
 	return TERRACE_OK;
 }

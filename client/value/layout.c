@@ -24,11 +24,15 @@ SAME(FORMAT_INT4_PTH, KV_INT4_PTH, FORMAT__FORMAT_INT4_PTH);
 SAME(FORMAT_TQ4, KV_TQ4, FORMAT__FORMAT_TQ4);
 SAME(FORMAT_TQ3, KV_TQ3, FORMAT__FORMAT_TQ3);
 SAME(FORMAT_TQ2, KV_TQ2, FORMAT__FORMAT_TQ2);
+SAME(FORMAT_OPAQUE, KV_OPAQUE, FORMAT__FORMAT_OPAQUE);
 #undef SAME
 _Static_assert((int)TERRACE_ROUND_FP16 == (int)KV_ROUND_F16 && (int)TERRACE_ROUND_BF16 == (int)KV_ROUND_BF16,
 	"roundings");
 _Static_assert((int)TERRACE_FORMAT_TQ2 + 1 == (int)KV_FORMAT_COUNT, "every format is public");
 _Static_assert(sizeof(((struct terrace_layout *)0)->fingerprint) == KV_FINGERPRINT_BYTES, "fingerprint");
+_Static_assert(sizeof(((struct terrace_layout *)0)->opaque_name) == KV_OPAQUE_NAME_BYTES, "opaque_name");
+
+_Static_assert((int)CLIENT_LAYOUT_LEAST == (int)offsetof(struct terrace_layout, opaque_bytes), "the first version");
 
 enum { OPTIONS_BYTES_MAX = 4096 }; /* no version of a struct is larger: a size that was never set mostly is */
 
@@ -60,11 +64,15 @@ bool client_options_give(void *out, const void *in, size_t in_bytes, size_t leas
 const char *client_layout_read(const struct terrace_layout *in, struct kv_layout *out)
 {
 	struct terrace_layout l;
+	bool opaque;
 
 	if (!in)
 		return "no layout given";
-	if (!client_options_copy(&l, sizeof(l), in, sizeof(l)))
+	if (!client_options_copy(&l, sizeof(l), in, CLIENT_LAYOUT_LEAST))
 		return "the layout's size is not set: begin with TERRACE_LAYOUT_INIT";
+	if (l.opaque_bytes > UINT32_MAX)
+		l.opaque_bytes = UINT32_MAX / 16 * 16; /* too many, too */
+	opaque = l.k_format == TERRACE_FORMAT_OPAQUE;
 	*out = (struct kv_layout){
 		.first_layer = l.first_layer,
 		.layers = l.layers,
@@ -77,12 +85,14 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 		.k_format = (enum kv_format)l.k_format,
 		.v_format = (enum kv_format)l.v_format,
 		.window = l.window,
-		.rotation_version = kv_rotation_version(l.head_dim_k, l.head_dim_v),
-		.codebook_version = KV_CODEBOOK_VERSION,
+		.rotation_version = opaque ? 0 : kv_rotation_version(l.head_dim_k, l.head_dim_v),
+		.codebook_version = opaque ? 0 : KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 		.int4_rounding = (enum kv_rounding)l.int4_rounding,
+		.opaque_bytes = (uint32_t)l.opaque_bytes,
 	};
 	memcpy(out->fingerprint, l.fingerprint, sizeof(out->fingerprint));
+	memcpy(out->opaque_name, l.opaque_name, sizeof(out->opaque_name));
 	return kv_layout_problem(out);
 }
 
@@ -102,8 +112,10 @@ void client_layout_write(const struct kv_layout *in, struct terrace_layout *out)
 		.v_format = (enum terrace_format)in->v_format,
 		.window = in->window,
 		.int4_rounding = (enum terrace_rounding)in->int4_rounding,
+		.opaque_bytes = in->opaque_bytes,
 	};
 	memcpy(out->fingerprint, in->fingerprint, sizeof(out->fingerprint));
+	memcpy(out->opaque_name, in->opaque_name, sizeof(out->opaque_name));
 }
 
 const char *terrace_format_name(enum terrace_format format)
@@ -124,6 +136,14 @@ enum terrace_status terrace_format_parse(const char *name, enum terrace_format *
 			KV_FORMAT_NAMES);
 	*format = (enum terrace_format)parsed;
 	return TERRACE_OK;
+}
+
+bool client_layout_codec(const struct kv_layout *l)
+{
+	if (!kv_is_opaque(l))
+		return true;
+	client_fail(TERRACE_UNSUPPORTED, KV_OPAQUE_REFUSED);
+	return false;
 }
 
 const char *terrace_layout_problem(const struct terrace_layout *layout)

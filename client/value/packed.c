@@ -44,6 +44,8 @@ static enum terrace_status span_read(struct span *s, const struct terrace_layout
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "%s", problem);
+	if (!client_layout_codec(&s->layout))
+		return TERRACE_UNSUPPORTED;
 	if (!block || (uintptr_t)block % BLOCK_ALIGN)
 		return client_fail(TERRACE_INVALID, "the block is NULL, or not aligned to %d bytes", BLOCK_ALIGN);
 	if (s->layer >= s->layout.layers || s->head >= s->layout.heads)
@@ -205,6 +207,8 @@ __attribute__((noinline)) static enum terrace_status attend(const struct terrace
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "attend: %s", problem);
+	if (!client_layout_codec(&l))
+		return client_fail_in(TERRACE_UNSUPPORTED, "attend");
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return client_fail(TERRACE_INVALID, "attend: the options' size is not set: begin them with TERRACE_ATTEND_OPTIONS_INIT");
 	status = attend_check(&l, &o);
@@ -337,6 +341,8 @@ static enum terrace_status repack(const struct terrace_layout *layout, const str
 
 	if (problem)
 		return client_fail(TERRACE_INVALID, "repack: %s", problem);
+	if (!client_layout_codec(&l))
+		return client_fail_in(TERRACE_UNSUPPORTED, "repack");
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return client_fail(TERRACE_INVALID, "repack: the options' size is not set: begin them with "
 				   "TERRACE_REPACK_OPTIONS_INIT");

@@ -122,7 +122,8 @@ static void rows_sum(const float *rows, uint32_t n, uint32_t d, float *restrict 
 static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
 {
 	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX], most = 0;
-	const uint32_t d = p->layout.head_dim_k, n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;
+	const uint32_t n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;
+	const uint32_t d = p->layout.head_dim_k; /* 0 of an opaque layout */
 	const bool rotated = kv_format_info(p->layout.k_format)->rotated; /* its codes are */
 
 	if (!n || d < SKETCH_BITS || d > KV_HEAD_DIM_MAX)

@@ -43,7 +43,8 @@ void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *k
 {
 	*out = (struct slot_ident){
 		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
-		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.piece_bytes,
+		.layers = p->geometry.pieces,
 	};
 }
 

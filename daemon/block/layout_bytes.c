@@ -1,4 +1,5 @@
-/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. */
+/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. Behind them an opaque layout, of
+ * another form, has the bytes of a block and its name. */
 #include "daemon/block/layout_bytes.h"
 
 #include "kernels/format.h"
@@ -7,7 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { LAYOUT_FORM = 1 };
+enum { LAYOUT_FORM = 1, LAYOUT_FORM_OPAQUE = 2 };
+
+_Static_assert((int)LAYOUT_BYTES_MAX == (int)LAYOUT_BYTES + 4 + KV_OPAQUE_NAME_BYTES, "an opaque layout's end");
 
 static uint8_t *put32(uint8_t *at, uint32_t n)
 {
@@ -21,18 +24,30 @@ static const uint8_t *get32(const uint8_t *at, uint32_t *n)
 	return at + sizeof(*n);
 }
 
-void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
+uint32_t layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES_MAX])
 {
 	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
 				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
 				    l->codebook_version, l->layout_version, l->int4_rounding };
-	uint8_t *at = put32(out, LAYOUT_FORM);
+	uint8_t *at = put32(out, kv_is_opaque(l) ? LAYOUT_FORM_OPAQUE : LAYOUT_FORM);
 
 	memset(at, 0, LAYOUT_BYTES - 4);
 	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
 	at += KV_FINGERPRINT_BYTES;
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		at = put32(at, fields[i]);
+	if (!kv_is_opaque(l))
+		return LAYOUT_BYTES;
+	at = put32(out + LAYOUT_BYTES, l->opaque_bytes);
+	memset(at, 0, KV_OPAQUE_NAME_BYTES);
+	memcpy(at, l->opaque_name, strnlen(l->opaque_name, KV_OPAQUE_NAME_BYTES));
+	return LAYOUT_BYTES + 4 + KV_OPAQUE_NAME_BYTES;
+}
+
+/* The form that so many bytes have; 0: none. */
+static uint32_t form_of(size_t n)
+{
+	return n == LAYOUT_BYTES ? LAYOUT_FORM : n == LAYOUT_BYTES_MAX ? LAYOUT_FORM_OPAQUE : 0;
 }
 
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
@@ -40,10 +55,10 @@ bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 	uint32_t form, k_format, v_format, rounding;
 	const uint8_t *at;
 
-	if (n != LAYOUT_BYTES)
+	if (!form_of(n))
 		return false;
 	at = get32(bytes, &form);
-	if (form != LAYOUT_FORM)
+	if (form != form_of(n))
 		return false;
 	memset(out, 0, sizeof(*out));
 	memcpy(out->fingerprint, at, KV_FINGERPRINT_BYTES);
@@ -57,5 +72,9 @@ bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 	out->k_format = (enum kv_format)k_format;
 	out->v_format = (enum kv_format)v_format;
 	out->int4_rounding = (enum kv_rounding)rounding; /* 0 in records of the first version */
+	if (kv_is_opaque(out) != (form == LAYOUT_FORM_OPAQUE))
+		return false;
+	if (form == LAYOUT_FORM_OPAQUE)
+		memcpy(out->opaque_name, get32(bytes + LAYOUT_BYTES, &out->opaque_bytes), KV_OPAQUE_NAME_BYTES);
 	return !kv_layout_problem(out);
 }

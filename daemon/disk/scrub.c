@@ -119,7 +119,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	if (!s && t->known && h->header_crc != t->header_crc)
 		s = STATUS_CORRUPT;
 	if (!s)
-		s = slot_layers_check(r->at, 0, p->layout.layers);
+		s = slot_layers_check(r->at, 0, p->geometry.pieces);
 	scrub_let_go(r);
 	return s;
 }

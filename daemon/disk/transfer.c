@@ -251,7 +251,7 @@ static void dead_header(const struct cache *c, const struct move *m, struct slot
 	*h = (struct slot_header){
 		.magic = SLOT_MAGIC, .version = SLOT_VERSION, .generation = m->dead_generation,
 		.layout_id = m->dead.layout_id, .block_bytes = p->geometry.block_bytes,
-		.layer_bytes = p->geometry.layer_bytes, .layers = p->layout.layers,
+		.layer_bytes = p->geometry.piece_bytes, .layers = p->geometry.pieces,
 		.tokens = p->layout.block_tokens, .key_bytes = m->dead.key_bytes,
 	};
 	memcpy(h->key, m->dead.key, m->dead.key_bytes);

@@ -25,6 +25,7 @@ SAME_FORMAT(INT4_PTH, KV_INT4_PTH)
 SAME_FORMAT(TQ4, KV_TQ4)
 SAME_FORMAT(TQ3, KV_TQ3)
 SAME_FORMAT(TQ2, KV_TQ2)
+SAME_FORMAT(OPAQUE, KV_OPAQUE)
 #undef SAME_FORMAT
 _Static_assert((int)TERRACE__V1__EVENT__EVENT_SESSION_END == (int)CACHE_EVENT_SESSION_END, "wire event");
 _Static_assert((int)TERRACE__V1__WATCH_KIND__WATCH_SYNCED == (int)CACHE_SYNCED, "wire watch kind");
@@ -156,7 +157,7 @@ enum status rpc_layout_in(struct rpc_call *c, size_t index, const Terrace__V1__L
 				in->fingerprint.len, KV_FINGERPRINT_BYTES);
 	if (!is_named(&l))
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu].fingerprint: not set, and it is what keeps models apart", index);
-	if ((unsigned)l.k_format >= KV_FORMAT_COUNT || (unsigned)l.v_format >= KV_FORMAT_COUNT)
+	if (!kv_format_info(l.k_format) || !kv_format_info(l.v_format))
 		return rpc_fail(c, STATUS_INVALID, "layouts[%zu]: unknown format", index);
 	const char *problem = kv_layout_problem(&l);
 
@@ -182,9 +183,9 @@ enum status rpc_info(struct rpc_call *c, const char *field, size_t index, const 
 				in->parent.len, SLOT_KEY_MAX);
 	if ((unsigned)in->role > TERRACE__V1__ROLE__ROLE_TOOL)
 		return rpc_fail(c, STATUS_INVALID, "%s[%zu].role: unknown role %d", field, index, (int)in->role);
-	if (in->tokens > KV_BLOCK_TOKENS_MAX)
+	if (in->tokens > KV_OPAQUE_TOKENS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "%s[%zu].tokens: %u, at most %d", field, index, in->tokens,
-				KV_BLOCK_TOKENS_MAX);
+				KV_OPAQUE_TOKENS_MAX);
 	if (in->parent.len)
 		memcpy(info.parent, in->parent.data, in->parent.len);
 	*out = info;

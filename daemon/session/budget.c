@@ -63,7 +63,8 @@ static _Thread_local char words[WORDS_MAX];
 
 static void say(uint32_t layout, uint64_t need, const struct limit *l)
 {
-	static const char smaller[] = "give a block fewer tokens, or its layers to several layouts";
+	static const char smaller[] = "give a block fewer tokens (an opaque one: fewer bytes), "
+				      "or its layers to several layouts";
 	char number[16] = "";
 
 	if (l->number >= 0)

@@ -281,13 +281,14 @@ void reservation_end(struct cache *c, struct reservation *r)
 }
 
 /* What an engine has left as it was: bytes behind the valid tokens, and behind the block up to the slot's end, which
- * may be another block's. A stream brings all bytes of its block. */
+ * may be another block's. A stream brings all bytes of its block. Where tokens end in an opaque block is the engine's
+ * own to know: all its bytes count. */
 static void zero_rest(const struct reservation *r, const struct block *b)
 {
 	const struct pool *p = block_pool(b);
 	uint8_t *block = block_slot_at(b) + SLOT_HEADER_BYTES;
 
-	if (!r->stream)
+	if (!r->stream && !kv_is_opaque(&p->layout))
 		kv_zero_behind(&p->layout, &p->geometry, block, r->info.tokens);
 	memset(block + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
 }
@@ -306,13 +307,12 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 			vram_remember_info(b->vram, &r->info, unix_ms);
 			continue;
 		}
-		uint8_t layout[LAYOUT_BYTES];
+		uint8_t layout[LAYOUT_BYTES_MAX];
 		struct slot_ident ident;
 
-		layout_pack(&p->layout, layout);
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
-		ident.layout_bytes = LAYOUT_BYTES;
+		ident.layout_bytes = layout_pack(&p->layout, layout);
 		zero_rest(r, b);
 		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
 	}

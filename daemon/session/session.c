@@ -102,6 +102,20 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 	}
 }
 
+/* Bytes of two versions of a format are different bytes: a session that stores both would need both of each key. */
+static bool is_other_version(const struct kv_layout *a, const struct kv_layout *b)
+{
+	struct kv_layout as_b = *a;
+	const char *end_a = strrchr(a->opaque_name, '/'), *end_b = strrchr(b->opaque_name, '/');
+
+	if (!kv_is_opaque(a) || !kv_is_opaque(b) || end_a - a->opaque_name != end_b - b->opaque_name ||
+	    memcmp(a->opaque_name, b->opaque_name, (size_t)(end_a - a->opaque_name)))
+		return false;
+	as_b.opaque_bytes = b->opaque_bytes; /* a version may have another size */
+	memcpy(as_b.opaque_name, b->opaque_name, sizeof(as_b.opaque_name));
+	return kv_layout_id(&as_b) == kv_layout_id(b);
+}
+
 static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 {
 	uint64_t ids[CACHE_LAYOUTS_MAX];
@@ -119,6 +133,9 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 		for (uint32_t j = 0; j < i; j++)
 			if (ids[j] == ids[i])
 				return "a layout is listed twice";
+			else if (is_other_version(&l[i], &l[j]))
+				return "two layouts of the session differ by opaque_name's version alone: list the "
+				       "version that the engine writes, and open another session for the other one";
 	}
 	return NULL;
 }

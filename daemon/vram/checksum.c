@@ -24,6 +24,7 @@
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/move_table.h"
+#include "daemon/vram/piece_sums.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
@@ -67,7 +68,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
 	const struct pool *p = b->pool;
-	uint8_t layout[LAYOUT_BYTES];
+	uint8_t layout[LAYOUT_BYTES_MAX];
 	struct slot_ident ident;
 	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
 				  .position = s->position };
@@ -76,39 +77,48 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	if (m->bad)
 		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
-	layout_pack(&p->layout, layout);
 	block_slot_ident(p, c->tenant.name, block_key(b), block_key_bytes(b), &ident);
 	ident.layout = layout;
-	ident.layout_bytes = LAYOUT_BYTES;
+	ident.layout_bytes = layout_pack(&p->layout, layout);
 	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 	m->sums = vram_sums_of(m->host.at, ident.layers);
 	m->bad = !m->early && s->summed && s->sums != m->sums;
 }
 
+/* Of all of its blocks. */
+static const struct kv_geometry *geometry_of(const struct flight *f)
+{
+	return &f->each[0]->pool->geometry;
+}
+
 /* Of each block. */
 static uint32_t seal_pieces(const struct flight *f)
 {
-	return (f->copy.parts + f->piece - 1) / f->piece;
+	return (geometry_of(f)->pieces + f->piece - 1) / f->piece;
 }
 
 /* How many in all. */
 static uint32_t seal_prepare(struct flight *f)
 {
-	f->piece = f->copy.part_bytes < RUN_BYTES ? (uint32_t)(RUN_BYTES / f->copy.part_bytes) : 1;
+	const uint64_t bytes = geometry_of(f)->piece_bytes;
+
+	f->piece = bytes < RUN_BYTES ? (uint32_t)(RUN_BYTES / bytes) : 1;
 	for (uint32_t k = 0; k < f->copy.count; k++)
 		atomic_init(&f->left[k], seal_pieces(f));
 	return f->copy.count * seal_pieces(f);
 }
 
-/* Some layers of one block. Who has done the last of them does the header. */
+/* Some checked pieces of one block. Who has done the last of them does the header. */
 static void seal_piece(void *arg, uint32_t i)
 {
 	struct flight *f = arg;
-	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = f->copy.parts - first;
+	const struct kv_geometry *g = geometry_of(f);
+	const struct slot_ident sizes = { .block_bytes = g->block_bytes, .layer_bytes = g->piece_bytes };
+	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = g->pieces - first;
 	struct vram_move *m = f->each[k];
 
 	if (may_be_sound(m, !f->status))
-		slot_seal_layers(m->host.at, f->copy.part_bytes, first, rest < f->piece ? rest : f->piece);
+		slot_seal_layers(m->host.at, &sizes, first, rest < f->piece ? rest : f->piece);
 	if (atomic_fetch_sub_explicit(&f->left[k], 1, memory_order_acq_rel) == 1)
 		seal(f->gpu->cache, m, !f->status);
 }
@@ -167,18 +177,27 @@ void vram_sum_begin(struct cache *c, struct vram_slot *s)
 	c->vram->staged = true;
 }
 
-/* `sums`: of its layers; NULL: they are not to be had, and why. A slot of a lost GPU may be no block's any more. */
-static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const uint32_t *sums, const char *why)
+/* Of a list that ended well: the CRC over the sums of block i, as vram_sums_of() makes it of a header. */
+static uint32_t piece_sums_of(const struct piece_sums *p, uint32_t i)
 {
-	if (sums)
+	const uint32_t *whole = p->sums + (size_t)i * p->whole, *end = p->sums + (size_t)p->list.count * p->whole + i;
+	const uint32_t sum = slot_crc32c(0, whole, p->whole * sizeof(*whole));
+
+	return p->short_bytes ? slot_crc32c(sum, end, sizeof(*end)) : sum;
+}
+
+/* `sum`: over those of its pieces. NULL: it is not to be had, and why. A lost GPU's slot may be no block's any more. */
+static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const uint32_t *sum, const char *why)
+{
+	if (sum)
 		cache_count(c, COUNTER_GPU_PUT_SUMMED, 1);
 	else
 		sum_none(c, s->pool->gpu, why);
 	s->pool->class->sums_due--;
 	if (s->block)
 		s->sum_due = false;
-	if (s->block && sums)
-		vram_sums_keep(s->block, slot_crc32c(0, sums, b->pool->layout.layers * sizeof(*sums)));
+	if (s->block && sum)
+		vram_sums_keep(s->block, *sum);
 	c->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
 	block_unpin(b);
@@ -189,13 +208,14 @@ bool vram_sums_end(struct cache *c, struct gpu *g)
 {
 	struct sum_list *l = vram_sums_next_ended(g);
 
-	for (uint32_t i = 0; l && i < l->sums.count; i++) {
+	for (uint32_t i = 0; l && i < l->count; i++) {
+		const uint32_t sum = l->status ? 0 : piece_sums_of(&l->sums, i);
+
 		if (i && i % SUMS_A_HOLD == 0) {
 			cache_unlock(c);
 			cache_lock(c);
 		}
-		sum_end(c, l->slot[i], l->block[i], l->status ? NULL : l->sums.sums + (size_t)i * l->sums.parts,
-			*l->why ? l->why : status_text(l->status));
+		sum_end(c, l->slot[i], l->block[i], l->status ? NULL : &sum, *l->why ? l->why : status_text(l->status));
 	}
 	if (l)
 		vram_sums_ended(l);
@@ -214,17 +234,17 @@ void vram_sums_fail(struct cache *c, struct gpu *g)
 
 /* What has come to another GPU, in lists of as many sums as one may have, one after the other. */
 struct arrival {
-	struct device_sums sums;       /* first */
+	struct piece_sums sums;        /* first */
 	struct flight *flight;
-	uint32_t from, most;           /* moves of this list; at most */
+	uint32_t from, count, most;    /* moves of this list: the first one, how many, at most */
 	uint64_t at[];                 /* [most]; behind it the sums */
 };
 
 static struct arrival *arrival_make(struct flight *f)
 {
-	const uint32_t parts = f->copy.parts, fit = DEVICE_SUMS_MAX / parts;
+	const uint32_t each = piece_sums_each(geometry_of(f)), fit = DEVICE_SUMS_MAX / each;
 	const uint32_t most = f->copy.count < fit ? f->copy.count : fit;
-	struct arrival *a = malloc(sizeof(*a) + most * (sizeof(a->at[0]) + parts * sizeof(uint32_t)));
+	struct arrival *a = malloc(sizeof(*a) + most * (sizeof(a->at[0]) + each * sizeof(uint32_t)));
 
 	if (!a)
 		return NULL;
@@ -232,7 +252,7 @@ static struct arrival *arrival_make(struct flight *f)
 	return a;
 }
 
-static void arrival_done(struct device_sums *sums, enum status s);
+static void arrival_done(struct piece_sums *sums, enum status s);
 
 /* False: there are no more, or they cannot be summed. */
 static bool arrival_begin(struct arrival *a)
@@ -243,25 +263,26 @@ static bool arrival_begin(struct arrival *a)
 
 	for (uint32_t i = 0; i < count; i++)
 		a->at[i] = f->pairs[a->from + i].to;
-	a->sums = (struct device_sums){ .at = a->at, .count = count, .parts = f->copy.parts, .done = arrival_done,
-					.part_bytes = f->copy.part_bytes, .sums = (uint32_t *)&a->at[a->most] };
-	return count && !f->gpu->cache->vram->ops->sums(f->gpu->device, &a->sums, &why);
+	a->count = count;
+	a->sums = (struct piece_sums){ .ops = f->gpu->cache->vram->ops, .device = f->gpu->device,
+				       .done = arrival_done };
+	piece_sums_prepare(&a->sums, geometry_of(f), a->at, count, (uint32_t *)&a->at[a->most]);
+	return count && !piece_sums_begin(&a->sums, &why);
 }
 
 /* What sums a slot keeps is looked at with the lock, at the list's end. */
-static void arrival_done(struct device_sums *sums, enum status s)
+static void arrival_done(struct piece_sums *sums, enum status s)
 {
 	struct arrival *a = (struct arrival *)sums;
 	struct flight *f = a->flight;
-	const uint32_t parts = f->copy.parts;
 
-	for (uint32_t i = 0; !s && i < a->sums.count; i++) {
+	for (uint32_t i = 0; !s && i < a->count; i++) {
 		struct vram_move *m = f->each[a->from + i];
 
-		m->sums = slot_crc32c(0, a->sums.sums + (size_t)i * parts, parts * sizeof(uint32_t));
+		m->sums = piece_sums_of(&a->sums, i);
 		m->arrived = true;
 	}
-	a->from += a->sums.count;
+	a->from += a->count;
 	if (!s && arrival_begin(a))
 		return;
 	free(a);
@@ -405,13 +426,44 @@ static bool is_named(const struct vram_move *m)
 	return slot_header_names((const struct slot_header *)block_slot_at(m->block), &ident, m->block->generation);
 }
 
+static bool is_sum(const struct vram_move *m, uint32_t piece, uint32_t sum)
+{
+	const uint8_t *sums = block_slot_at(m->block) + offsetof(struct slot_header, layer_crc);
+	uint32_t known;
+
+	memcpy(&known, sums + piece * sizeof(known), sizeof(known));
+	return known == sum;
+}
+
+/* Of a block whose pieces are not its layers, which has one layer. */
+static bool pieces_sound(const struct vram_move *m, const uint8_t *next)
+{
+	const struct kv_geometry *g = &m->block->pool->geometry;
+	const uint8_t *at = layer_at(m, 0);
+
+	for (uint32_t i = 0; i < g->pieces; i++) {
+		const uint64_t bytes = slot_layer_bytes(g->block_bytes, g->piece_bytes, i);
+
+		if (!is_sum(m, i, slot_crc32c_next(0, at, bytes, i + 1 < g->pieces ? at + bytes : next)))
+			return false;
+		at += bytes;
+	}
+	return true;
+}
+
+static bool layer_sound(const struct vram_move *m, uint32_t layer, const uint8_t *next)
+{
+	const struct kv_geometry *g = &m->block->pool->geometry;
+
+	if (g->pieces != g->steps)
+		return pieces_sound(m, next);
+	return is_sum(m, layer, slot_crc32c_next(0, layer_at(m, layer), g->layer_bytes, next));
+}
+
 /* `next`: the layer that is looked at after it, or NULL. */
 static void layer_look(struct vram_move *m, uint32_t layer, const uint8_t *next, struct found *f)
 {
-	uint32_t sum;
-
-	memcpy(&sum, block_slot_at(m->block) + offsetof(struct slot_header, layer_crc) + layer * sizeof(sum), sizeof(sum));
-	if (slot_crc32c_next(0, layer_at(m, layer), m->block->pool->geometry.layer_bytes, next) != sum || (!layer && !is_named(m)))
+	if (!layer_sound(m, layer, next) || (!layer && !is_named(m)))
 		found_add(f, m);
 }
 

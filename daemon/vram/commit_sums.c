@@ -114,7 +114,7 @@ struct vram_move *vram_summed_take(struct gpu *g)
 
 /* ---- lists ---- */
 
-static void list_done(struct device_sums *sums, enum status s)
+static void list_done(struct piece_sums *sums, enum status s)
 {
 	struct sum_list *l = (struct sum_list *)sums;
 	struct gpu *g = l->gpu;
@@ -133,7 +133,7 @@ static bool is_alike(const struct vram_slot *a, const struct vram_slot *b)
 {
 	const struct pool *p = a->pool->pool, *q = b->pool->pool;
 
-	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
+	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
 
 /* How many of those that stand first go into one list. */
@@ -141,7 +141,7 @@ static uint32_t list_count(const struct vram_slot *first)
 {
 	const struct pool *p = first->pool->pool;
 	const uint64_t fit = LIST_BYTES / p->geometry.block_bytes;
-	uint32_t most = DEVICE_SUMS_MAX / p->layout.layers, count = 0;
+	uint32_t most = DEVICE_SUMS_MAX / piece_sums_each(&p->geometry), count = 0;
 
 	most = most < BLOCKS_MAX ? most : BLOCKS_MAX;
 	most = fit < most ? (uint32_t)fit : most;
@@ -153,17 +153,17 @@ static uint32_t list_count(const struct vram_slot *first)
 static struct sum_list *list_make(struct gpu *g, const struct vram_slot *first, uint32_t count)
 {
 	const struct pool *p = first->pool->pool;
-	const uint32_t layers = p->layout.layers;
+	const uint32_t each = piece_sums_each(&p->geometry);
 	struct sum_list *l = malloc(sizeof(*l) + count * (sizeof(l->at[0]) + sizeof(l->slot[0]) + sizeof(l->block[0]) +
-							  layers * sizeof(uint32_t)));
+							  each * sizeof(uint32_t)));
 
 	if (!l)
 		return NULL;
-	*l = (struct sum_list){ .gpu = g };
+	*l = (struct sum_list){ .gpu = g, .count = count };
 	l->slot = (struct vram_slot **)&l->at[count];
 	l->block = (struct block **)&l->slot[count];
-	l->sums = (struct device_sums){ .at = l->at, .count = count, .parts = layers, .done = list_done,
-					.part_bytes = p->geometry.layer_bytes, .sums = (uint32_t *)&l->block[count] };
+	l->sums = (struct piece_sums){ .ops = g->cache->vram->ops, .device = g->device, .done = list_done };
+	piece_sums_prepare(&l->sums, &p->geometry, l->at, count, (uint32_t *)&l->block[count]);
 	return l;
 }
 
@@ -173,13 +173,15 @@ struct sum_list *vram_sums_take(struct gpu *g)
 	struct commit_sums *q = g->commit_sums;
 	struct vram_slot *s = q->first;
 	struct sum_list *l;
+	uint32_t count;
 
 	if (!s || g->halted || atomic_load_explicit(&q->lists, memory_order_relaxed) >= LISTS_MAX)
 		return NULL;
-	l = list_make(g, s, list_count(s));
+	count = list_count(s);
+	l = list_make(g, s, count);
 	if (!l)
 		return NULL;
-	for (uint32_t i = 0; i < l->sums.count; i++, s = s->sum_next) {
+	for (uint32_t i = 0; i < count; i++, s = s->sum_next) {
 		l->slot[i] = s;
 		l->block[i] = s->block;
 		l->at[i] = s->span->place->address + s->index * s->span->place->stride;
@@ -194,7 +196,7 @@ struct sum_list *vram_sums_take(struct gpu *g)
 void vram_sums_send(struct sum_list *l)
 {
 	const char *why = "";
-	const enum status s = l->gpu->cache->vram->ops->sums(l->gpu->device, &l->sums, &why);
+	const enum status s = piece_sums_begin(&l->sums, &why);
 
 	if (!s)
 		return; /* it may be gone */

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/vram/piece_sums.h"
 #include "store/device.h"
 #include "store/status.h"
 
@@ -32,12 +33,13 @@ struct vram_slot;
 
 /* Blocks of one shape, which a device sums. Its last owner frees it. */
 struct sum_list {
-	struct device_sums sums;       /* first */
+	struct piece_sums sums;        /* first */
 	struct gpu *gpu;
 	struct sum_list *next;
+	uint32_t count;
 	enum status status;
 	char why[DEVICE_WORDS_MAX];    /* it could not be begun; empty: it was */
-	struct vram_slot **slot;       /* [sums.count] */
+	struct vram_slot **slot;       /* [count] */
 	struct block **block;          /* the same, as they were pinned */
 	uint64_t at[];                 /* the same; behind it slots, blocks and sums */
 };

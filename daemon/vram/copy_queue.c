@@ -478,7 +478,7 @@ static bool same_shape(const struct vram_move *a, const struct vram_move *b)
 {
 	const struct pool *p = a->pool, *q = b->pool;
 
-	return p == q || (p->layout.layers == q->layout.layers && p->geometry.layer_bytes == q->geometry.layer_bytes);
+	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
 
 static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
@@ -571,7 +571,8 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
 {
 	const struct pool *p = count ? first->pool : NULL;
-	const uint32_t pairs = count ? count : 1, parts = count ? p->layout.layers : 1, left = way == DEVICE_DOWN ? pairs : parts;
+	const uint32_t pairs = count ? count : 1, parts = count ? p->geometry.steps : 1;
+	const uint32_t left = way == DEVICE_DOWN ? pairs : parts;
 	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + left * sizeof(f->left[0]));
 
 	if (!f)

@@ -66,7 +66,7 @@ void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)
 	for (uint32_t i = 0; i < layouts; i++) {
 		uint32_t at = i;
 
-		for (; at && pools[order[at - 1]]->layout.layers > pools[i]->layout.layers; at--)
+		for (; at && pools[order[at - 1]]->geometry.steps > pools[i]->geometry.steps; at--)
 			order[at] = order[at - 1];
 		order[at] = i;
 	}
@@ -77,8 +77,8 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 	uint32_t most = 0;
 
 	for (uint32_t i = 0; i < layouts; i++)
-		if (pools[i]->layout.layers > most)
-			most = pools[i]->layout.layers;
+		if (pools[i]->geometry.steps > most)
+			most = pools[i]->geometry.steps;
 	return most;
 }
 

@@ -189,9 +189,15 @@ static enum status tail_zero(const struct rest *r)
 	return list_run(z, DEVICE_UP, 1, tail_of(r->geometry));
 }
 
+/* Where tokens end in an opaque block is not known here: all its bytes are the engine's. */
+static bool ends_early(const struct kv_layout *l, uint32_t tokens)
+{
+	return tokens < l->block_tokens && !kv_is_opaque(l);
+}
+
 bool gpu_zero_wants(const struct kv_layout *l, const struct kv_geometry *g, uint32_t tokens)
 {
-	return tokens < l->block_tokens || tail_of(g);
+	return ends_early(l, tokens) || tail_of(g);
 }
 
 enum status gpu_zero_behind(struct gpu_zero *z, uint64_t address, const struct kv_layout *l,
@@ -203,9 +209,9 @@ enum status gpu_zero_behind(struct gpu_zero *z, uint64_t address, const struct k
 	pthread_mutex_lock(&z->turn);
 	if (z->stuck)
 		s = STATUS_DEADLINE;
-	if (!s && tokens < l->block_tokens)
+	if (!s && ends_early(l, tokens))
 		s = ends_keep(&r, tokens);
-	if (!s && tokens < l->block_tokens)
+	if (!s && ends_early(l, tokens))
 		s = atoms_zero(&r, tokens);
 	if (!s)
 		s = tail_zero(&r);

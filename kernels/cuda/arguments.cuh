@@ -78,10 +78,10 @@ static inline bool codec_dim_built(uint32_t d)
 	return head_dim_built(d);
 }
 
-/* True if a layout and its geometry are there and sound. */
+/* True if a layout and its geometry are there and sound, and it is not opaque. */
 static inline bool layout_sound(const struct kv_layout *l, const struct kv_geometry *g)
 {
-	return l && g && !kv_layout_problem(l) && g->atoms == l->block_tokens / KV_ATOM_TOKENS;
+	return l && g && !kv_is_opaque(l) && !kv_layout_problem(l) && g->atoms == l->block_tokens / KV_ATOM_TOKENS;
 }
 
 static inline bool features_sound(const struct kv_attend_features *f)

@@ -52,6 +52,7 @@ int bench_caches(void);
 int bench_clients(void);
 int bench_growth(void);
 int bench_handover(void);
+int bench_opaque(void);
 
 /* ---- report.c ---- */
 

@@ -19,6 +19,7 @@ static const struct bench benches[] = {
 	{"kernels", "encode, decode, attend of every format", bench_kernels},
 	{"repack", "int4_pth to and from an engine's pages", bench_repack},
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
+	{"opaque", "opaque blocks beside packed ones of as many bytes", bench_opaque},
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 	{"restart", "a restart with a million blocks on disk", bench_restart},
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},

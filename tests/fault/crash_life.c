@@ -97,10 +97,21 @@ static int fault(void *arg, const struct ring_request *r, uint32_t *most)
 	return atomic_fetch_add(&l->writes, 1) + 1 == l->plan->fault_at ? l->plan->fault : 0;
 }
 
+/* Of the same class of slots as the packed one beside it. */
+static struct kv_layout opaque_layout(uint32_t n)
+{
+	return (struct kv_layout){
+		.fingerprint = { 1 }, .first_layer = n, .layers = 5, .block_tokens = 16, .k_format = KV_OPAQUE,
+		.layout_version = KV_LAYOUT_VERSION, .opaque_bytes = 5 * 400, .opaque_name = "test/pages/1",
+	};
+}
+
 static struct kv_layout layout_of(uint32_t class, uint32_t n)
 {
 	const uint32_t heads = class ? 16 : 1;
 
+	if (n)
+		return opaque_layout(n);
 	return (struct kv_layout){
 		.fingerprint = { 1 }, .first_layer = n, .layers = 1, .heads = heads, .total_heads = heads,
 		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16, .k_format = KV_TQ2, .v_format = KV_TQ2,

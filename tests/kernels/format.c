@@ -43,9 +43,13 @@ START_TEST(names)
 	ck_assert(kv_format_parse("raw16", &f));
 	ck_assert_uint_eq(f, KV_F16);
 	f = KV_TQ2;
+	ck_assert(!kv_format_parse("Opaque", &f));
 	ck_assert(!kv_format_parse("TQ4", &f));
 	ck_assert(!kv_format_parse("", &f));
 	ck_assert_uint_eq(f, KV_TQ2);
+	ck_assert(kv_format_parse("opaque", &f));
+	ck_assert_uint_eq(f, KV_OPAQUE);
+	ck_assert_str_eq(kv_format_info(KV_OPAQUE)->name, "opaque");
 	ck_assert_ptr_null(kv_format_info(KV_FORMAT_COUNT));
 	ck_assert_ptr_null(kv_format_info((enum kv_format)-1));
 }
@@ -76,6 +80,10 @@ START_TEST(layout_problems)
 		{offsetof(struct kv_layout, k_format), KV_NONE, "k_format"},
 		{offsetof(struct kv_layout, k_format), KV_FORMAT_COUNT, "k_format"},
 		{offsetof(struct kv_layout, v_format), 77, "v_format"},
+		{offsetof(struct kv_layout, v_format), KV_OPAQUE, "v_format"},
+		{offsetof(struct kv_layout, opaque_bytes), 64, "opaque_bytes"},
+		{offsetof(struct kv_layout, opaque_name), 'a', "opaque_name"},
+		{offsetof(struct kv_layout, opaque_name) + 60, 1, "opaque_name"},
 		{offsetof(struct kv_layout, rotation_version), 0, "rotation_version"},
 		{offsetof(struct kv_layout, codebook_version), 2, "codebook_version"},
 		{offsetof(struct kv_layout, layout_version), 2, "layout_version"},
@@ -153,10 +161,51 @@ START_TEST(layout_id)
 
 	ck_assert_uint_eq(id, UINT64_C(0xf1d56c081b6a573c));
 	ck_assert_uint_eq(kv_layout_id(&l), id);
-	for (size_t at = 0; at < sizeof(l); at += at < KV_FINGERPRINT_BYTES ? 1 : 4) {
+	for (size_t at = 0; at < offsetof(struct kv_layout, opaque_bytes); at += at < KV_FINGERPRINT_BYTES ? 1 : 4) {
 		l = sound();
 		((uint8_t *)&l)[at] ^= 1;
 		ck_assert_msg(kv_layout_id(&l) != id, "byte %zu does not count", at);
+	}
+}
+END_TEST
+
+/* Ids of packed layouts, as they were before there were opaque ones. */
+START_TEST(recorded_ids)
+{
+	static const struct {
+		enum kv_format k, v;
+		uint32_t dk, dv, layers, heads, tokens, window;
+		enum kv_rounding rounding;
+		uint64_t id, need;
+	} known[] = {
+		{KV_F16, KV_F16, 128, 128, 32, 8, 16, 0, KV_ROUND_F16, UINT64_C(0x8ad1772bdc994532), 2101248},
+		{KV_BF16, KV_NONE, 512, 512, 61, 1, 64, 0, KV_ROUND_F16, UINT64_C(0xc3ff7b0d3e15aa2b), 4001792},
+		{KV_FP8, KV_FP8, 96, 96, 1, 1, 256, 0, KV_ROUND_F16, UINT64_C(0x0cc6b9744ba23b23), 57344},
+		{KV_INT4_PTH, KV_INT4_PTH, 128, 128, 36, 8, 32, 0, KV_ROUND_BF16, UINT64_C(0x77f51d488b97da84), 1257472},
+		{KV_TQ4, KV_TQ3, 256, 256, 26, 4, 16, 512, KV_ROUND_F16, UINT64_C(0xabacc88aad357c58), 385024},
+		{KV_TQ2, KV_TQ2, 64, 64, 512, 1024, 256, 0, KV_ROUND_F16, UINT64_C(0xe61259d96285cec2), UINT64_C(4831842304)},
+		{KV_TQ3, KV_TQ3, 80, 112, 3, 2, 48, 1024, KV_ROUND_F16, UINT64_C(0xa1861c55fccc0f51), 28672},
+	};
+
+	for (uint32_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		struct kv_layout l = {
+			.first_layer = i, .layers = known[i].layers, .heads = known[i].heads, .total_heads = known[i].heads,
+			.head_dim_k = known[i].dk, .head_dim_v = known[i].dv, .block_tokens = known[i].tokens,
+			.k_format = known[i].k, .v_format = known[i].v, .window = known[i].window,
+			.rotation_version = kv_rotation_version(known[i].dk, known[i].dv), .codebook_version = 1,
+			.layout_version = 1, .int4_rounding = known[i].rounding,
+		};
+		struct kv_geometry g;
+
+		for (uint32_t j = 0; j < KV_FINGERPRINT_BYTES; j++)
+			l.fingerprint[j] = (uint8_t)(j * 7 + i);
+		ck_assert_ptr_null(kv_layout_problem(&l));
+		kv_geometry_of(&l, &g);
+		ck_assert_msg(kv_layout_id(&l) == known[i].id, "layout %u has the id %llx", i, (unsigned long long)kv_layout_id(&l));
+		ck_assert_uint_eq(g.need_bytes, known[i].need);
+		ck_assert_uint_eq(g.pieces, l.layers);
+		ck_assert_uint_eq(g.steps, l.layers);
+		ck_assert_uint_eq(g.piece_bytes, g.layer_bytes);
 	}
 }
 END_TEST
@@ -361,6 +410,7 @@ int main(void)
 	tcase_add_test(t, rotation_versions);
 	tcase_add_test(t, rounding_is_int4s);
 	tcase_add_test(t, layout_id);
+	tcase_add_test(t, recorded_ids);
 	tcase_add_test(t, atom_sizes);
 	tcase_add_test(t, geometry);
 	tcase_add_test(t, largest_block_fits);

@@ -420,6 +420,12 @@ static void uneven_block(struct slot_header *h)
 	h->block_bytes++;
 }
 
+/* The last layer would begin behind the block. */
+static void empty_layer(struct slot_header *h)
+{
+	h->block_bytes = (LAYERS - 1) * LAYER_BYTES;
+}
+
 static void huge_block(struct slot_header *h)
 {
 	fewer_layers(h, 1);
@@ -433,7 +439,7 @@ static void no_tokens(struct slot_header *h)
 
 static void many_tokens(struct slot_header *h)
 {
-	h->tokens = LAYER_BYTES + 1;
+	h->tokens = SLOT_TOKENS_MAX + 1;
 }
 
 static void no_key(struct slot_header *h)
@@ -508,6 +514,7 @@ static void dirty_reserve(struct slot_header *h)
 
 static void (*const breakers[])(struct slot_header *) = {
 	break_magic, break_version, no_layers, many_layers, no_layer_bytes, huge_layer, uneven_block,
+	empty_layer,
 	huge_block, no_tokens, many_tokens, no_key, long_key, dirty_key, long_parent, dirty_parent,
 	no_tenant, open_tenant, odd_tenant, high_tenant, delete_in_tenant, dirty_tenant,
 	odd_tombstone, dirty_crcs, dirty_reserve, zero_version, old_version, long_layout, dirty_layout,
@@ -521,6 +528,47 @@ START_TEST(a_false_field_under_a_right_crc_is_refused)
 	recrc(h);
 	ck_assert_msg(slot_header_problem(h) != NULL, "row %d", _i);
 	ck_assert_int_eq(slot_header_match(h, &ident, 0), STATUS_CORRUPT);
+}
+END_TEST
+
+/* Blocks that are not their layers' multiple: the last one is what is left, and has a sum of its own. */
+START_TEST(the_last_layer_may_be_short)
+{
+	static const uint32_t layers[] = { 1, 2, 5, 5, 5 }, bytes[] = { 16, 716, 2816, 3499, 3500 };
+	struct slot_info info = { .tokens = 60000 }; /* more than bytes: a state may stand for many tokens */
+	struct slot_ident uneven = ident;
+	struct slot_header *h = sealed(), mine;
+	uint8_t *block = slot + SLOT_HEADER_BYTES;
+	static uint8_t copy[BLOCK_BYTES + 1];
+
+	uneven.layers = layers[_i];
+	uneven.block_bytes = bytes[_i];
+	uneven.layer_bytes = _i ? LAYER_BYTES : 16;
+	slot_seal(slot, &uneven, &info, 42, 1);
+	mine = *h;
+	ck_assert_ptr_null(slot_header_problem(h));
+	ck_assert_int_eq(slot_header_match(h, &uneven, 42), STATUS_OK);
+	ck_assert_uint_eq(slot_block_crc(&mine), slot_crc32c(0, block, bytes[_i]));
+	ck_assert_uint_eq(h->layer_crc[layers[_i] - 1],
+			  slot_crc32c(0, block + (layers[_i] - 1) * uneven.layer_bytes, bytes[_i] - (layers[_i] - 1) * uneven.layer_bytes));
+	block[bytes[_i]] ^= 1; /* behind the block: no business of its sums */
+	copy[bytes[_i]] = 0x77;
+	ck_assert_int_eq(slot_layers_check(slot, 0, layers[_i]), STATUS_OK);
+	ck_assert_int_eq(slot_block_check(&mine, block), STATUS_OK);
+	ck_assert_int_eq(slot_block_check_leave(&mine, block), STATUS_OK);
+	ck_assert_int_eq(slot_block_copy(&mine, block, copy), STATUS_OK);
+	ck_assert_mem_eq(copy, block, bytes[_i]);
+	ck_assert_uint_eq(copy[bytes[_i]], 0x77);
+	for (uint32_t at = bytes[_i] - 1; at + 20 > bytes[_i] && at < bytes[_i]; at--) {
+		block[at] ^= 0x10;
+		ck_assert_int_eq(slot_layers_check(slot, layers[_i] - 1, 1), at >= (layers[_i] - 1) * uneven.layer_bytes ? STATUS_CORRUPT : STATUS_OK);
+		ck_assert_int_eq(slot_layers_check(slot, 0, layers[_i]), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_block_check(&mine, block), STATUS_CORRUPT);
+		ck_assert_int_eq(slot_block_copy(&mine, block, copy), STATUS_CORRUPT);
+		block[at] ^= 0x10;
+	}
+	uneven.block_bytes -= 16; /* another size is another block */
+	ck_assert_int_eq(slot_header_match(h, &uneven, 42), STATUS_STALE);
 }
 END_TEST
 
@@ -595,6 +643,7 @@ int main(void)
 	tcase_add_test(tc, crc32c_of_long_data);
 	tcase_add_test(tc, a_block_is_held_against_a_header_elsewhere);
 	tcase_add_test(tc, a_header_is_known_by_its_crc);
+	tcase_add_loop_test(tc, the_last_layer_may_be_short, 0, 5);
 	tcase_add_test(tc, a_sealed_slot_matches_and_tells_all);
 	tcase_add_loop_test(tc, an_old_header_says_the_same_when_renewed, 1, SLOT_VERSION);
 	tcase_add_loop_test(tc, an_old_tombstone_stays_one, 1, SLOT_VERSION);

@@ -6,7 +6,8 @@
 
 static bool parse_format(const char *name, enum terrace_format *format)
 {
-	return terrace_format_parse(name, format) == TERRACE_OK && *format != TERRACE_FORMAT_NONE;
+	return terrace_format_parse(name, format) == TERRACE_OK && *format != TERRACE_FORMAT_NONE &&
+	       *format != TERRACE_FORMAT_OPAQUE;
 }
 
 bool kvspec_parse(const char *text, struct kvspec *spec, struct fault *fault)

@@ -141,9 +141,9 @@ static enum status commit_item(struct rpc_call *c, size_t i, const Terrace__V1__
 	if (in->key.len > SLOT_KEY_MAX)
 		return rpc_fail(c, STATUS_INVALID, "items[%zu].key: %zu bytes, at most %d", i, in->key.len,
 				SLOT_KEY_MAX);
-	if (in->tokens > KV_BLOCK_TOKENS_MAX)
+	if (in->tokens > KV_OPAQUE_TOKENS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "items[%zu].tokens: %u, at most %d", i, in->tokens,
-				KV_BLOCK_TOKENS_MAX);
+				KV_OPAQUE_TOKENS_MAX);
 	if (in->key.len)
 		memcpy(item.key, in->key.data, in->key.len);
 	if (in->info) {

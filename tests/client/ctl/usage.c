@@ -114,6 +114,8 @@ static const struct {
 	{{"codec", "encode", "--dim", "128"}, 2, "--format is missing"},
 	{{"codec", "encode", "--format", "tq9", "--dim", "128"}, 2, "no format 'tq9'"},
 	{{"codec", "encode", "--format", "none", "--dim", "128"}, 2, "no format 'none'"},
+	{{"codec", "encode", "--format", "opaque", "--dim", "128"}, 2, "have no codec here: convert them with the engine's own code"},
+	{{"codec", "decode", "--format", "opaque", "--dim", "128"}, 2, "have no codec here"},
 	{{"codec", "encode", "--format", "tq4"}, 2, "--dim is missing"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "100"}, 2, "--dim 100"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "4294967360"}, 2, "--dim 4294967360"},
@@ -251,6 +253,15 @@ static const struct {
 	{"{\"int4_rounding\": \"bf16\"}", "'int4_rounding'"},
 	{"{\"layers\": 1, \"layers\": 1}", "duplicate"},
 	{"{\"layers\": 1}", "layout 0"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": -16}", "'opaque_bytes'"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": \"16\"}", "'opaque_bytes'"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 17, \"opaque_name\": \"a/1\"}", "no multiple of 16"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 4294967312, \"opaque_name\": \"a/1\"}", "more than 1073737728"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 16, \"opaque_name\": 1}", "'opaque_name'"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 16, \"opaque_name\": \"a\"}", "no version"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 16, \"opaque_name\": \"a/1\", \"head_dim_k\": 64}", "of codecs"},
+	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": 16, \"opaque_name\": \"a/1\", \"codebook_version\": 1}",
+	 "'codebook_version'"},
 };
 
 START_TEST(bad_layouts_are_refused)

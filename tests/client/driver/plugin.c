@@ -370,6 +370,45 @@ START_TEST(test_the_callers_float_mode)
 END_TEST
 #endif
 
+static void refused(enum terrace_status status, const char *call)
+{
+	ck_assert_int_eq(status, TERRACE_UNSUPPORTED);
+	ck_assert_msg(strstr(terrace_error(), "opaque") && strstr(terrace_error(), call), "%s", terrace_error());
+}
+
+/* Nothing of it reaches the kernels; its blocks can be copied whole. */
+START_TEST(test_no_kernel_takes_an_opaque_layout)
+{
+	struct terrace_layout l = TERRACE_LAYOUT_INIT;
+	struct terrace_cuda_attend_options a = TERRACE_CUDA_ATTEND_OPTIONS_INIT;
+	struct terrace_cuda_extend_options e = TERRACE_CUDA_EXTEND_OPTIONS_INIT;
+	struct terrace_cuda_codec_options c = TERRACE_CUDA_CODEC_OPTIONS_INIT;
+	struct terrace_cuda_repack_options r = TERRACE_CUDA_REPACK_OPTIONS_INIT;
+	struct terrace_cuda_copy_options o = TERRACE_CUDA_COPY_OPTIONS_INIT;
+	const uint32_t tokens = 16;
+	size_t bytes;
+
+	l.block_tokens = 16;
+	l.k_format = TERRACE_FORMAT_OPAQUE;
+	l.opaque_bytes = 4672;
+	strcpy(l.opaque_name, "vllm/deepseek_v4_sparse/1");
+	load();
+	refused(terrace_cuda_attend_workspace(&l, &a, &bytes), "cuda attend");
+	refused(terrace_cuda_attend_plan(&l, &a, NULL), "cuda attend");
+	refused(terrace_cuda_attend(&l, &a, NULL), "cuda attend");
+	refused(terrace_cuda_extend_workspace(&l, &e, &bytes), "cuda extend");
+	refused(terrace_cuda_extend(&l, &e, NULL), "cuda extend");
+	refused(terrace_cuda_encode(&l, &c, NULL), "cuda encode");
+	refused(terrace_cuda_decode(&l, &c, NULL), "cuda decode");
+	refused(terrace_cuda_repack_from_pages(&l, &r, NULL), "cuda repack");
+	refused(terrace_cuda_repack_to_pages(&l, &r, NULL), "cuda repack");
+	o.tokens = &tokens;
+	refused(terrace_cuda_copy(&l, &o, NULL), "cuda copy");
+	o.tokens = NULL;
+	ck_assert_int_eq(terrace_cuda_copy(&l, &o, NULL), TERRACE_OK);
+}
+END_TEST
+
 START_TEST(test_refusals_have_words)
 {
 	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4), bad = l;
@@ -424,6 +463,7 @@ int main(void)
 	tcase_add_test(tc, test_codec_merge_and_copy_arrive);
 	tcase_add_test(tc, test_repack_arrives);
 	tcase_add_test(tc, test_refusals_have_words);
+	tcase_add_test(tc, test_no_kernel_takes_an_opaque_layout);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);

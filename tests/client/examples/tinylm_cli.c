@@ -42,6 +42,7 @@ static const struct {
 	{ MODEL "--ppl --windows -1", 2, "--windows" },
 	{ MODEL "--ppl --windows 99999999999999999999", 2, "--windows" },
 	{ MODEL "--ppl --formats tq4,tq9", 2, "unknown format \"tq9\"" },
+	{ MODEL "--ppl --formats opaque", 2, "unknown format \"opaque\"" },
 	{ MODEL "--ppl --block-tokens 24", 2, "multiple of 16" },
 	{ MODEL "--generate x --temperature nan", 2, "--temperature" },
 	{ MODEL "--demo", 2, "--daemon" },

@@ -73,6 +73,81 @@ START_TEST(formats_and_layouts)
 }
 END_TEST
 
+static struct terrace_layout opaque_layout(void)
+{
+	struct terrace_layout l = TERRACE_LAYOUT_INIT;
+
+	l.block_tokens = 784;
+	l.k_format = TERRACE_FORMAT_OPAQUE;
+	l.opaque_bytes = 4672;
+	strcpy(l.opaque_name, "vllm/mamba2_state/1");
+	return l;
+}
+
+static void opaque_says(const char *says, struct terrace_layout l)
+{
+	ck_assert_ptr_nonnull(terrace_layout_problem(&l));
+	ck_assert_msg(strstr(terrace_layout_problem(&l), says) != NULL, "%s", terrace_layout_problem(&l));
+	ck_assert_uint_eq(terrace_block_bytes(&l), 0);
+}
+
+START_TEST(opaque_layouts)
+{
+	struct terrace_layout l = opaque_layout(), old = layout_of(TERRACE_FORMAT_TQ4, TERRACE_FORMAT_TQ4);
+	enum terrace_format f;
+
+	ck_assert_ptr_null(terrace_layout_problem(&l));
+	ck_assert_uint_eq(terrace_block_bytes(&l), 4672);
+	ck_assert_str_eq(terrace_format_name(TERRACE_FORMAT_OPAQUE), "opaque");
+	ck_assert_int_eq(terrace_format_parse("opaque", &f), TERRACE_OK);
+	ck_assert_int_eq(f, TERRACE_FORMAT_OPAQUE);
+	l.opaque_bytes = (1ull << 32) + 16; /* no 16 */
+	opaque_says("more than", l);
+	l.opaque_bytes = UINT64_MAX;
+	opaque_says("more than", l);
+	l.opaque_bytes = 4673;
+	opaque_says("multiple of 16", l);
+	l = opaque_layout();
+	memset(l.opaque_name, 'a', sizeof(l.opaque_name));
+	opaque_says("longer than 63", l);
+	/* A struct of the first version ends before these members, whatever stands behind it. */
+	old.size = 88;
+	old.opaque_bytes = 77;
+	ck_assert_ptr_null(terrace_layout_problem(&old));
+	old.size = 80;
+	ck_assert_ptr_nonnull(terrace_layout_problem(&old));
+	l = opaque_layout();
+	l.size = 88;
+	opaque_says("opaque_bytes is 0", l);
+}
+END_TEST
+
+static void refused(enum terrace_status status, const char *call)
+{
+	ck_assert_int_eq(status, TERRACE_UNSUPPORTED);
+	ck_assert_msg(strstr(terrace_error(), "opaque") && strstr(terrace_error(), call), "%s", terrace_error());
+}
+
+/* What knows formats does not touch bytes of which it knows none. */
+START_TEST(no_codec_takes_an_opaque_layout)
+{
+	const struct terrace_layout l = opaque_layout();
+	struct terrace_attend_options a = TERRACE_ATTEND_OPTIONS_INIT;
+	struct terrace_repack_options r = TERRACE_REPACK_OPTIONS_INIT;
+	uint8_t *block = block_of(&l);
+	float x[DIM] = {0};
+
+	refused(terrace_encode(&l, block, 0, 0, 0, 1, x, DIM, x, DIM, TERRACE_F32), "encode");
+	refused(terrace_decode(&l, block, 0, 0, 0, 1, x, DIM, x, DIM, TERRACE_F32), "decode");
+	refused(terrace_attend(&l, &a), "attend");
+	refused(terrace_repack_from_pages(&l, &r), "repack");
+	refused(terrace_repack_to_pages(&l, &r), "repack");
+	for (uint64_t i = 0; i < terrace_block_bytes(&l); i++)
+		ck_assert_uint_eq(block[i], 0xff);
+	free(block);
+}
+END_TEST
+
 START_TEST(encode_and_decode)
 {
 	struct terrace_layout l = layout_of(TERRACE_FORMAT_FP8, TERRACE_FORMAT_FP16);
@@ -305,6 +380,8 @@ int main(void)
 	tcase_add_test(c, status_texts);
 	tcase_add_test(c, formats_and_layouts);
 	tcase_add_test(c, encode_and_decode);
+	tcase_add_test(c, opaque_layouts);
+	tcase_add_test(c, no_codec_takes_an_opaque_layout);
 	tcase_add_test(c, codec_arguments);
 	tcase_add_test(c, attend_means);
 	tcase_add_test(c, attend_arguments);

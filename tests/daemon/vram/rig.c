@@ -118,11 +118,11 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	if (o->spill_milli)
 		c.spill_share_milli = o->spill_milli;
 	for (uint32_t i = 0; i < (o->layouts ? o->layouts : 1); i++) {
-		layouts[i] = vr_layout(o->mixed && i == 1 ? VR_SMALL : i);
-		layouts[i].window = o->window;
+		layouts[i] = o->own ? o->own[i] : vr_layout(o->mixed && i == 1 ? VR_SMALL : i);
+		layouts[i].window = o->own ? o->own[i].window : o->window;
 	}
 	rig_open_layouts(&v->r, &c, layouts, o->layouts ? o->layouts : 1);
-	ck_assert_uint_eq(v->r.s.block_bytes[0], VR_BLOCK_BYTES);
+	ck_assert(o->own || v->r.s.block_bytes[0] == VR_BLOCK_BYTES);
 	if (o->write_back)
 		ck_assert_int_eq(cache_session_write_back(v->r.c, v->r.s.id), STATUS_OK);
 	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the door does */

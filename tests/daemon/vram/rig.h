@@ -40,6 +40,7 @@ struct vram_rig_options {
 	uint32_t recompute_growth;      /* that policies are told; 0: none */
 	bool no_board, write_back;
 	uint32_t layouts;               /* 0 for 1 */
+	const struct kv_layout *own;    /* these, so many, instead of vr_layout()'s */
 	bool mixed;                     /* the second is of small blocks */
 	uint32_t window;                /* of its layouts, in tokens; 0: none */
 	uint32_t spill_milli;           /* 0: the rig's */
