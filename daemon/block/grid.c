@@ -9,12 +9,13 @@
 
 /* ---- what OpenSession says ---- */
 
-/* Full blocks of B tokens that hold any of the last w - 1 tokens: r * unit of these may lie in a partial block instead, and
- * from some r on that saves one full block. */
+/* Full blocks of B tokens that hold any of the last w - 1 tokens: r * unit of these may lie in a partial block instead,
+ * and from some r on that saves one full block. */
 static void rule_of_window(struct grid_rule *r, uint32_t unit, uint32_t block_tokens, uint32_t window)
 {
 	const uint32_t tokens = window - 1, need = tokens / block_tokens + (tokens % block_tokens != 0);
-	const uint32_t first = need ? tokens - (need - 1) * block_tokens : 0; /* of them in the first block that is needed */
+	const uint32_t first =
+		need ? tokens - (need - 1) * block_tokens : 0; /* of them in the first block that is needed */
 
 	r->need = need < GRID_ALL ? need : GRID_ALL - 1;
 	r->slack = (uint16_t)(first / unit + (first % unit != 0));
@@ -32,7 +33,8 @@ static const char *rule_problem(uint32_t unit, const struct kv_layout *l, const 
 		return "rules: keep_last is more than 4096, the keys of a call";
 	_Static_assert(GRID_LAST_MAX == 4096 && GRID_UNITS_MAX == 65535, "the words say so");
 	if (w->sparse && !w->last && !l->window)
-		return "rules: a sparse layout wants a window or keep_last: without either each prefix needs all of its blocks";
+		return "rules: a sparse layout wants a window or keep_last: without either each prefix needs all of "
+		       "its blocks";
 	return NULL;
 }
 
@@ -88,8 +90,8 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 		return problem;
 	g->main = main_of(g);
 	if (grid_multiple(g) > CACHE_KEYS_MAX)
-		return "unit_tokens: the layouts' blocks end at one position only every so many keys that no call has them: let "
-		       "layouts have partial blocks";
+		return "unit_tokens: the layouts' blocks end at one position only every so many keys that no call has "
+		       "them: let layouts have partial blocks";
 	for (uint32_t l = 0; wishes && l < count; l++)
 		if (wishes[l].last || wishes[l].sparse)
 			return NULL;
@@ -135,7 +137,8 @@ uint64_t grid_multiple(const struct grid *g)
 
 uint64_t grid_rule_pack(const struct grid_rule *r)
 {
-	return (uint64_t)r->need << 34 | (uint64_t)r->units << 18 | (uint64_t)r->slack << 2 | (uint64_t)r->partial << 1 | r->sparse;
+	return (uint64_t)r->need << 34 | (uint64_t)r->units << 18 | (uint64_t)r->slack << 2 |
+	       (uint64_t)r->partial << 1 | r->sparse;
 }
 
 struct grid_rule grid_rule_unpack(uint64_t word)

@@ -1,9 +1,9 @@
-/* The grid of a session: which keys have a block in which layout, and which blocks a prefix needs. Pure: no cache, no lock.
+/* The grid of a session: which keys have a block in which layout, and which blocks a prefix needs. Pure functions.
  *
- * A session has a *unit*, the tokens of one key. Key i of a sequence stands for its first i + 1 units; the *position* of a
- * key is its i. A layout's block covers n units: the layout has a *full* block at each position that is n - 1 modulo n,
- * and, if it says so, it may have a *partial* block at any other position, from the boundary before to there. A position
- * of a layout that may have a block is a *cell*.
+ * A session has a *unit*, the tokens of one key. Key i of a sequence stands for its first i + 1 units; the *position*
+ * of a key is its i. A layout's block covers n units: the layout has a *full* block at each position that is n - 1
+ * modulo n, and, if it says so, it may have a *partial* block at any other position, from the boundary before to there.
+ * A position of a layout that may have a block is a *cell*.
  *
  * A prefix of p units needs of a layout, by its keep rule:
  *
@@ -36,8 +36,8 @@ enum {
 /* Calls begin below this position, so that no position overflows. */
 #define GRID_FIRST_MAX (1u << 31)
 
-/* What a session's opener says of a layout, besides what stands in the layout: its block_tokens and its window. Zeroed: no
- * partial blocks, not sparse, and what the window says. */
+/* What a session's opener says of a layout, besides what stands in the layout: its block_tokens and its window. Zeroed:
+ * no partial blocks, not sparse, and what the window says. */
 struct grid_wish {
 	uint32_t last;                 /* not 0: the rule is `last` of so many blocks */
 	bool partial, sparse;
@@ -54,12 +54,12 @@ struct grid_rule {
 struct grid {
 	uint32_t unit;                 /* tokens; 0: the session is plain, see grid_is_plain */
 	uint32_t layouts;
-	uint32_t main;                 /* the layout whose blocks stand for a chain: of the rule `all` the one with the smallest blocks */
+	uint32_t main; /* the layout that stands for a chain: of the rule `all` the one with the smallest blocks */
 	struct grid_rule rule[CACHE_LAYOUTS_MAX];
 };
 
-/* NULL, or what is wrong: a unit that does not divide, a rule that cannot be met. unit 0: the layouts' own block_tokens,
- * which must be equal then. wishes: [count], or NULL. */
+/* NULL, or what is wrong: a unit that does not divide, a rule that cannot be met. unit 0: the layouts' own
+ * block_tokens, which must be equal then. wishes: [count], or NULL. */
 const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *layouts, uint32_t count,
 		      const struct grid_wish *wishes);
 /* A key has one block in every layout, and the layouts' windows say all: what sessions without a unit are. */

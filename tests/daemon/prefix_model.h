@@ -1,5 +1,5 @@
-/* What a prefix of a session with a grid is, spelt out as the manual says it, without any cleverness: for tests to compare with.
- * Pure functions of layouts, units, keep rules, and a set of stored blocks. */
+/* What a prefix of a session with a grid is, spelt out as the manual says it, without any cleverness: for tests to
+ * compare with. Pure functions of layouts, units, keep rules, and a set of stored blocks. */
 #ifndef TERRACE_TESTS_DAEMON_PREFIX_MODEL_H
 #define TERRACE_TESTS_DAEMON_PREFIX_MODEL_H
 

@@ -93,7 +93,8 @@ static void check_needs(const struct grid *g, const struct model *m)
 		for (uint32_t n = 0; n <= m->keys; n++) {
 			grid_need(&g->rule[l], m->first, n, &need);
 			for (uint32_t i = 0; i < m->keys; i++)
-				ck_assert_int_eq(grid_needs(&need, m->first + i), n && model_needs(m, l, m->first + n, m->first + i));
+				ck_assert_int_eq(grid_needs(&need, m->first + i),
+						 n && model_needs(m, l, m->first + n, m->first + i));
 		}
 }
 
@@ -138,7 +139,8 @@ START_TEST(prefixes_are_multiples)
 }
 END_TEST
 
-static const char *problem_of(uint32_t unit, uint32_t tokens, uint32_t other_tokens, uint32_t window, struct grid_wish wish)
+static const char *problem_of(uint32_t unit, uint32_t tokens, uint32_t other_tokens, uint32_t window,
+			      struct grid_wish wish)
 {
 	const struct grid_wish wishes[2] = { { .last = 0 }, wish };
 	struct kv_layout layouts[2] = { rig_layout(0, 0), rig_layout(1, window) };
@@ -192,8 +194,8 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { the_grid_is_that_of_the_definition, prefixes_are_multiples, what_cannot_be_met_is_refused,
-				       what_is_plain_stays_plain };
+	const TTest *const tests[] = { the_grid_is_that_of_the_definition, prefixes_are_multiples,
+				       what_cannot_be_met_is_refused, what_is_plain_stays_plain };
 
 	return rig_main("grid", tests, sizeof(tests) / sizeof(tests[0]));
 }
