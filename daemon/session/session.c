@@ -327,6 +327,17 @@ uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t num
 	return n;
 }
 
+uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct grid grid;
+	const uint32_t layouts = session_shape(c, session, pools, &grid);
+
+	if (layouts)
+		*cells = grid.unit ? grid_cells(&grid, k->first, k->count) : (uint64_t)k->count * layouts;
+	return layouts;
+}
+
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];

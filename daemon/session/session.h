@@ -81,6 +81,8 @@ enum status cache_session_write_back(struct cache *c, uint64_t session);
 uint64_t cache_session_number(struct cache *c, uint64_t session);
 /* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
 uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
+/* Number of layouts of a session, 0 if unknown; *cells of the keys, whose count and first alone are looked at. */
+uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells);
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 /* Without the lock: copies an open session's pools; 0: unknown session. */
