@@ -128,8 +128,10 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, const stru
 	if (!n)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
 	if (cells > CACHE_BLOCKS_MAX)
-		return rpc_fail(c, STATUS_INVALID, "keys: %u keys have %llu blocks in %u layouts, at most %d a call: ask for "
-				"fewer keys", keys->count, (unsigned long long)cells, n, CACHE_BLOCKS_MAX);
+		return rpc_fail(c, STATUS_INVALID,
+				"keys: %u keys have %llu blocks in %u layouts, at most %d a call: ask for "
+				"fewer keys",
+				keys->count, (unsigned long long)cells, n, CACHE_BLOCKS_MAX);
 	*layouts = n;
 	return STATUS_OK;
 }
