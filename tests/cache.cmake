@@ -83,6 +83,7 @@ terrace_test(cache_vram_scribble SOURCES daemon/vram/check.c LIBS cache_vram_rig
 terrace_test(cache_vram_stop SOURCES daemon/vram/stop.c LIBS cache_vram_rig)
 terrace_test(cache_vram_sums SOURCES daemon/vram/checksum.c LIBS cache_vram_rig)
 terrace_test(cache_vram_threads SOURCES daemon/vram/threads.c LIBS cache_vram_rig)
+terrace_test(cache_vram_units SOURCES daemon/vram/units.c LIBS cache_vram_rig)
 terrace_test(cache_vram_zero SOURCES daemon/vram/zero.c LIBS cache_vram_rig)
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)
 terrace_test(cache_vram_cost SOURCES daemon/vram/cost.c daemon/vram/bus.c daemon/vram/stages.c daemon/vram/steps.c LIBS cache_vram_rig)

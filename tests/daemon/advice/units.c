@@ -1,5 +1,5 @@
-/* What the advice makes of sessions with a grid: policies hear of cells alone, what a sparse layout has not is no loss, chains are those of
- * the layout that stands for them, and a recording counts units. */
+/* What the advice makes of sessions with a grid: policies hear of cells alone, what a sparse layout has not is no loss,
+ * chains are those of the layout that stands for them, and a recording counts units. */
 #include "daemon/advice/graph.h"
 #include "daemon/advice/trace.h"
 #include "daemon/block/grid.h"
@@ -29,8 +29,13 @@ static void join_hybrid(struct rig *to, struct rig *from, bool sparse)
 {
 	struct kv_layout layouts[2] = { rig_layout(20, 0), rig_layout(21, 0) };
 	const struct grid_wish wishes[2] = { { .partial = false }, { .last = 1, .sparse = sparse } };
-	const struct cache_open_call q = { .tenant = "", .layouts = layouts, .layout_count = 2, .unit = UNIT, .wishes = wishes,
-					   .engine = "test", .now_us = from->now };
+	const struct cache_open_call q = { .tenant = "",
+					   .layouts = layouts,
+					   .layout_count = 2,
+					   .unit = UNIT,
+					   .wishes = wishes,
+					   .engine = "test",
+					   .now_us = from->now };
 	uint64_t session;
 
 	layouts[0].block_tokens = 2 * UNIT;
