@@ -51,7 +51,7 @@ static struct cache_keys keys_named(const uint64_t *chain, uint32_t count, uint8
 	return (struct cache_keys){ bytes, count, RIG_KEY_BYTES };
 }
 
-/* All full blocks of a chain, and a state at its end. */
+/* All full blocks of a chain that are not there yet, and a state at its end. */
 static void put_chain(struct rig *r, const uint64_t *chain, uint32_t count)
 {
 	const struct cache_on on = { .attachment = r->attachment, .gpu = CACHE_HOST };
@@ -216,6 +216,48 @@ START_TEST(a_beginning_is_no_other_chain)
 }
 END_TEST
 
+/* ---- what is read ahead ---- */
+
+/* Of a Lookup's prefix what its Lease will need: the state at its end, and not the one before. */
+START_TEST(what_a_prefix_needs_is_read_ahead)
+{
+	uint8_t bytes[KEYS_MAX * RIG_KEY_BYTES], states[2 * KEYS_MAX];
+	const struct cache_keys k = keys_named(chain, 8, bytes);
+	struct cache_options o;
+	struct rig plain, r;
+	struct rig_disks d;
+	uint32_t prefix;
+
+	rig_disks_make(&d, NULL, 1, 1024);
+	o = rig_disk_options(&d, 1, 128);
+	o.graph_nodes = 4096;
+	o.prefetch_bytes = 1 << 30;
+	rig_open(&plain, &o, 1);
+	rig_restored(&plain);
+	join_hybrid(&r, &plain, true);
+	put_chain(&r, chain, 4);
+	put_chain(&r, chain, 8);
+	rig_quiet(&plain);
+	rig_put_slowly(&plain, 1000, 256);
+	rig_quiet(&plain);
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, sizeof(states), &r.why), STATUS_OK);
+	ck_assert_uint_eq(prefix, 8);
+	for (uint32_t i = 0; i < 8; i++)
+		ck_assert_uint_eq(states[2 * i], i % 2 ? 2 : 4);
+	rig_tick(r.c, r.now);
+	rig_quiet(&plain);
+	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"), 5 * RIG_SLOT_BYTES);
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, sizeof(states), &r.why), STATUS_OK);
+	for (uint32_t i = 1; i < 8; i += 2)
+		ck_assert_uint_eq(states[2 * i], 1);
+	ck_assert_uint_eq(states[2 * 3 + 1], 2);
+	ck_assert_uint_eq(states[2 * 7 + 1], 1);
+	ck_assert_uint_eq(states[2 * 5 + 1], 0);
+	rig_close(&plain);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* ---- recordings ---- */
 
 START_TEST(a_recording_counts_units)
@@ -246,7 +288,8 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = { policies_hear_of_cells_alone, what_a_sparse_layout_has_not_is_no_regret,
-				       a_beginning_is_no_other_chain, a_recording_counts_units };
+				       a_beginning_is_no_other_chain, what_a_prefix_needs_is_read_ahead,
+				       a_recording_counts_units };
 
 	return rig_main("cache_advice_units", tests, sizeof(tests) / sizeof(tests[0]));
 }
