@@ -73,21 +73,21 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 		      const struct grid_wish *wishes)
 {
 	static const struct grid_wish none;
-	const char *problem = NULL;
 
 	for (uint32_t l = 0; l < count && !unit; l++)
 		if (layouts[l].block_tokens != layouts[0].block_tokens)
 			return "all layouts of a session have the same block_tokens, unless it says unit_tokens";
 	*g = (struct grid){ .unit = unit ? unit : layouts[0].block_tokens, .layouts = count };
-	for (uint32_t l = 0; l < count && !problem; l++) {
+	for (uint32_t l = 0; l < count; l++) {
 		const struct grid_wish *w = wishes ? &wishes[l] : &none;
 
-		problem = rule_problem(g->unit, &layouts[l], w);
-		if (!problem)
-			rule_make(&g->rule[l], g->unit, &layouts[l], w);
+		const char *problem = rule_problem(g->unit, &layouts[l], w);
+
+		if (problem)
+			return problem;
+		rule_make(&g->rule[l], g->unit, &layouts[l], w);
+		g->chained |= g->rule[l].units > 1;
 	}
-	if (problem)
-		return problem;
 	g->main = main_of(g);
 	if (grid_multiple(g) > CACHE_KEYS_MAX)
 		return "unit_tokens: the layouts' blocks end at one position only every so many keys that no call has "
@@ -95,7 +95,7 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 	for (uint32_t l = 0; wishes && l < count; l++)
 		if (wishes[l].last || wishes[l].sparse)
 			return NULL;
-	if (!grid_is_chained(g))
+	if (!g->chained)
 		g->unit = 0;
 	return NULL;
 }
@@ -103,14 +103,6 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 bool grid_is_plain(const struct grid *g)
 {
 	return !g->unit;
-}
-
-bool grid_is_chained(const struct grid *g)
-{
-	for (uint32_t l = 0; l < g->layouts; l++)
-		if (g->rule[l].units > 1)
-			return true;
-	return false;
 }
 
 uint64_t grid_multiple(const struct grid *g)

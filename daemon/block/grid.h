@@ -54,6 +54,7 @@ struct grid_rule {
 struct grid {
 	uint32_t unit;                 /* tokens; 0: the session is plain, see grid_is_plain */
 	uint32_t layouts;
+	bool chained;                  /* some layout's block covers several units */
 	uint32_t main; /* the layout that stands for a chain: of the rule `all` the one with the smallest blocks */
 	struct grid_rule rule[CACHE_LAYOUTS_MAX];
 };
@@ -64,8 +65,6 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 		      const struct grid_wish *wishes);
 /* A key has one block in every layout, and the layouts' windows say all: what sessions without a unit are. */
 bool grid_is_plain(const struct grid *g);
-/* Some layout's block covers several units. */
-bool grid_is_chained(const struct grid *g);
 /* Only prefixes of a multiple of so many units can be usable. */
 uint64_t grid_multiple(const struct grid *g);
 /* A rule as one word, and back. */

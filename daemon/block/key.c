@@ -145,6 +145,13 @@ uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, 
 	return n;
 }
 
+bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b)
+{
+	const struct grid *g = k->grid;
+
+	return !g->chained || b->tokens == grid_units_at(&g->rule[layout], (uint64_t)k->first + i) * g->unit;
+}
+
 static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
 		       struct block **found)
 {
@@ -163,9 +170,8 @@ static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, con
 		for (uint32_t i = 0; i < n; i++) {
 			struct block *b = records[i] ? block_of(records[i]) : NULL;
 
-			found[(size_t)index[i] * layouts + l] = b;
-			if (b)
-				block_fetch_ahead(b);
+			if (b && cell_fits(k, l, index[i], b))
+				block_fetch_ahead(found[(size_t)index[i] * layouts + l] = b);
 		}
 	}
 }

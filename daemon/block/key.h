@@ -59,6 +59,9 @@ uint16_t turn_after(uint16_t turn, bool goes_on);
  * numbers among the keys to index[]. Returns how many; *at is behind the last key that was looked at. */
 uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, uint32_t *at, uint8_t *bytes,
 		      uint32_t *index);
+/* The block is one that a key at key number i's position can have in a layout: where a block covers several keys, its
+ * tokens tell of a call that says wrong positions. */
+bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);

@@ -75,10 +75,12 @@ static void lookup_cells(struct cache *c, const struct pool *pool, uint32_t l, c
 		if (n)
 			index_find_many(c->index, pool->tenant->number, pool->layout_id, bytes, k->key_bytes, n, found);
 		for (uint32_t i = 0; i < n; i++) {
+			const bool there = found[i] && cell_fits(k, l, index[i], block_of(found[i]));
+
 			while (run.at < index[i])
 				grid_run_feed(p, &run, false);
-			grid_run_feed(p, &run, found[i]);
-			if (states && found[i])
+			grid_run_feed(p, &run, there);
+			if (states && there)
 				states[(size_t)index[i] * layouts + l] = state_of(found[i]);
 		}
 	}

@@ -228,7 +228,7 @@ enum status cache_reserve(struct cache *c, const struct cache_reserve_call *q, c
 	if (!v.layouts)
 		return STATUS_NOT_FOUND;
 	v.keys = keys_on(q->keys, &v.grid);
-	v.chained = v.keys.grid && grid_is_chained(&v.grid);
+	v.chained = v.keys.grid && v.grid.chained;
 	*why = reserve_problem(&v);
 	if (!*why && on->gpu >= 0 && !v.gpu)
 		*why = "the daemon has no such GPU";

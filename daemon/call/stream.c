@@ -69,7 +69,7 @@ static const char *write_problem(const struct cache_stream_call *q, const struct
 				 struct slot_info *full)
 {
 	const uint32_t unit = g->unit ? g->unit : p->layout.block_tokens;
-	const bool chained = g->unit && grid_is_chained(g);
+	const bool chained = g->unit && g->chained;
 	const char *problem = slot_info_problem(full, unit, chained);
 
 	if (!problem && q->position > GRID_FIRST_MAX)

@@ -94,17 +94,20 @@ static void shape_read(struct session *s, uint32_t layouts, struct grid *out)
 	out->unit = (uint32_t)(shape >> 8);
 	if (!out->unit)
 		return;
-	out->main = shape & 0xff;
+	out->main = shape & 0x7f;
 	out->layouts = layouts;
 	for (uint32_t i = 0; i < layouts; i++)
 		out->rule[i] = grid_rule_unpack(atomic_load_explicit(&s->rule[i], memory_order_acquire));
+	out->chained = shape >> 7 & 1;
 }
 
 static void shape_write(struct session *s, const struct grid *g)
 {
 	for (uint32_t i = 0; !grid_is_plain(g) && i < g->layouts; i++)
 		atomic_store_explicit(&s->rule[i], grid_rule_pack(&g->rule[i]), memory_order_release);
-	atomic_store_explicit(&s->shape, grid_is_plain(g) ? 0 : (uint64_t)g->unit << 8 | g->main, memory_order_release);
+	atomic_store_explicit(&s->shape,
+			      grid_is_plain(g) ? 0 : (uint64_t)g->unit << 8 | (uint64_t)g->chained << 7 | g->main,
+			      memory_order_release);
 }
 
 static void view_fill(struct session *s, struct cache_session_view *out)
@@ -151,7 +154,7 @@ static const char *open_problem(const struct cache_open_call *q, struct grid *gr
 
 	if (!problem)
 		problem = grid_make(grid, q->unit, q->layouts, q->layout_count, q->wishes);
-	if (!problem && q->unchained && grid_is_chained(grid))
+	if (!problem && q->unchained && grid->chained)
 		problem = "unchained_keys: a block that covers several keys is named by the last of them, which must "
 			  "stand for all before it: chain the keys, or let each layout's block have the unit's tokens";
 	return problem;

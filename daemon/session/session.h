@@ -29,7 +29,7 @@ struct session {
 	_Atomic uint64_t id;           /* its handle; 0 unless open */
 	_Atomic uint32_t layouts;
 	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
-	_Atomic uint64_t shape;        /* the grid's unit, and its main layout in the low 8 bits; 0: a plain session */
+	_Atomic uint64_t shape;        /* the grid: unit << 8 | chained << 7 | main; 0: a plain session */
 	_Atomic uint64_t rule[CACHE_LAYOUTS_MAX]; /* the grid's, packed; not of a plain session */
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
 

@@ -66,6 +66,9 @@ class Units(unittest.TestCase):
         self.assertEqual(session.lookup(KEYS[8:], first_position=8), 16)
         self.assertEqual(session.lookup(KEYS[9:13], first_position=9), 3)
         self.assertEqual(session.lookup(KEYS[:11]), 0)
+        self.assertEqual(session.lookup([KEYS[11]], first_position=11), 1)
+        self.assertEqual(session.lookup([KEYS[11]], first_position=8), 0)  # its blocks have more tokens than a key has there
+        self.assertIsNone(session.lease([KEYS[11]], first_position=8))
 
     def check_lease(self, session):
         with session.lease(KEYS[:20], timeout=60) as lease:
