@@ -247,7 +247,7 @@ static enum status commit_begin(struct commit *m, const char **why)
 enum status cache_commit(struct cache *c, const struct cache_commit_call *q, struct cache_leased *leased,
 			 const char **why)
 {
-	const struct cache_keys nameless = { NULL, q->count, 1 };
+	struct cache_keys nameless = { NULL, q->count, 1 };
 	struct commit m = { .cache = c, .q = q };
 	enum status status;
 	struct grid grid;
@@ -257,6 +257,7 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 	*why = "no such session: it was never opened, or it has ended";
 	if (!m.layouts)
 		return STATUS_NOT_FOUND;
+	nameless.grid = m.layouts && grid.unit ? &grid : NULL; /* each Reserve has counted the cells of its keys */
 	*why = cache_keys_problem(&nameless, m.layouts);
 	if (!*why && q->want_lease && (uint64_t)q->count * m.layouts > q->places_max)
 		*why = "no room for the places";

@@ -153,6 +153,10 @@ class Units(unittest.TestCase):
                 _, states = session.lookup(keys[:8], states=True)
                 self.assertEqual(states[2], [State.NONE] * 60 + [State.ABSENT])
                 self.assertEqual(states[3], [State.ABSENT] * 61)
+                with session.reserve(keys[:600], cells=[1 << 60] * 600) as slots:
+                    self.assertEqual(set(slots.commit()), {Status.OK})  # 36,600 places, 9,600 cells
+                _, states = session.lookup(keys[596:600], states=True, first_position=596)
+                self.assertEqual([row[60] for row in states], [State.HOST] * 4)
 
     def refused(self, client, words, layouts=LAYOUTS, **over):
         with self.assertRaisesRegex(terrace.Error, words) as caught:
