@@ -21,7 +21,7 @@ leased or reserved is given back by the context manager, by release() or abort()
 still has a view of is not: BufferError.
 After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
 
-Not here: watches, asynchronous calls (but commit_after), terrace_session_layout, and terrace_cuda_merge and _copy.
+Not here: watches, asynchronous calls (but commit_after), terrace_session_layout and _rule, and terrace_cuda_merge and _copy.
 """
 
 import array

@@ -210,8 +210,8 @@ static struct policy_request request_of(struct cache *c, const struct request *r
 					uint32_t layouts)
 {
 	const uint32_t unit = request_unit(r), most = CACHE_BLOCKS_MAX / layouts;
-	const uint32_t keys = r->count < most ? r->count : most;
-	const bool grid = r->grid.unit;
+	const bool grid = r->grid.unit; /* a call's cells are few enough, whatever its keys */
+	const uint32_t keys = grid || r->count < most ? r->count : most;
 	struct advice *a = c->advice;
 	uint32_t n = 0;
 

@@ -99,8 +99,7 @@ static void fill_expected(struct cache *c, const struct request *r, struct wish 
 {
 	const struct advice_list *l = advisor_list(c, r);
 
-	/* Of a sparse layout what the end of the chain needs would be enough, and where that is nobody knows: it is
-	 * left out. */
+	/* A sparse layout is left out: a prefix needs its blocks at the end alone, and where the end will be is not known. */
 	for (uint32_t i = 0; l && i < l->count; i++)
 		for (uint32_t p = 0; p < r->layouts && !asked_for(r, l->name[i]); p++)
 			if (!r->grid.unit || !r->grid.rule[p].sparse)

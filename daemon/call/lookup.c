@@ -58,7 +58,7 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 static void lookup_cells(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
 			 struct prefix *p, uint8_t *states)
 {
-	const struct cache_keys asked = keys_slice(k, 0, states ? k->count : p->limit);
+	struct cache_keys asked = *k;
 	const struct grid_rule *rule = &k->grid->rule[l];
 	const uint32_t layouts = k->grid->layouts;
 	struct index_record *found[FIND_BATCH];
@@ -66,6 +66,7 @@ static void lookup_cells(struct cache *c, const struct pool *pool, uint32_t l, c
 	uint32_t index[FIND_BATCH];
 	struct grid_run run;
 
+	asked.count = states ? k->count : p->limit;
 	grid_run_begin(&run, rule, k->first);
 	for (uint32_t i = 0; states && i < k->count; i++)
 		states[(size_t)i * layouts + l] = grid_has_cell(rule, (uint64_t)k->first + i) ? 0 : STATE_NO_CELL;

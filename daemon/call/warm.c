@@ -68,8 +68,8 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	return STATUS_BUSY;
 }
 
-/* How many of its keys: the first ones of a prefix may be nobody's in a layout with a window, nor in a session with a
- * grid. */
+/* How many of its keys. None in a layout with a window, nor in a session with a grid: there a prefix need not need its
+ * first ones. */
 static uint32_t ahead_keys(const struct admission *a)
 {
 	uint64_t bytes = 0;
