@@ -72,6 +72,7 @@ endif()
 
 # The Python binding: without sanitizers, which the interpreter does not come with.
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
+  terrace_python_test(e2e_units test_units.py $<TARGET_FILE:terrace>)
   add_executable(python_abi e2e/python_abi.c)
   terrace_python_test(e2e_python test_python.py $<TARGET_FILE:terrace> $<TARGET_FILE:python_abi> ${SIM_DEVICE_FOLDER})
   if(TARGET terracectl)

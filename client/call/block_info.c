@@ -20,14 +20,15 @@ SAME(ROLE_TOOL);
 static enum terrace_status info_read(const struct client_view *view, const struct terrace_block_info *in,
 				     uint32_t key_bytes, Terrace__V1__BlockInfo *out)
 {
-	uint32_t block_tokens = view->layouts[0].layout.block_tokens;
+	uint32_t block_tokens = client_view_unit(view);
 	uint32_t unsaid = key_bytes ? block_tokens : 1; /* an open block may not shrink, and its commit says how many */
 	struct terrace_block_info i;
 
 	if (!client_options_copy(&i, sizeof(i), in, sizeof(i)))
 		return client_fail(TERRACE_INVALID, "its size is not set: begin a block info with TERRACE_BLOCK_INFO_INIT");
 	if (i.tokens > block_tokens)
-		return client_fail(TERRACE_INVALID, "tokens is %u, more than the %u that a block has", i.tokens, block_tokens);
+		return client_fail(TERRACE_INVALID, "tokens is %u, more than the %u that a key has", i.tokens,
+				   block_tokens);
 	if ((int)i.role < TERRACE_ROLE_UNKNOWN || (int)i.role > TERRACE_ROLE_TOOL)
 		return client_fail(TERRACE_INVALID, "role %d is not one of enum terrace_role", (int)i.role);
 	if (i.parent_bytes)

@@ -72,6 +72,7 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 	const struct client_placing placing = {.view = r->view,
 					       .reply = reply->places,
 					       .keys = g->items,
+					       .first = r->places.first,
 					       .wanted = stored,
 					       .sparse = true,
 					       .gpu = r->places.gpu,
@@ -342,8 +343,8 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 	if (status)
 		return status;
 	status = client_keys_check(&(struct terrace_keys){key, 1, key_bytes});
-	if (!status && (tokens < 1 || tokens > r->view->layouts[0].layout.block_tokens))
-		status = client_fail(TERRACE_INVALID, "tokens is %u, not 1 to %u", tokens, r->view->layouts[0].layout.block_tokens);
+	if (!status && (tokens < 1 || tokens > client_view_unit(r->view)))
+		status = client_fail(TERRACE_INVALID, "tokens is %u, not 1 to %u", tokens, client_view_unit(r->view));
 	if (status)
 		client_fail_in(status, "commit_open");
 	if (!status)

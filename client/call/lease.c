@@ -128,6 +128,7 @@ static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V
 				     &(struct client_placing){.view = g->view,
 							      .reply = reply->places,
 							      .keys = reply->blocks,
+							      .first = g->first,
 							      .gpu = g->gpu,
 							      .host_too = g->gpu_or_host,
 							      .deadline_us = g->deadline_us},
@@ -213,7 +214,7 @@ struct lease_request {
 static const ProtobufCMessage *request_fill(struct lease_request *r, const struct client_leasing *g,
 					    const struct terrace_keys *keys)
 {
-	client_keys_message(keys, &r->names);
+	client_keys_message_from(keys, g->first, &r->names);
 	terrace__v1__lease_request__init(&r->request);
 	r->request.session = g->view->id;
 	r->request.keys = &r->names;
@@ -236,6 +237,7 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct client
 		.view = view,
 		.count = keys->count,
 		.mode = o->mode,
+		.first = o->first_position,
 		.gpu = o->gpu,
 		.gpu_or_host = o->gpu >= 0 && o->gpu_or_host,
 		.deadline_us = client_call_deadline(view->client, timeout_us),
@@ -397,6 +399,11 @@ uint32_t terrace_lease_count(const struct terrace_lease *lease)
 const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l)
 {
 	return client_forked(lease->generation) ? NULL : client_places_block(&lease->places, i, l);
+}
+
+uint32_t terrace_lease_block_tokens(const struct terrace_lease *lease, uint32_t i, uint32_t l)
+{
+	return client_places_tokens(&lease->places, lease->view, i, l);
 }
 
 uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i)

@@ -21,6 +21,7 @@ struct client_leasing {
 	struct client_view *view;
 	uint32_t count; /* keys asked for */
 	enum terrace_lease_mode mode;
+	uint32_t first; /* position of the first key */
 	struct client_gpu *device; /* of whom the driver is asked while the call is on its way; NULL: it was asked */
 	int32_t gpu;    /* -1: none; else it has been made ready */
 	bool gpu_or_host;

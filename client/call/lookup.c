@@ -58,31 +58,35 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 }
 
 static void request_fill(Terrace__V1__LookupRequest *request, Terrace__V1__Keys *names, const struct client_view *view,
-			 const struct terrace_keys *keys, bool states)
+			 const struct terrace_keys *keys, uint32_t first_position, bool states)
 {
-	client_keys_message(keys, names);
+	client_keys_message_from(keys, first_position, names);
 	terrace__v1__lookup_request__init(request);
 	request->session = view->id;
 	request->keys = names;
 	request->states = states;
 }
 
-enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
-				   uint32_t *prefix, uint8_t *states)
+enum terrace_status terrace_lookup_with(struct terrace_session *session, const struct terrace_keys *keys,
+					const struct terrace_call_options *options, uint64_t timeout_us,
+					uint32_t *prefix, uint8_t *states)
 {
 	Terrace__V1__LookupRequest request;
 	Terrace__V1__Keys names;
 	struct client_lookup lookup;
+	uint32_t first = 0;
 	enum terrace_status status = client_session_check(session);
 
 	if (!status)
 		status = client_keys_check(keys);
+	if (!status)
+		status = client_call_options(options, &first);
 	if (!status && !prefix)
 		status = client_fail(TERRACE_INVALID, "the pointer for the prefix is NULL");
 	if (status)
 		return client_fail_in(status, "lookup");
 	lookup = (struct client_lookup){.view = session->view, .count = keys->count, .states = states};
-	request_fill(&request, &names, session->view, keys, states != NULL);
+	request_fill(&request, &names, session->view, keys, first, states != NULL);
 	status = client_view_call(session->view, &(struct client_job){
 							 .method = CLIENT_LOOKUP,
 							 .deadline_us = client_call_deadline(session->view->client, timeout_us),
@@ -95,6 +99,12 @@ enum terrace_status terrace_lookup(struct terrace_session *session, const struct
 	return status;
 }
 
+enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys,
+				   uint64_t timeout_us, uint32_t *prefix, uint8_t *states)
+{
+	return terrace_lookup_with(session, keys, NULL, timeout_us, prefix, states);
+}
+
 static void lookup_dispose(struct terrace_op *op)
 {
 	struct lookup_op *o = (struct lookup_op *)op;
@@ -103,17 +113,20 @@ static void lookup_dispose(struct terrace_op *op)
 	free(o);
 }
 
-enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys,
-					 uint64_t timeout_us, const struct terrace_completion *completion,
-					 struct terrace_op **op)
+enum terrace_status terrace_lookup_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+					      const struct terrace_call_options *options, uint64_t timeout_us,
+					      const struct terrace_completion *completion, struct terrace_op **op)
 {
 	Terrace__V1__LookupRequest request;
 	Terrace__V1__Keys names;
 	struct lookup_op *o;
+	uint32_t first = 0;
 	enum terrace_status status = client_session_check(session);
 
 	if (!status)
 		status = client_keys_check(keys);
+	if (!status)
+		status = client_call_options(options, &first);
 	if (!status && !op)
 		status = client_fail(TERRACE_INVALID, "the pointer for the operation is NULL");
 	if (status)
@@ -129,7 +142,7 @@ enum terrace_status terrace_lookup_async(struct terrace_session *session, const 
 	client_op_init(&o->op, CLIENT_OP_LOOKUP, session->view, completion, lookup_dispose);
 	o->lookup.view = session->view;
 	o->lookup.count = keys->count;
-	request_fill(&request, &names, session->view, keys, true);
+	request_fill(&request, &names, session->view, keys, first, true);
 	return client_op_start(&o->op, &(struct client_job){
 					       .method = CLIENT_LOOKUP,
 					       .deadline_us = client_call_deadline(session->view->client, timeout_us),
@@ -137,6 +150,13 @@ enum terrace_status terrace_lookup_async(struct terrace_session *session, const 
 					       .take = async_take,
 					       .arg = o,
 				       }, op);
+}
+
+enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys,
+					 uint64_t timeout_us, const struct terrace_completion *completion,
+					 struct terrace_op **op)
+{
+	return terrace_lookup_with_async(session, keys, NULL, timeout_us, completion, op);
 }
 
 enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefix, uint8_t *states)

@@ -235,7 +235,8 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	return TERRACE_OK;
 }
 
-/* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it. */
+/* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it, and any layout of a session that
+ * says units or rules. */
 static enum terrace_status place_key(struct client_places *p, struct reading *r, uint32_t key)
 {
 	uint32_t present = 0, missing = 0;
@@ -250,7 +251,7 @@ static enum terrace_status place_key(struct client_places *p, struct reading *r,
 		else if (r->p->writable || !r->p->view->layouts[l].layout.window)
 			missing++;
 	}
-	if (missing && (present || !r->p->sparse))
+	if (missing && !r->p->view->unit && (present || !r->p->sparse))
 		return place_fail(key, "lacks a layout");
 	return TERRACE_OK;
 }
@@ -285,6 +286,7 @@ enum terrace_status client_places_init(struct client_places *places, const struc
 	*places = (struct client_places){.attachment = view->attachment,
 					 .keys = placing->keys,
 					 .layouts = view->layout_count,
+					 .first = placing->first,
 					 .gpu = placing->gpu};
 	client_fds_hold(places->attachment);
 	status = places_fill(places, placing);
@@ -360,6 +362,22 @@ enum terrace_status client_places_addresses(const struct client_places *places, 
 	for (uint32_t i = 0; i < places->keys; i++)
 		addresses[i] = places->addresses[(size_t)i * places->layouts + layout];
 	return TERRACE_OK;
+}
+
+uint32_t client_places_tokens(const struct client_places *p, const struct client_view *view, uint32_t key,
+			      uint32_t layout)
+{
+	const uint32_t unit = client_view_unit(view);
+	size_t i;
+
+	if (key >= p->keys || layout >= p->layouts)
+		return 0;
+	i = (size_t)key * p->layouts + layout;
+	if (!p->blocks[i] && !(p->addresses && p->addresses[i]))
+		return 0;
+	if (!client_view_chained(view))
+		return p->tokens[key];
+	return (uint32_t)(((uint64_t)p->first + key) % (view->layouts[layout].layout.block_tokens / unit) + 1) * unit;
 }
 
 void *client_places_block(const struct client_places *places, uint32_t key, uint32_t layout)

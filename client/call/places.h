@@ -20,7 +20,8 @@ struct client_places {
 	int32_t gpu;                          /* whose addresses these are; -1: none's */
 	void **blocks;                        /* [keys][layouts], NULL where there is none, or only a GPU has it */
 	uint64_t *addresses;                  /* [keys][layouts] on the GPU, 0 where there is none; NULL without a GPU */
-	uint32_t *tokens;                     /* [keys] valid tokens */
+	uint32_t *tokens;                     /* [keys] valid tokens, the fewest of the key's blocks */
+	uint32_t first;                       /* position of the first key */
 	struct client_mapping **mappings;     /* each used once */
 	uint32_t mapping_count;
 	struct client_run *runs;              /* of a reservation: those before run_writable are writable */
@@ -32,6 +33,7 @@ struct client_placing {
 	const struct client_view *view;
 	const Terrace__V1__Places *reply;
 	uint32_t keys;
+	uint32_t first;        /* position of the first key */
 	const uint8_t *wanted; /* a byte a key, 0: key without a block, whatever the reply says; NULL: all wanted */
 	bool sparse;           /* a key may be absent in all layouts; one layout may lack it only if it is windowed */
 	bool writable;
@@ -54,6 +56,10 @@ bool client_places_tend(struct client_attachment *attachment, bool *closed);
 
 /* The GPU's addresses of all keys' blocks in a layout. TERRACE_PRECONDITION: they are not a GPU's; TERRACE_INVALID: no such layout. */
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses);
+
+/* Valid tokens of a key's block in a layout; 0: there is none. */
+uint32_t client_places_tokens(const struct client_places *places, const struct client_view *view, uint32_t key,
+			      uint32_t layout);
 
 /* NULL outside. */
 void *client_places_block(const struct client_places *places, uint32_t key, uint32_t layout);

@@ -15,16 +15,20 @@ SAME(EVENT_TOOL_CALL);
 SAME(EVENT_SESSION_END);
 #undef SAME
 
-static enum terrace_status keys_begin(struct terrace_session *session, const struct terrace_keys *keys, const char *name,
+static enum terrace_status keys_begin(struct terrace_session *session, const struct terrace_keys *keys,
+				      const struct terrace_call_options *options, const char *name,
 				      Terrace__V1__Keys *names)
 {
 	enum terrace_status status = client_session_check(session);
+	uint32_t first = 0;
 
 	if (!status)
 		status = client_keys_check(keys);
+	if (!status)
+		status = client_call_options(options, &first);
 	if (status)
 		return client_fail_in(status, name);
-	client_keys_message(keys, names);
+	client_keys_message_from(keys, first, names);
 	return TERRACE_OK;
 }
 
@@ -80,7 +84,7 @@ enum terrace_status terrace_delete(struct terrace_session *session, const struct
 	Terrace__V1__DeleteRequest request = TERRACE__V1__DELETE_REQUEST__INIT;
 	struct client_deleting deleting = {.statuses = statuses};
 	Terrace__V1__Keys names;
-	enum terrace_status status = keys_begin(session, keys, "delete", &names);
+	enum terrace_status status = keys_begin(session, keys, NULL, "delete", &names);
 
 	if (status)
 		return status;
@@ -95,11 +99,12 @@ enum terrace_status terrace_delete(struct terrace_session *session, const struct
 }
 
 /* The replies of touch and report say nothing that the caller is told. */
-enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us)
+enum terrace_status terrace_touch_with(struct terrace_session *session, const struct terrace_keys *keys,
+				       const struct terrace_call_options *options, uint64_t timeout_us)
 {
 	Terrace__V1__TouchRequest request = TERRACE__V1__TOUCH_REQUEST__INIT;
 	Terrace__V1__Keys names;
-	enum terrace_status status = keys_begin(session, keys, "touch", &names);
+	enum terrace_status status = keys_begin(session, keys, options, "touch", &names);
 
 	if (status)
 		return status;
@@ -108,12 +113,18 @@ enum terrace_status terrace_touch(struct terrace_session *session, const struct 
 	return simple_call(session, CLIENT_TOUCH, &request.base, timeout_us, NULL, NULL);
 }
 
-enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
-				   enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us)
+enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us)
+{
+	return terrace_touch_with(session, keys, NULL, timeout_us);
+}
+
+enum terrace_status terrace_report_with(struct terrace_session *session, const struct terrace_keys *keys,
+					const struct terrace_call_options *options, enum terrace_event event,
+					int32_t priority, uint64_t ttl_ms, uint64_t timeout_us)
 {
 	Terrace__V1__ReportRequest request = TERRACE__V1__REPORT_REQUEST__INIT;
 	Terrace__V1__Keys names;
-	enum terrace_status status = keys_begin(session, keys, "report", &names);
+	enum terrace_status status = keys_begin(session, keys, options, "report", &names);
 
 	if (status)
 		return status;
@@ -125,4 +136,10 @@ enum terrace_status terrace_report(struct terrace_session *session, const struct
 	request.priority = priority;
 	request.ttl_ms = ttl_ms;
 	return simple_call(session, CLIENT_REPORT, &request.base, timeout_us, NULL, NULL);
+}
+
+enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
+				   enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us)
+{
+	return terrace_report_with(session, keys, NULL, event, priority, ttl_ms, timeout_us);
 }

@@ -199,6 +199,7 @@ static enum terrace_status reply_read(struct client_reserving *g, const Terrace_
 		status = client_places_init(&r->places, &(struct client_placing){.view = g->view,
 										 .reply = reply->places,
 										 .keys = g->count,
+										 .first = g->first,
 										 .wanted = wanted,
 										 .writable = true,
 										 .gpu = g->gpu,
@@ -262,7 +263,9 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 		return status;
 	terrace__v1__reserve_request__init(&r->request);
 	if (keys) {
-		client_keys_message(keys, &r->names);
+		client_keys_message_from(keys, g->first, &r->names);
+		r->request.n_cells = g->cells ? keys->count : 0;
+		r->request.cells = (uint64_t *)(uintptr_t)g->cells;
 		r->request.keys = &r->names;
 	}
 	r->request.session = view->id;
@@ -289,6 +292,8 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_RESERVE_OPTIONS_INIT");
 	if (!status && !place)
 		status = client_fail(TERRACE_INVALID, "the pointer for the result is NULL");
+	if (!status && open && o->cells)
+		status = client_fail(TERRACE_INVALID, "cells are given: an open block has a slot in every layout");
 	if (!status && o->gpu < -1)
 		status = client_fail(TERRACE_INVALID, "gpu %d: none has that number: "
 				     "give one of terrace_session_gpu_of, or -1 for host memory", o->gpu);
@@ -306,6 +311,8 @@ static enum terrace_status reserving_begin(struct client_reserving *g, struct cl
 	*g = (struct client_reserving){
 		.view = view,
 		.count = count,
+		.first = o->first_position,
+		.cells = o->cells,
 		.open = open,
 		.gpu = o->gpu,
 		.deadline_us = client_call_deadline(view->client, timeout_us),

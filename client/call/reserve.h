@@ -19,6 +19,8 @@ struct terrace_reservation {
 struct client_reserving {
 	struct client_view *view;
 	uint32_t count;
+	uint32_t first; /* position of the first key */
+	const uint64_t *cells; /* [count], until the request is sent; NULL */
 	bool open;
 	int32_t gpu; /* -1: slots in host memory; else it has been made ready */
 	uint64_t deadline_us;

@@ -10,6 +10,7 @@
 #include "client/call/block_info.h"
 #include "client/call/op.h"
 #include "client/value/keys.h"
+#include "client/value/layout.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 
@@ -109,12 +110,38 @@ static void put_chunk(struct client_putting *p, struct client_out *out)
 	out->last = p->sent == p->block_bytes;
 }
 
+/* Of the key, in units: where a block covers several keys that says what its tokens are. */
+static enum terrace_status put_position(const struct client_view *view, const struct terrace_block_info *info,
+					uint64_t *out)
+{
+	const uint32_t unit = client_view_unit(view);
+	struct terrace_block_info i;
+
+	if (!client_view_chained(view))
+		return TERRACE_OK;
+	if (!info)
+		return client_fail(TERRACE_INVALID,
+				   "no info: where a block covers several keys a put says its position");
+	if (!client_options_copy(&i, sizeof(i), info, sizeof(i)))
+		return client_fail(TERRACE_INVALID,
+				   "the info's size is not set: begin it with TERRACE_BLOCK_INFO_INIT");
+	if (i.position % unit || i.position / unit > INT32_MAX)
+		return client_fail(TERRACE_INVALID, "position %llu is not that of a unit's first token: units have %u",
+				   (unsigned long long)i.position, unit);
+	*out = i.position / unit;
+	return TERRACE_OK;
+}
+
 static enum terrace_status putting_init(struct client_putting *p, struct terrace_session *session,
 					const struct target *t, const struct terrace_block_info *info, const void *block)
 {
 	struct client_infos infos;
 	enum terrace_status status = target_check(session, t, block);
 
+	uint64_t position = 0;
+
+	if (!status)
+		status = put_position(session->view, info, &position);
 	if (!status)
 		status = client_infos_init(&infos, session->view, info, 1, t->key_bytes);
 	if (status)
@@ -128,6 +155,7 @@ static enum terrace_status putting_init(struct client_putting *p, struct terrace
 	terrace__v1__put_header__init(&p->header);
 	p->header.session = session->view->id;
 	p->header.layout = t->layout;
+	p->header.position = (uint32_t)position;
 	p->header.key = CLIENT_BINARY(t->key, t->key_bytes);
 	if (infos.count) {
 		p->info = infos.infos[0];

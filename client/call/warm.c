@@ -82,7 +82,7 @@ struct warm_request {
 static const ProtobufCMessage *request_fill(struct warm_request *r, const struct client_view *view,
 					    const struct terrace_keys *keys, const struct terrace_warm_options *o)
 {
-	client_keys_message(keys, &r->names);
+	client_keys_message_from(keys, o->first_position, &r->names);
 	terrace__v1__warm_request__init(&r->request);
 	r->request.session = view->id;
 	r->request.keys = &r->names;

@@ -240,7 +240,7 @@ TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes,
 /* Keys of a call stand back to back, all of the same length. */
 struct terrace_keys {
 	const uint8_t *bytes; /* [count][key_bytes] */
-	uint32_t count;       /* at most 4096, and times the session's layouts at most 16384 */
+	uint32_t count;       /* at most 4096, with at most 32768 blocks in the session's layouts */
 	uint32_t key_bytes;   /* 1 to TERRACE_KEY_BYTES_MAX */
 };
 
@@ -281,6 +281,28 @@ struct terrace_token {
 	uint8_t bytes[16];
 };
 
+/* Units. A key names the end of a prefix: key i of a sequence stands for its first i + 1 units of tokens, and for the engine's
+ * chain hash over them. As a rule a unit is a block. A session may say a smaller one (unit_tokens), so that it can have layouts
+ * of different block_tokens: a layout's block then covers n = block_tokens / unit_tokens keys. A key's *position* is its i;
+ * calls whose first key is not the sequence's first say its position (first_position in their options, which is 0 if they do
+ * not). A layout has a full block at each position that is n - 1 modulo n, and, if its rule says so, it may have a partial one
+ * at any other, with the tokens from the boundary before to there. Such a place (key, layout) is a cell.
+ *
+ * What a prefix of p units needs of a layout: all its full blocks up to p, and the partial one at p - 1 if p is no multiple of
+ * n; with a window of w tokens only those with any of the last w - 1 tokens before p; with keep_last m the m blocks that end
+ * at p and before. A state (Mamba, GDN) is keep_last 1: the block at p - 1. A prefix is usable if every layout has what it needs.
+ * What stands before a call's first key is taken to be there: the engine has it. */
+
+/* What else a session says of a layout. */
+struct terrace_layout_rule {
+	size_t size;
+	uint32_t keep_last; /* 0: no such rule. Else so many blocks, at most 4096, of a layout without a window */
+	bool partial;       /* it may have partial blocks */
+	bool sparse; /* with a window or keep_last: blocks that were never stored are not missing, and nothing counts them so */
+	uint8_t reserved[2];
+};
+#define TERRACE_LAYOUT_RULE_INIT TERRACE_SIZED_(struct terrace_layout_rule)
+
 struct terrace_session_options {
 	size_t size;
 	const char *tenant; /* NULL: "default"; others are TERRACE_DENIED in this version */
@@ -290,14 +312,21 @@ struct terrace_session_options {
 			     * kernel. Opaque layouts need none */
 	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
 			      * yet is lost with the GPU or the daemon */
-	uint8_t reserved[6];
+	bool unchained_keys; /* the keys name contents, not prefixes: TERRACE_INVALID if a block covers several keys */
+	uint8_t reserved[5];
+	/* Tokens of a key, see "units" above; each layout's block_tokens is a multiple. 0: all layouts have the same
+	 * block_tokens, and that is it */
+	uint32_t unit_tokens;
+	uint32_t reserved_also;
+	const struct terrace_layout_rule *rules; /* NULL, or one a layout, in their order */
 };
 #define TERRACE_SESSION_OPTIONS_INIT TERRACE_SIZED_(struct terrace_session_options)
 
-/* Opens a session over `count` layouts (1 to 64, equal block_tokens) and attaches this process to the daemon's memory.
- * The layouts are copied. The client must outlive the session. If the memory cannot be had (another node, no fd socket) the session
- * works by stream alone: terrace_session_borrows() tells, and the first lease or reservation says why. Besides what `gpu` says:
- * TERRACE_INVALID (a layout, a name too long), TERRACE_DENIED (the tenant), TERRACE_EXHAUSTED, TERRACE_UNAVAILABLE,
+/* Opens a session over `count` layouts (1 to 64, of equal block_tokens unless unit_tokens is set) and attaches this
+ * process to the daemon's memory. The layouts are copied. The client must outlive the session. If the memory cannot be
+ * had (another node, no fd socket) the session works by stream alone: terrace_session_borrows() tells, and the first
+ * lease or reservation says why. Besides what `gpu` says: TERRACE_INVALID (a layout, a name too long, a unit that does
+ * not divide, a rule that cannot be met), TERRACE_DENIED (the tenant), TERRACE_EXHAUSTED, TERRACE_UNAVAILABLE,
  * TERRACE_DEADLINE, TERRACE_UNSUPPORTED (a daemon of another version), TERRACE_INTERNAL. */
 TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts, uint32_t count,
 						     const struct terrace_session_options *options, struct terrace_session **session);
@@ -331,6 +360,15 @@ TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
  * for l out of range). For processes that attached. */
 TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
 TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l, struct terrace_layout *layout);
+
+/* Tokens of a key. */
+TERRACE_API uint32_t terrace_session_unit(const struct terrace_session *session);
+/* Only prefixes of a multiple of so many keys, counted from the sequence's start, can be usable: blocks end together
+ * there. */
+TERRACE_API uint32_t terrace_session_prefix_multiple(const struct terrace_session *session);
+/* What the session says of layout l, into a struct begun with TERRACE_LAYOUT_RULE_INIT. */
+TERRACE_API enum terrace_status terrace_session_rule(const struct terrace_session *session, uint32_t l,
+						     struct terrace_layout_rule *rule);
 
 /* A GPU whose memory the daemon lends. The session's calls name it by its number, 0 to terrace_session_gpu_count() - 1. */
 struct terrace_gpu_info {
@@ -393,15 +431,33 @@ enum terrace_state {
 	TERRACE_STATE_ABSENT = 0,
 	TERRACE_STATE_HOST = 1, /* in host memory, perhaps on a disk or a GPU too */
 	TERRACE_STATE_DISK = 2, /* on a disk only: a lease or a get brings it to memory first */
-	TERRACE_STATE_GPU = 3   /* on a GPU, and not in host memory */
+	TERRACE_STATE_GPU = 3,  /* on a GPU, and not in host memory */
+	TERRACE_STATE_NONE = 4  /* no cell: the layout can have no block there */
 };
 
-/* The longest prefix of keys that is present in every layout of the session. A probe: protects nothing, counts as no use.
- * states (may be NULL) gets one byte a (key, layout), keys outer: an enum terrace_state. A miss is prefix 0, not a status. */
+/* Where a call's keys stand in their sequence. */
+struct terrace_call_options {
+	size_t size;
+	uint32_t first_position; /* of the first key, in units; at most 2^31 */
+	uint32_t reserved;
+};
+#define TERRACE_CALL_OPTIONS_INIT TERRACE_SIZED_(struct terrace_call_options)
+
+/* The longest prefix of keys that is usable in every layout of the session. A probe: protects nothing, counts as no
+ * use. states (may be NULL) gets one byte a (key, layout), keys outer: an enum terrace_state. A miss is prefix 0, not a
+ * status. */
 TERRACE_API enum terrace_status terrace_lookup(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, uint32_t *prefix, uint8_t *states);
 TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
 						     const struct terrace_completion *completion, struct terrace_op **op);
+/* The same with options (NULL: none). */
+TERRACE_API enum terrace_status terrace_lookup_with(struct terrace_session *session, const struct terrace_keys *keys,
+						    const struct terrace_call_options *options, uint64_t timeout_us,
+						    uint32_t *prefix, uint8_t *states);
+TERRACE_API enum terrace_status
+terrace_lookup_with_async(struct terrace_session *session, const struct terrace_keys *keys,
+			  const struct terrace_call_options *options, uint64_t timeout_us,
+			  const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefix, uint8_t *states);
 
 /* A protected set of blocks: `count` keys by the session's layouts, mapped read-only. */
@@ -428,7 +484,8 @@ struct terrace_lease_options {
 	enum terrace_lease_mode mode;
 	int32_t gpu;      /* -1: the blocks are to be in host memory; else in that GPU's, as terrace_session_gpu counts */
 	bool gpu_or_host; /* with a GPU: blocks that only host memory has may stay there, to be attended from there by address */
-	uint8_t reserved[7];
+	uint8_t reserved[3];
+	uint32_t first_position; /* of the first key in its sequence, in units */
 };
 #define TERRACE_LEASE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_lease_options)
 
@@ -448,10 +505,13 @@ TERRACE_API enum terrace_status terrace_lease_with_async(struct terrace_session 
 /* Keys in the lease. */
 TERRACE_API uint32_t terrace_lease_count(const struct terrace_lease *lease);
 /* The packed block of key i in the session's layout l: block_bytes bytes, 4096-byte aligned, read-only. NULL for blocks
- * outside a windowed layout's window, for those in a GPU's memory, and for i or l out of range. Valid until release. */
+ * that the prefix does not need (outside a window, or where the layout has no cell), for those in a GPU's memory, and
+ * for i or l out of range. Valid until release. */
 TERRACE_API const void *terrace_lease_block(const struct terrace_lease *lease, uint32_t i, uint32_t l);
-/* Valid tokens of key i's block. */
+/* Valid tokens of key i's block; of the layouts that have one, of the one with the fewest. */
 TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uint32_t i);
+/* Valid tokens of key i's block in layout l; 0: the lease has none. */
+TERRACE_API uint32_t terrace_lease_block_tokens(const struct terrace_lease *lease, uint32_t i, uint32_t l);
 
 /* A lease on a GPU: the device address of each key's block in layout l, addresses[terrace_lease_count()], 256-byte aligned; 0 for blocks
  * outside a windowed layout's window (and of keys without one, after a commit). They are what the `blocks` of terrace_cuda_attend want, once
@@ -496,8 +556,12 @@ enum terrace_role {
 struct terrace_block_info {
 	size_t size;
 	const uint8_t *parent; /* key of the block before; NULL for the first */
-	uint64_t position;     /* index of its first token */
-	uint32_t tokens;       /* valid tokens; 0: block_tokens (an open block: those of its commit, which must not be fewer) */
+	/* Index of its first token; in a session with unit_tokens of the first token of the key's unit. terrace_put
+	 * needs it where a block covers several keys */
+	uint64_t position;
+	/* Valid tokens of the key: of the block, or of its unit, where 0 and all of them alone will do if blocks cover
+	 * several keys. 0: all (an open block: those of its commit, which must not be fewer) */
+	uint32_t tokens;
 	enum terrace_role role;
 	uint32_t turn;
 	uint32_t parent_bytes; /* of parent; 0: the call's key_bytes. Needed by terrace_reserve_open, which has no key */
@@ -527,7 +591,12 @@ TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *ses
 struct terrace_reserve_options {
 	size_t size;
 	int32_t gpu; /* -1: in host memory; else in that GPU's, as terrace_session_gpu counts */
-	uint32_t reserved;
+	uint32_t first_position; /* of the first key in its sequence, in units */
+	/* One a key: a bit for each layout that is to have a slot, bit l for layout l. Of cells alone: a key for which
+	 * that is not so is TERRACE_INVALID. NULL: each layout that has a full block at the key; partial blocks, and
+	 * what a sparse layout is not to have, are said here. A key that is to have no slot is TERRACE_EXISTS. Not with
+	 * terrace_reserve_open */
+	const uint64_t *cells;
 };
 #define TERRACE_RESERVE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_reserve_options)
 
@@ -616,6 +685,8 @@ struct terrace_warm_options {
 	int32_t gpu; /* -1: to host memory; else to that GPU's, from host memory or a disk, as terrace_session_gpu counts */
 	bool wait;
 	uint8_t reserved[3];
+	uint32_t first_position; /* of the first key in its sequence, in units */
+	uint32_t reserved_also;
 };
 #define TERRACE_WARM_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_warm_options)
 
@@ -650,8 +721,12 @@ TERRACE_API enum terrace_status terrace_flush_finish(struct terrace_op *op, enum
 TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, enum terrace_status *statuses);
 
-/* Counts as use of blocks that the engine served from a cache of its own. */
+/* Counts as use of blocks that the engine served from a cache of its own. In a session with unit_tokens or rules: of
+ * those that a prefix of all these keys needs. */
 TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us);
+/* The same with options (NULL: none). */
+TERRACE_API enum terrace_status terrace_touch_with(struct terrace_session *session, const struct terrace_keys *keys,
+						   const struct terrace_call_options *options, uint64_t timeout_us);
 
 enum terrace_event {
 	TERRACE_EVENT_NONE = 0,
@@ -663,6 +738,12 @@ enum terrace_event {
 /* Hints for eviction, never orders. priority: above 0 the blocks are worth more, below 0 less. ttl_ms: how long they will be wanted; 0: nobody knows. */
 TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
 					       enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us);
+
+/* The same with options (NULL: none). */
+TERRACE_API enum terrace_status terrace_report_with(struct terrace_session *session, const struct terrace_keys *keys,
+						    const struct terrace_call_options *options,
+						    enum terrace_event event, int32_t priority, uint64_t ttl_ms,
+						    uint64_t timeout_us);
 
 enum terrace_watch_kind {
 	TERRACE_WATCH_STORED = 0,

@@ -21,7 +21,7 @@ leased or reserved is given back by the context manager, by release() or abort()
 still has a view of is not: BufferError.
 After a fork handles are of no use to the child, as terrace.h says, and it is ended if it looks at a view.
 
-Not here: watches, asynchronous calls (but commit_after), terrace_session_layout, terrace_plan, and terrace_cuda_merge and _copy.
+Not here: watches, asynchronous calls (but commit_after), terrace_session_layout and _rule, terrace_plan, and terrace_cuda_merge and _copy.
 """
 
 import array
@@ -34,7 +34,8 @@ import weakref
 from typing import Optional
 
 import terrace_abi as abi
-from terrace_arguments import bytes_of, fill, keys_of, microseconds, pointer, sized
+from terrace_arguments import (bytes_of, cells_of, fill, gpu_number, infos_of, keys_of, microseconds, pointer, rules_of, sized,
+                               stream_number)
 
 _lib = abi.load()
 
@@ -110,6 +111,7 @@ class State(enum.IntEnum):
     HOST = 1
     DISK = 2
     GPU = 3
+    NONE = 4  # no cell: the layout can have no block there
 
 
 class Role(enum.IntEnum):
@@ -149,17 +151,6 @@ def _check(status):
     if status:
         words = _lib.terrace_error().decode(errors="replace")
         raise _ERRORS.get(status, Error)(Status(status), words)
-
-
-def _gpu(gpu):
-    """A GPU's number, of the session's; None: host memory."""
-    if gpu is not None and gpu < 0:
-        raise ValueError("gpu %d: none has that number: give one of session.gpu_of(), or None for host memory" % gpu)
-    return -1 if gpu is None else gpu
-
-
-def _stream(stream):
-    return getattr(stream, "cuda_stream", stream)
 
 
 # ---- layouts and keys ----
@@ -243,6 +234,14 @@ def chain(tokens, block_tokens, salt=b""):
 
 
 @dataclasses.dataclass
+class Rule:
+    """What a session says of a layout besides its window (terrace_layout_rule)."""
+    keep_last: int = 0  # not 0: a prefix needs so many of its last blocks; 1: a state
+    partial: bool = False  # it may have partial blocks
+    sparse: bool = False  # what was never stored is not missing
+
+
+@dataclasses.dataclass
 class BlockInfo:
     """What a block is in its sequence (terrace_block_info)."""
     parent: Optional[bytes] = None
@@ -250,24 +249,6 @@ class BlockInfo:
     tokens: int = 0
     role: Role = Role.UNKNOWN
     turn: int = 0
-
-
-def _infos(infos, count):
-    if infos is None:
-        return None
-    if len(infos) != count:
-        raise ValueError("infos: not as many as keys: give one for each, or None")
-    out = (abi.BlockInfo * count)()
-    out.kept = []
-    for c, info in zip(out, infos):
-        c.size = ctypes.sizeof(abi.BlockInfo)
-        for name, kind in abi.BlockInfo._fields_[2:-1]:
-            setattr(c, name, abi.fitting(kind, getattr(info, name)))
-        if info.parent:
-            parent = ctypes.create_string_buffer(info.parent, len(info.parent))
-            out.kept.append(parent)
-            c.parent, c.parent_bytes = ctypes.addressof(parent), len(info.parent)
-    return out
 
 
 # ---- handles ----
@@ -320,13 +301,17 @@ class Client(_Handle):
     """A connection to a daemon; see connect()."""
     _end = staticmethod(_lib.terrace_disconnect)
 
-    def session(self, layouts, tenant=None, engine=None, gpu=False, gpu_write_back=False):
-        """Opens a session over layouts. gpu: they are to be attended on a GPU; Unsupported, with the reason, if that cannot be."""
+    def session(self, layouts, tenant=None, engine=None, gpu=False, gpu_write_back=False, unit_tokens=0, rules=None,
+                unchained_keys=False):
+        """Opens a session over layouts. gpu: they are to be attended on a GPU; Unsupported, with the reason, if that cannot be.
+        unit_tokens: of a key; 0: those of a block. rules: a Rule a layout. unchained_keys: keys name contents, not prefixes."""
         c = (abi.Layout * len(layouts))(*[layout._c() for layout in layouts])
         options = abi.SessionOptions(tenant=tenant.encode() if tenant else None, engine=engine.encode() if engine else b"python",
-                                     gpu=gpu, gpu_write_back=gpu_write_back)
+                                     gpu=gpu, gpu_write_back=gpu_write_back, unit_tokens=unit_tokens, unchained_keys=unchained_keys)
+        options.rules, kept = rules_of(rules, len(layouts))
         out = ctypes.c_void_p()
         _check(_lib.terrace_session_open(self._use(), c, len(layouts), options, out))
+        del kept
         return Session(self, out.value)
 
     def attach(self, token):
@@ -394,6 +379,16 @@ class Session(_Handle):
         return _lib.terrace_session_borrows(self._use())
 
     @property
+    def unit(self):
+        """Tokens of a key."""
+        return _lib.terrace_session_unit(self._use())
+
+    @property
+    def prefix_multiple(self):
+        """Only prefixes of a multiple of so many keys can be usable."""
+        return _lib.terrace_session_prefix_multiple(self._use())
+
+    @property
     def gpus(self):
         """The GPUs whose memory the daemon lends, [(uuid, bytes)]; their places in the list are their numbers."""
         infos = [abi.GpuInfo() for _ in range(_lib.terrace_session_gpu_count(self._use()))]
@@ -417,39 +412,42 @@ class Session(_Handle):
         """After Stale or Unavailable: waits for the daemon and begins anew, with an empty view. Leases stay until released."""
         _check(_lib.terrace_session_reopen(self._use(), microseconds(timeout)))
 
-    def lookup(self, keys, states=False, timeout=None):
-        """How many keys of the longest stored prefix. With states: (that, [[State a layout] a key]). Protects nothing."""
+    def lookup(self, keys, states=False, timeout=None, first_position=0):
+        """How many keys of the longest usable prefix. With states: (that, [[State a layout] a key]). first_position: of the first key."""
         keys = keys_of(keys)
         prefix, layouts = ctypes.c_uint32(), len(self._block_bytes)
         seen = (ctypes.c_uint8 * (keys.count * layouts))() if states else None
-        _check(_lib.terrace_lookup(self._use(), keys, microseconds(timeout), prefix, seen))
+        _check(_lib.terrace_lookup_with(self._use(), keys, abi.CallOptions(first_position=first_position), microseconds(timeout), prefix, seen))
         if not states:
             return prefix.value
         return prefix.value, [[State(s) for s in seen[i * layouts:(i + 1) * layouts]] for i in range(keys.count)]
 
-    def lease(self, keys, all=False, gpu=None, gpu_or_host=False, timeout=None):
+    def lease(self, keys, all=False, gpu=None, gpu_or_host=False, timeout=None, first_position=0):
         """Protects the longest prefix of keys, or all of them, in host memory or on a GPU: a Lease; None if they are not there."""
         keys, out = keys_of(keys), ctypes.c_void_p()
-        options = abi.LeaseOptions(mode=int(all), gpu=_gpu(gpu), gpu_or_host=gpu_or_host)
+        options = abi.LeaseOptions(mode=int(all), gpu=gpu_number(gpu), gpu_or_host=gpu_or_host, first_position=first_position)
         status = _lib.terrace_lease_with(self._use(), keys, options, microseconds(timeout), out)
         if status == Status.MISS:
             return None
         _check(status)
         return Lease(self, out.value)
 
-    def reserve(self, keys, infos=None, gpu=None, timeout=None):
-        """Slots to write, a key each: a Reservation, whose `statuses` tell which keys got one."""
+    def reserve(self, keys, infos=None, gpu=None, timeout=None, first_position=0, cells=None):
+        """Slots to write, a key each: a Reservation, whose `statuses` tell which keys got one. cells: a number a key, whose bit l says
+        that layout l is to have a slot; None: all layouts that have a full block there."""
         keys, out = keys_of(keys), ctypes.c_void_p()
         statuses = (ctypes.c_int * keys.count)()
-        _check(_lib.terrace_reserve_with(self._use(), keys, _infos(infos, keys.count),
-                                         abi.ReserveOptions(gpu=_gpu(gpu)), microseconds(timeout), statuses, out))
+        options = abi.ReserveOptions(gpu=gpu_number(gpu), first_position=first_position)
+        options.cells, kept = cells_of(cells, keys.count)
+        _check(_lib.terrace_reserve_with(self._use(), keys, infos_of(infos, keys.count), options, microseconds(timeout), statuses, out))
+        del kept
         return Reservation(self, out.value, [Status(s) for s in statuses])
 
     def reserve_open(self, info=None, gpu=None, timeout=None):
         """One open block, the growing tail of a sequence: a Reservation, to be ended by commit_open()."""
         out = ctypes.c_void_p()
-        _check(_lib.terrace_reserve_open_with(self._use(), _infos([info or BlockInfo()], 1),
-                                              abi.ReserveOptions(gpu=_gpu(gpu)), microseconds(timeout), out))
+        _check(_lib.terrace_reserve_open_with(self._use(), infos_of([info or BlockInfo()], 1),
+                                              abi.ReserveOptions(gpu=gpu_number(gpu)), microseconds(timeout), out))
         return Reservation(self, out.value, [Status.OK])
 
     def put(self, key, block, layout=0, info=None, timeout=None):
@@ -458,7 +456,7 @@ class Session(_Handle):
         key = bytes_of(key)
         if memoryview(block).nbytes != self._bytes_of(layout):
             raise ValueError("data: not the %d bytes of a block of that layout" % self._bytes_of(layout))
-        status = _lib.terrace_put(self._use(), layout, key, len(key), _infos([info] if info else None, 1), address,
+        status = _lib.terrace_put(self._use(), layout, key, len(key), infos_of([info] if info else None, 1), address,
                                   microseconds(timeout))
         del kept
         if status == Status.EXISTS:
@@ -491,24 +489,25 @@ class Session(_Handle):
         """Makes blocks durable; None: all of the session's layouts. A Status a key, or one: OK or MISS, any other is raised."""
         return self._statuses(_lib.terrace_flush, keys, timeout)
 
-    def warm(self, keys, wait=False, gpu=None, timeout=None):
+    def warm(self, keys, wait=False, gpu=None, timeout=None, first_position=0):
         """Brings the longest prefix to host memory, or a GPU's, ahead of its use: how many keys are there, or on their way."""
-        options = abi.WarmOptions(wait=wait, gpu=_gpu(gpu))
+        options = abi.WarmOptions(wait=wait, gpu=gpu_number(gpu), first_position=first_position)
         out = ctypes.c_uint32()
         _check(_lib.terrace_warm_with(self._use(), keys_of(keys), options, microseconds(timeout), out))
         return out.value
 
-    def touch(self, keys, timeout=None):
+    def touch(self, keys, timeout=None, first_position=0):
         """Counts as use of blocks that were served from elsewhere."""
-        _check(_lib.terrace_touch(self._use(), keys_of(keys), microseconds(timeout)))
+        _check(_lib.terrace_touch_with(self._use(), keys_of(keys), abi.CallOptions(first_position=first_position), microseconds(timeout)))
 
-    def report(self, keys, event=Event.NONE, priority=0, ttl=0.0, timeout=None):
+    def report(self, keys, event=Event.NONE, priority=0, ttl=0.0, timeout=None, first_position=0):
         """Tells the cache what is known of blocks: hints, never orders. priority: above 0 they are worth more, below less. ttl: for how long
         they will be wanted; 0: nobody knows."""
         if ttl < 0:
             raise ValueError("ttl: a time is not negative")
-        _check(_lib.terrace_report(self._use(), keys_of(keys), event, (priority > 0) - (priority < 0), int(ttl * 1000),
-                                   microseconds(timeout)))
+        options = abi.CallOptions(first_position=first_position)
+        _check(_lib.terrace_report_with(self._use(), keys_of(keys), options, event, (priority > 0) - (priority < 0),
+                                        int(ttl * 1000), microseconds(timeout)))
 
 
 @functools.lru_cache(maxsize=None)
@@ -570,9 +569,10 @@ class Lease(_Blocks):
         """The packed block of key i, a read-only view, good until release; None for what is on a GPU, or outside a window."""
         return self._view(_lib.terrace_lease_block, i, layout, False)
 
-    def tokens(self, i):
-        """Valid tokens of key i's block."""
-        return _lib.terrace_lease_tokens(self._use(), i)
+    def tokens(self, i, layout=None):
+        """Valid tokens of key i's block in a layout; None: in the one with the fewest."""
+        tokens = _lib.terrace_lease_tokens if layout is None else _lib.terrace_lease_block_tokens
+        return tokens(self._use(), i, *([] if layout is None else [layout]))
 
     def addresses(self, layout=0):
         """Of a lease on a GPU: the device address of each key's block, 0 outside a window."""
@@ -580,7 +580,7 @@ class Lease(_Blocks):
 
     def wait_layer(self, layer, stream):
         """Work put into the stream after this waits until the blocks' layer is there."""
-        _check(_lib.terrace_lease_wait_layer(self._use(), layer, _stream(stream)))
+        _check(_lib.terrace_lease_wait_layer(self._use(), layer, stream_number(stream)))
 
     def check(self):
         """Once the work is done: raises Busy, Stale or Unavailable if the bytes were not all there; results are void then."""
@@ -592,7 +592,7 @@ class Lease(_Blocks):
 
     def release_after(self, stream):
         """The same once the stream has done what is in it now."""
-        stream, pointer = _stream(stream), self._take()
+        stream, pointer = stream_number(stream), self._take()
         self._taken(pointer, _lib.terrace_release_after(pointer, stream))
 
 
@@ -627,7 +627,7 @@ class Reservation(_Blocks):
     def commit_after(self, stream, timeout=None):
         """Of slots on a GPU: publishes them once the stream has done what is in it now. An Operation."""
         count, out = len(self), ctypes.c_void_p()
-        nothing, stream, us = abi.Completion(eventfd=-1), _stream(stream), microseconds(timeout)
+        nothing, stream, us = abi.Completion(eventfd=-1), stream_number(stream), microseconds(timeout)
         pointer = self._take()
         self._taken(pointer, _lib.terrace_commit_after(pointer, stream, us, nothing, out))
         return Operation(out.value, count)
@@ -762,7 +762,7 @@ def cuda_features(**options):
 def _cuda(function, struct, layout, stream, options):
     c = struct()
     kept = fill(c, options)
-    _check(function(layout._c(), c, _stream(stream)))
+    _check(function(layout._c(), c, stream_number(stream)))
     del kept
 
 

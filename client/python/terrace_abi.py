@@ -65,7 +65,16 @@ class Token(Structure):
 
 class SessionOptions(Sized):
     _fields_ = [("size", c_size_t), ("tenant", c_char_p), ("engine", c_char_p), ("gpu", c_bool), ("gpu_write_back", c_bool),
-                ("reserved", c_uint8 * 6)]
+                ("unchained_keys", c_bool), ("reserved", c_uint8 * 5), ("unit_tokens", c_uint32), ("reserved_also", c_uint32),
+                ("rules", c_void_p)]
+
+
+class LayoutRule(Structure):
+    _fields_ = [("size", c_size_t), ("keep_last", c_uint32), ("partial", c_bool), ("sparse", c_bool), ("reserved", c_uint8 * 2)]
+
+
+class CallOptions(Sized):
+    _fields_ = [("size", c_size_t), ("first_position", c_uint32), ("reserved", c_uint32)]
 
 
 class GpuInfo(Sized):
@@ -77,11 +86,13 @@ class Completion(Structure):
 
 
 class LeaseOptions(Sized):
-    _fields_ = [("size", c_size_t), ("mode", c_int), ("gpu", c_int32), ("gpu_or_host", c_bool), ("reserved", c_uint8 * 7)]
+    _fields_ = [("size", c_size_t), ("mode", c_int), ("gpu", c_int32), ("gpu_or_host", c_bool), ("reserved", c_uint8 * 3),
+                ("first_position", c_uint32)]
 
 
 class WarmOptions(Sized):
-    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("wait", c_bool), ("reserved", c_uint8 * 3)]
+    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("wait", c_bool), ("reserved", c_uint8 * 3),
+                ("first_position", c_uint32), ("reserved_also", c_uint32)]
 
 
 class BlockInfo(Sized):
@@ -90,7 +101,7 @@ class BlockInfo(Sized):
 
 
 class ReserveOptions(Sized):
-    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("reserved", c_uint32)]
+    _fields_ = [("size", c_size_t), ("gpu", c_int32), ("first_position", c_uint32), ("cells", c_void_p)]
 
 
 class AttendFeatures(Sized):
@@ -138,6 +149,7 @@ STRUCTS = {
     "terrace_layout": Layout, "terrace_keys": Keys, "terrace_connect_options": ConnectOptions, "terrace_token": Token,
     "terrace_session_options": SessionOptions, "terrace_gpu_info": GpuInfo, "terrace_completion": Completion,
     "terrace_warm_options": WarmOptions, "terrace_lease_options": LeaseOptions, "terrace_block_info": BlockInfo, "terrace_reserve_options": ReserveOptions,
+    "terrace_layout_rule": LayoutRule, "terrace_call_options": CallOptions,
     "terrace_attend_features": AttendFeatures, "terrace_attend_options": AttendOptions, "terrace_cuda_features": CudaFeatures,
     "terrace_cuda_attend_options": CudaAttendOptions, "terrace_cuda_extend_options": CudaExtendOptions,
     "terrace_cuda_codec_options": CudaCodecOptions,
@@ -172,11 +184,14 @@ _FUNCTIONS = {
     "session_gpu_ready": (c_int, c_void_p, c_uint32, c_uint32, c_uint64),
     "op_done": (c_bool, c_void_p),
     "op_cancel": (None, c_void_p),
-    "lookup": (c_int, c_void_p, POINTER(Keys), c_uint64, POINTER(c_uint32), c_void_p),
+    "session_unit": (c_uint32, c_void_p),
+    "session_prefix_multiple": (c_uint32, c_void_p),
+    "lookup_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64, POINTER(c_uint32), c_void_p),
     "lease_with": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _HANDLE),
     "lease_count": (c_uint32, c_void_p),
     "lease_block": (c_void_p, c_void_p, c_uint32, c_uint32),
     "lease_tokens": (c_uint32, c_void_p, c_uint32),
+    "lease_block_tokens": (c_uint32, c_void_p, c_uint32, c_uint32),
     "lease_addresses": (c_int, c_void_p, c_uint32, c_void_p),
     "lease_wait_layer": (c_int, c_void_p, c_uint32, c_void_p),
     "lease_check": (c_int, c_void_p),
@@ -197,8 +212,8 @@ _FUNCTIONS = {
     "warm_with": (c_int, c_void_p, POINTER(Keys), POINTER(WarmOptions), c_uint64, POINTER(c_uint32)),
     "flush": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
     "delete": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
-    "touch": (c_int, c_void_p, POINTER(Keys), c_uint64),
-    "report": (c_int, c_void_p, POINTER(Keys), c_int, c_int32, c_uint64, c_uint64),
+    "touch_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64),
+    "report_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_int, c_int32, c_uint64, c_uint64),
     "encode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
                c_size_t, c_int),
     "decode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,

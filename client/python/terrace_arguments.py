@@ -38,6 +38,57 @@ def keys_of(keys):
     return out
 
 
+def infos_of(infos, count):
+    """An array of terrace_block_info, which keeps its memory."""
+    if infos is None:
+        return None
+    if len(infos) != count:
+        raise ValueError("infos: not as many as keys: give one for each, or None")
+    out = (abi.BlockInfo * count)()
+    out.kept = []
+    for c, info in zip(out, infos):
+        c.size = ctypes.sizeof(abi.BlockInfo)
+        for name, kind in abi.BlockInfo._fields_[2:-1]:
+            setattr(c, name, abi.fitting(kind, getattr(info, name)))
+        if info.parent:
+            parent = ctypes.create_string_buffer(info.parent, len(info.parent))
+            out.kept.append(parent)
+            c.parent, c.parent_bytes = ctypes.addressof(parent), len(info.parent)
+    return out
+
+
+def rules_of(rules, count):
+    """The address of an array of terrace_layout_rule, and what keeps it."""
+    if rules is None:
+        return None, None
+    if len(rules) != count:
+        raise ValueError("rules: not as many as layouts: give one for each, or None")
+    size = ctypes.sizeof(abi.LayoutRule)
+    kept = (abi.LayoutRule * count)(*[(size, abi.fitting(ctypes.c_uint32, r.keep_last), r.partial, r.sparse) for r in rules])
+    return ctypes.addressof(kept), kept
+
+
+def cells_of(cells, count):
+    """The address of a word a key, and what keeps it."""
+    if cells is None:
+        return None, None
+    if len(cells) != count:
+        raise ValueError("cells: not as many as keys: give one for each, or None")
+    kept = (ctypes.c_uint64 * count)(*[abi.fitting(ctypes.c_uint64, c) for c in cells])
+    return ctypes.addressof(kept), kept
+
+
+def gpu_number(gpu):
+    """A GPU's number, of the session's; None: host memory."""
+    if gpu is not None and gpu < 0:
+        raise ValueError("gpu %d: none has that number: give one of session.gpu_of(), or None for host memory" % gpu)
+    return -1 if gpu is None else gpu
+
+
+def stream_number(stream):
+    return getattr(stream, "cuda_stream", stream)
+
+
 # ---- memory ----
 
 class _Buffer(ctypes.Structure):

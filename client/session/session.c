@@ -190,6 +190,42 @@ static enum terrace_status layouts_compare(const struct client_view *view, const
 	return TERRACE_OK;
 }
 
+/* The session says units or rules: a daemon that is older than these would not see that. */
+static bool says_grid(const struct client_view *view)
+{
+	for (uint32_t i = 0; i < view->layout_count; i++)
+		if (view->layouts[i].keep_last || view->layouts[i].partial || view->layouts[i].sparse)
+			return true;
+	return view->unit || view->unchained;
+}
+
+/* attached: the rules are the daemon's to tell. */
+static enum terrace_status grid_read(struct client_view *view, bool attached,
+				     const Terrace__V1__OpenSessionReply *reply)
+{
+	if (attached && reply->n_rules && reply->n_rules != view->layout_count)
+		return client_fail(TERRACE_INTERNAL, "the daemon tells %zu rules of %u layouts", reply->n_rules,
+				   view->layout_count);
+	for (uint32_t i = 0; attached && i < reply->n_rules; i++) {
+		view->layouts[i].keep_last = reply->rules[i]->keep_last;
+		view->layouts[i].partial = reply->rules[i]->partial;
+		view->layouts[i].sparse = reply->rules[i]->sparse;
+	}
+	if (says_grid(view) && !reply->prefix_multiple)
+		return client_fail(
+			TERRACE_UNSUPPORTED,
+			"the daemon is older than this library, and knows neither unit_tokens nor "
+			"rules: run the terraced that came with the library, or open a session without them");
+	view->unit = reply->unit_tokens;
+	view->multiple = reply->prefix_multiple ? reply->prefix_multiple : 1;
+	for (uint32_t i = 0; i < view->layout_count; i++)
+		if (view->layouts[i].layout.block_tokens % client_view_unit(view))
+			return client_fail(TERRACE_INTERNAL,
+					   "the daemon's unit of %u tokens does not divide layout %u's block",
+					   view->unit, i);
+	return TERRACE_OK;
+}
+
 /* What the daemon says it lends, taken down. */
 static enum terrace_status lent_read(struct client_view *view, const Terrace__V1__OpenSessionReply *reply)
 {
@@ -211,10 +247,13 @@ static enum terrace_status lent_read(struct client_view *view, const Terrace__V1
 
 static enum terrace_status opening_read(struct opening *o, const Terrace__V1__OpenSessionReply *reply)
 {
-	enum terrace_status status = o->view ? TERRACE_OK : attached_layouts(o, reply);
+	const bool attached = !o->view;
+	enum terrace_status status = attached ? attached_layouts(o, reply) : TERRACE_OK;
 
 	if (!status)
 		status = layouts_compare(o->view, reply);
+	if (!status)
+		status = grid_read(o->view, attached, reply);
 	if (!status)
 		status = lent_read(o->view, reply);
 	if (status)
@@ -305,6 +344,7 @@ static enum terrace_status view_open(struct client_view *view, const struct terr
 {
 	Terrace__V1__OpenSessionRequest request = TERRACE__V1__OPEN_SESSION_REQUEST__INIT;
 	Terrace__V1__Layout layouts[CLIENT_LAYOUTS_MAX], *pointers[CLIENT_LAYOUTS_MAX];
+	Terrace__V1__LayoutRule rules[CLIENT_LAYOUTS_MAX], *rule_pointers[CLIENT_LAYOUTS_MAX];
 	struct opening opening = {.view = view, .client = view->client};
 
 	for (uint32_t i = 0; i < view->layout_count; i++) {
@@ -314,6 +354,17 @@ static enum terrace_status view_open(struct client_view *view, const struct terr
 	request.tenant = session->tenant;
 	request.engine = session->engine;
 	request.gpu_write_back = session->gpu_write_back;
+	request.unchained_keys = view->unchained;
+	request.unit_tokens = view->unit;
+	for (uint32_t i = 0; i < view->layout_count; i++) {
+		terrace__v1__layout_rule__init(&rules[i]);
+		rules[i].keep_last = view->layouts[i].keep_last;
+		rules[i].partial = view->layouts[i].partial;
+		rules[i].sparse = view->layouts[i].sparse;
+		rule_pointers[i] = &rules[i];
+	}
+	request.rules = rule_pointers;
+	request.n_rules = says_grid(view) ? view->layout_count : 0;
 	request.layouts = pointers;
 	request.n_layouts = view->layout_count;
 	return opening_run(&opening, CLIENT_OPEN_SESSION, &request.base, deadline_us);
@@ -329,10 +380,31 @@ static enum terrace_status layouts_read(struct client_view *view, const struct t
 
 		if (problem)
 			return client_fail(TERRACE_INVALID, "layout %u: %s", i, problem);
-		if (l->layout.block_tokens != view->layouts[0].layout.block_tokens)
-			return client_fail(TERRACE_INVALID, "layout %u: block_tokens differs from layout 0's: open a session for each", i);
+		if (!view->unit && l->layout.block_tokens != view->layouts[0].layout.block_tokens)
+			return client_fail(TERRACE_INVALID,
+					   "layout %u: block_tokens differs from layout 0's: say unit_tokens, the "
+					   "tokens of a key, or open a session for each",
+					   i);
 		kv_geometry_of(&l->layout, &l->geometry);
 		l->id = kv_layout_id(&l->layout);
+	}
+	return TERRACE_OK;
+}
+
+/* The caller's rules stand `rules->size` bytes apart, as the layouts do. */
+static enum terrace_status rules_read(struct client_view *view, const struct terrace_layout_rule *rules)
+{
+	for (uint32_t i = 0; rules && i < view->layout_count; i++) {
+		const uint8_t *at = (const uint8_t *)rules + i * rules->size;
+		struct client_layout *l = &view->layouts[i];
+		struct terrace_layout_rule r;
+
+		if (!client_options_copy(&r, sizeof(r), at, sizeof(r)))
+			return client_fail(TERRACE_INVALID, "rule %u: its size is not set: begin a rule with "
+					   "TERRACE_LAYOUT_RULE_INIT", i);
+		l->keep_last = r.keep_last;
+		l->partial = r.partial;
+		l->sparse = r.sparse;
 	}
 	return TERRACE_OK;
 }
@@ -413,7 +485,11 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 	session->generation = client->generation;
 	session->view = view;
 	session->gpu_write_back = o.gpu_write_back;
+	view->unit = o.unit_tokens;
+	view->unchained = o.unchained_keys;
 	status = layouts_read(view, layouts);
+	if (!status)
+		status = rules_read(view, o.rules);
 	if (!status && o.gpu)
 		status = layouts_attend(view);
 	if (status)
@@ -557,6 +633,8 @@ static enum terrace_status view_reopen(const struct terrace_session *session, co
 		if (!*view)
 			return TERRACE_EXHAUSTED;
 		memcpy((*view)->layouts, old->layouts, old->layout_count * sizeof(old->layouts[0]));
+		(*view)->unit = old->unit;
+		(*view)->unchained = old->unchained;
 		status = view_open(*view, session, deadline_us);
 	} while (status == TERRACE_UNAVAILABLE && client_ask_again(deadline_us));
 	return status;

@@ -6,6 +6,7 @@
 #include "kernels/format.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 struct client_attachment;
 struct client_gpu;
@@ -20,6 +21,8 @@ struct client_layout {
 	struct kv_layout layout;
 	struct kv_geometry geometry;
 	uint64_t id;
+	uint32_t keep_last;  /* of its rule (terrace_layout_rule), as the next two */
+	bool partial, sparse;
 };
 
 /* What a call needs to know of its session: one opening of it. Shared by the session and the calls, leases and reservations
@@ -33,6 +36,10 @@ struct client_view {
 	struct client_near *near;             /* NULL: every call by gRPC */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
 	atomic_uint calls;            /* numbers given: client_recall_number */
+	uint32_t
+		unit; /* tokens of a key, in a session that says units or rules; 0: a plain one, see client_view_unit */
+	uint32_t multiple;            /* of keys, that prefixes are */
+	bool unchained;
 	struct client_lent *lent;     /* the GPUs of the daemon's answer; the view's own */
 	uint32_t layout_count;
 	struct client_layout layouts[];
@@ -45,6 +52,21 @@ struct terrace_session {
 	char *tenant, *engine;
 	struct client_view *view; /* replaced by reopen */
 };
+
+/* Tokens of a key. */
+static inline uint32_t client_view_unit(const struct client_view *view)
+{
+	return view->unit ? view->unit : view->layouts[0].layout.block_tokens;
+}
+
+/* A block covers several keys. */
+static inline bool client_view_chained(const struct client_view *view)
+{
+	for (uint32_t l = 0; l < view->layout_count; l++)
+		if (view->layouts[l].layout.block_tokens != client_view_unit(view))
+			return true;
+	return false;
+}
 
 void client_view_hold(struct client_view *view);
 void client_view_drop(struct client_view *view);

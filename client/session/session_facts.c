@@ -40,6 +40,34 @@ enum terrace_status terrace_session_layout(const struct terrace_session *session
 	return TERRACE_OK;
 }
 
+uint32_t terrace_session_unit(const struct terrace_session *session)
+{
+	return client_view_unit(session->view);
+}
+
+uint32_t terrace_session_prefix_multiple(const struct terrace_session *session)
+{
+	return session->view->multiple;
+}
+
+enum terrace_status terrace_session_rule(const struct terrace_session *session, uint32_t l,
+					 struct terrace_layout_rule *rule)
+{
+	struct terrace_layout_rule out = TERRACE_LAYOUT_RULE_INIT;
+	const struct client_layout *layout;
+
+	if (!session || !rule || l >= session->view->layout_count)
+		return client_fail(TERRACE_INVALID, "session_rule: the session has no layout of that number");
+	layout = &session->view->layouts[l];
+	out.keep_last = layout->keep_last;
+	out.partial = layout->partial;
+	out.sparse = layout->sparse;
+	if (!client_options_give(rule, &out, sizeof(out), sizeof(out)))
+		return client_fail(TERRACE_INVALID,
+				   "session_rule: the rule's size is not set: begin it with TERRACE_LAYOUT_RULE_INIT");
+	return TERRACE_OK;
+}
+
 uint32_t terrace_session_gpu_count(const struct terrace_session *session)
 {
 	return session->view->lent->gpu_count;

@@ -9,6 +9,7 @@
  * so that no two inputs share a serialisation. A fingerprint is two XXH3-128 of the text under two fixed seeds. */
 #include "client/value/keys.h"
 
+#include "client/value/layout.h"
 #include "client/value/status.h"
 
 #define XXH_INLINE_ALL /* the streaming state lives on the stack, whatever size another xxhash gives it */
@@ -98,4 +99,21 @@ void client_keys_message(const struct terrace_keys *keys, Terrace__V1__Keys *out
 	terrace__v1__keys__init(out);
 	out->key_bytes = keys->key_bytes;
 	out->keys = (ProtobufCBinaryData){(size_t)keys->count * keys->key_bytes, (uint8_t *)(uintptr_t)keys->bytes};
+}
+
+void client_keys_message_from(const struct terrace_keys *keys, uint32_t first_position, Terrace__V1__Keys *out)
+{
+	client_keys_message(keys, out);
+	out->first_position = first_position;
+}
+
+enum terrace_status client_call_options(const struct terrace_call_options *options, uint32_t *first_position)
+{
+	struct terrace_call_options o = TERRACE_CALL_OPTIONS_INIT;
+
+	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+		return client_fail(TERRACE_INVALID,
+				   "the options' size is not set: begin them with TERRACE_CALL_OPTIONS_INIT");
+	*first_position = o.first_position;
+	return TERRACE_OK;
 }

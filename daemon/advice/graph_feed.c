@@ -41,14 +41,42 @@ enum {
 
 /* ---- leased together ---- */
 
+/* The next of a lease's blocks that stand for its chain, from number *at on; *at is behind it. NULL: there are no more.
+ * Of a plain session all stand for it. */
+static const struct block *chain_next(const struct lease *l, uint32_t *at)
+{
+	while (l->main && *at < l->count && block_pool(l->block[*at]) != l->main)
+		(*at)++;
+	return *at < l->count ? l->block[(*at)++] : NULL;
+}
+
 static const struct block *end_of(const struct lease *l)
 {
-	return l->count ? l->block[l->count - 1] : NULL;
+	uint32_t n = l->count;
+
+	while (l->main && n && block_pool(l->block[n - 1]) != l->main)
+		n--;
+	return n ? l->block[n - 1] : NULL;
+}
+
+/* The same of a session with a grid: the chains are compared block by block. */
+static bool is_beginning_of_chain(const struct lease *a, const struct lease *of)
+{
+	const struct block *mine, *its, *end = NULL, *met = NULL;
+	uint32_t i = 0, j = 0;
+
+	while ((mine = chain_next(a, &i)) && (its = chain_next(of, &j))) {
+		end = mine;
+		met = its;
+	}
+	return !mine && end && end == met;
 }
 
 /* The end of one is in the other, at its place. */
 static bool is_beginning(const struct lease *a, const struct lease *of)
 {
+	if (a->main)
+		return is_beginning_of_chain(a, of);
 	return a->count <= of->count && of->block[a->count - 1] == end_of(a);
 }
 
@@ -57,10 +85,24 @@ static uint64_t name_of(const struct block *b)
 	return key_name(block_key(b), block_key_bytes(b));
 }
 
+/* The same of a session with a grid. */
+static const struct block *chain_parts_from(const struct lease *l, const struct lease *other)
+{
+	uint32_t i = 0, j = 0;
+	const struct block *b = chain_next(l, &i);
+
+	while (b && b == chain_next(other, &j))
+		b = chain_next(l, &i);
+	return b ? b : end_of(l);
+}
+
 /* Chains that have parted do not meet again. */
 static const struct block *parts_from(const struct lease *l, const struct lease *other)
 {
 	uint32_t same = 0, end = l->count < other->count ? l->count : other->count;
+
+	if (l->main)
+		return chain_parts_from(l, other);
 
 	while (same < end) {
 		const uint32_t middle = same + (end - same) / 2;
@@ -152,7 +194,8 @@ void ties_commit(struct cache *c, const struct reservation *r)
 	int8_t mean[SKETCH_BITS];
 	struct letter l;
 
-	if (!a || !b || !b->span || !keys_mean(b->pool, block_slot_at(b) + SLOT_HEADER_BYTES, r->info.tokens, mean))
+	if (!a || !b || !b->span ||
+	    !keys_mean(b->pool, block_slot_at(b) + SLOT_HEADER_BYTES, part_tokens(r, &r->part[0]), mean))
 		return;
 	if (!mailbox_begin(&a->sketch_mail, SKETCH_WORDS, &l))
 		return;

@@ -29,7 +29,7 @@
 
 enum {
 	MAIL_WORDS = 1 << 17,
-	HEAD_WORDS = 4,                /* of a letter: then pools, then names */
+	HEAD_WORDS = 5,                /* of a letter: then pools, then rules if there is a grid, then names */
 	EXPECTED_US = 30 * 1000 * 1000,
 };
 
@@ -74,18 +74,22 @@ void advice_destroy(struct cache *c)
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k)
 {
 	struct mailbox *m = &c->advice->mail;
+	const uint32_t names = HEAD_WORDS + (k->grid ? 2 : 1) * layouts;
 	struct letter l;
 
-	if (!k->count || !mailbox_begin(m, HEAD_WORDS + layouts + k->count, &l))
+	if (!k->count || !mailbox_begin(m, names + k->count, &l))
 		return;
 	letter_write(m, &l, 0, q->session);
 	letter_write(m, &l, 1, (uint64_t)k->count << 32 | q->present);
 	letter_write(m, &l, 2, (uint64_t)layouts << 32 | (uint64_t)q->turn << 16 | (uint64_t)q->hint << 8 | q->kind);
 	letter_write(m, &l, 3, (uint64_t)q->ttl_s << 8 | q->priority);
+	letter_write(m, &l, 4, k->grid ? (uint64_t)k->first << 32 | k->grid->unit : 0);
 	for (uint32_t i = 0; i < layouts; i++)
 		letter_write(m, &l, HEAD_WORDS + i, (uintptr_t)pools[i]);
+	for (uint32_t i = 0; k->grid && i < layouts; i++)
+		letter_write(m, &l, HEAD_WORDS + layouts + i, grid_rule_pack(&k->grid->rule[i]));
 	for (uint32_t i = 0; i < k->count; i++)
-		letter_write(m, &l, HEAD_WORDS + layouts + i, key_name(k->bytes + (size_t)i * k->key_bytes, k->key_bytes));
+		letter_write(m, &l, names + i, key_name(k->bytes + (size_t)i * k->key_bytes, k->key_bytes));
 	mailbox_send(m, &l);
 }
 
@@ -105,8 +109,17 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 	r->conversation = 0;
 	for (uint32_t i = 0; i < r->layouts; i++)
 		r->pool[i] = (struct pool *)(uintptr_t)letter_read(m, l, HEAD_WORDS + i);
+	const uint64_t shape = letter_read(m, l, 4);
+
+	r->first = (uint32_t)(shape >> 32);
+	r->grid.unit = (uint32_t)shape;
+	r->grid.layouts = r->layouts;
+	for (uint32_t i = 0; r->grid.unit && i < r->layouts; i++)
+		r->grid.rule[i] = grid_rule_unpack(letter_read(m, l, HEAD_WORDS + r->layouts + i));
+	const uint32_t names = HEAD_WORDS + (r->grid.unit ? 2 : 1) * r->layouts;
+
 	for (uint32_t i = 0; i < r->count; i++)
-		r->name[i] = letter_read(m, l, HEAD_WORDS + r->layouts + i);
+		r->name[i] = letter_read(m, l, names + i);
 }
 
 /* ---- what is one request ---- */
@@ -177,62 +190,90 @@ static void roles_find(const struct cache *c, uint32_t count, const uint64_t *id
 	}
 }
 
-/* The request as a policy hears it that has the blocks of these layouts: once, with the blocks of a key side by side. A policy takes a block's
- * place in the list for its depth, so each stands for its part of the key's tokens. */
-static struct policy_request request_of(struct cache *c, const struct request *r, struct pool *const *pools, uint32_t layouts)
+/* In a session with a grid a request asks for a key's block in a layout (its number in the session) where that has a
+ * full block, and at the request's end, where it may be a partial one. What a sparse layout has not was never meant to
+ * be there: only its blocks that are there are asked for. */
+static bool asks_for(struct cache *c, const struct request *r, uint32_t key, uint32_t layout)
 {
-	const uint32_t block_tokens = pools[0]->layout.block_tokens, most = CACHE_BLOCKS_MAX / layouts;
-	const uint32_t keys = r->count < most ? r->count : most;
+	const struct grid_rule *rule = &r->grid.rule[layout];
+	const uint64_t position = (uint64_t)r->first + key;
+
+	if (!grid_is_full(rule, position) && (!rule->partial || key + 1 < r->count))
+		return false;
+	return !rule->sparse || by_id_find(c, policy_id(r->name[key], r->pool[layout]->layout_id));
+}
+
+/* The request as a policy hears it that has the blocks of these layouts (their numbers in the session): once, with the
+ * blocks of a key side by side. A policy takes a block's place in the list for its depth, so each stands for its part
+ * of the request's tokens. */
+static struct policy_request request_of(struct cache *c, const struct request *r, const uint32_t *list,
+					uint32_t layouts)
+{
+	const uint32_t unit = request_unit(r), most = CACHE_BLOCKS_MAX / layouts;
+	const bool grid = r->grid.unit; /* a call's cells are few enough, whatever its keys */
+	const uint32_t keys = grid || r->count < most ? r->count : most;
 	struct advice *a = c->advice;
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < keys; i++)
 		for (uint32_t l = 0; l < layouts; l++)
-			a->id[n++] = policy_id(r->name[i], pools[l]->layout_id);
+			if (!grid || asks_for(c, r, i, list[l]))
+				a->id[n++] = policy_id(r->name[i], r->pool[list[l]]->layout_id);
 	roles_find(c, n, a->id, a->role);
 	return (struct policy_request){
-		.now_us = c->now_us, .session = r->conversation, .ids = a->id, .count = n, .tokens = r->count * block_tokens,
-		.block_tokens = block_tokens / layouts, .turn = r->turn, .hint = r->hint, .priority = r->priority, .ttl_s = r->ttl_s,
+		.now_us = c->now_us,
+		.session = r->conversation,
+		.ids = a->id,
+		.count = n,
+		.tokens = r->count * unit,
+		.block_tokens = !grid ? unit / layouts
+				: n   ? (keys * unit + n - 1) / n
+				      : unit,
+		.turn = r->turn,
+		.hint = r->hint,
+		.priority = r->priority,
+		.ttl_s = r->ttl_s,
 		.roles = a->role,
 	};
 }
 
 /* Tells a policy that several layouts may share once, of those that it has the blocks of. */
 static void tell_one(struct cache *c, const struct request *r, const struct policy_ops *ops, struct policy *policy,
-		     struct pool *const *pools, uint32_t layouts)
+		     const uint32_t *list, uint32_t layouts)
 {
-	const struct policy_request q = request_of(c, r, pools, layouts);
+	const struct policy_request q = request_of(c, r, list, layouts);
 
-	ops->request(policy, &q);
+	if (q.count)
+		ops->request(policy, &q);
 }
 
 static void tell_memory(struct cache *c, const struct request *r)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t list[CACHE_LAYOUTS_MAX];
 
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		uint32_t n = 0;
 
 		for (uint32_t l = 0; l < r->layouts; l++)
 			if (r->pool[l]->class == c->classes[i])
-				pools[n++] = r->pool[l];
+				list[n++] = l;
 		if (n)
-			tell_one(c, r, c->policy, c->classes[i]->policy, pools, n);
+			tell_one(c, r, c->policy, c->classes[i]->policy, list, n);
 	}
 }
 
 static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t list[CACHE_LAYOUTS_MAX];
 
 	for (struct disk_class *k = u->classes; k; k = k->next) {
 		uint32_t n = 0;
 
 		for (uint32_t l = 0; l < r->layouts; l++)
 			if (class_joined(u, r->pool[l]->geometry.need_bytes) == k)
-				pools[n++] = r->pool[l];
+				list[n++] = l;
 		if (n)
-			tell_one(c, r, c->tier->policy, k->policy, pools, n);
+			tell_one(c, r, c->tier->policy, k->policy, list, n);
 	}
 }
 
@@ -246,7 +287,7 @@ static const struct vram_class *class_on(const struct gpu *g, const struct pool 
 
 static void tell_gpu(struct cache *c, const struct request *r, const struct gpu *g)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t list[CACHE_LAYOUTS_MAX];
 
 	for (uint32_t i = 0; i < r->layouts; i++) {
 		const struct vram_class *k = class_on(g, r->pool[i]);
@@ -256,16 +297,23 @@ static void tell_gpu(struct cache *c, const struct request *r, const struct gpu 
 			first++;
 		for (uint32_t l = i; k && first == i && l < r->layouts; l++)
 			if (class_on(g, r->pool[l]) == k)
-				pools[n++] = r->pool[l];
+				list[n++] = l;
 		if (n)
-			tell_one(c, r, c->policy, k->policy, pools, n);
+			tell_one(c, r, c->policy, k->policy, list, n);
 	}
 }
 
-static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, const struct pool *p)
+/* What a sparse layout has not is not missed. */
+static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, uint32_t l)
 {
+	const uint64_t layout_id = r->pool[l]->layout_id;
+	const bool grid = r->grid.unit;
+
+	if (grid && r->grid.rule[l].sparse)
+		return;
 	for (uint32_t i = 0; i < r->count; i++)
-		gone_asked(c, policy_id(r->name[i], p->layout_id), gpus);
+		if (!grid || asks_for(c, r, i, l))
+			gone_asked(c, policy_id(r->name[i], layout_id), gpus);
 }
 
 static void tell_all(struct cache *c, const struct request *r)
@@ -273,7 +321,7 @@ static void tell_all(struct cache *c, const struct request *r)
 	const uint32_t gpus = session_gpus(c, r->session);
 
 	for (uint32_t i = 0; i < r->layouts && r->kind != REQUEST_REPORT; i++)
-		note_asked(c, gpus, r, r->pool[i]);
+		note_asked(c, gpus, r, i);
 	/* Of the GPUs those that the session works on: what others have is not asked for by that. */
 	for (uint32_t i = 0; c->vram && c->policy->request && i < c->vram->count; i++)
 		if ((gpus & 1u << i) && !c->vram->gpu[i]->lost)

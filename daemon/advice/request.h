@@ -5,11 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/grid.h"
 #include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
 #include "daemon/block/values.h"
 
 struct cache;
-struct pool;
 
 enum request_kind { REQUEST_LOOKUP, REQUEST_LEASE, REQUEST_REPORT };
 
@@ -30,6 +31,8 @@ struct request {
 	uint32_t count, present;       /* keys; keys of the prefix that was there (lookups) */
 	uint32_t layouts;
 	uint64_t session;
+	uint32_t first;                /* position of the first key; of a session with a grid */
+	struct grid grid;              /* unit 0: of a plain session */
 	uint64_t conversation;         /* a number of its own for each chain that goes on */
 	struct pool *pool[CACHE_LAYOUTS_MAX];
 	uint64_t name[CACHE_KEYS_MAX];
@@ -58,6 +61,12 @@ void advice_destroy(struct cache *c);
 void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
+
+/* Tokens of a key. */
+static inline uint32_t request_unit(const struct request *r)
+{
+	return r->grid.unit ? r->grid.unit : r->pool[0]->layout.block_tokens;
+}
 
 /* A number for the first `count` keys of a request of that session. */
 static inline uint64_t request_whole(const struct request *r, uint32_t count)

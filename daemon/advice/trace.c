@@ -63,7 +63,7 @@ void trace_note(struct cache *c, const struct request *r)
 {
 	struct trace_recorder *t = c->advice->recorder;
 	const bool report = r->kind == REQUEST_REPORT;
-	uint32_t first = report ? r->count - 1 : 0, tokens = r->pool[0]->layout.block_tokens;
+	uint32_t first = report ? r->count - 1 : 0, tokens = request_unit(r);
 	struct letter l;
 
 	if (!mailbox_begin(&t->mail, HEAD_WORDS + r->count - first, &l))

@@ -6,6 +6,7 @@
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 
@@ -57,8 +58,25 @@ static void add_named(struct cache *c, const struct request *r, struct wish *w, 
 	add(c, w, by_id_find(c, policy_id(name, r->pool[layout]->layout_id)));
 }
 
+/* The same of a session with a grid. */
+static void fill_asked_cells(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add)
+{
+	struct grid_need need[CACHE_LAYOUTS_MAX];
+
+	for (uint32_t p = 0; p < r->layouts; p++)
+		grid_need(&r->grid.rule[p], r->first, r->present, &need[p]);
+	for (uint32_t i = 0; i < r->present; i++)
+		for (uint32_t p = 0; p < r->layouts; p++)
+			if (grid_needs(&need[p], (uint64_t)r->first + i))
+				add_named(c, r, w, p, r->name[i], add);
+}
+
 void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add)
 {
+	if (r->grid.unit) {
+		fill_asked_cells(c, r, w, add);
+		return;
+	}
 	for (uint32_t i = 0; i < r->present; i++)
 		for (uint32_t p = 0; p < r->layouts; p++) {
 			struct prefix_run run;
@@ -81,9 +99,11 @@ static void fill_expected(struct cache *c, const struct request *r, struct wish 
 {
 	const struct advice_list *l = advisor_list(c, r);
 
+	/* A sparse layout is left out: a prefix needs its blocks at the end alone, and where the end will be is not known. */
 	for (uint32_t i = 0; l && i < l->count; i++)
 		for (uint32_t p = 0; p < r->layouts && !asked_for(r, l->name[i]); p++)
-			add_named(c, r, w, p, l->name[i], add);
+			if (!r->grid.unit || !r->grid.rule[p].sparse)
+				add_named(c, r, w, p, l->name[i], add);
 }
 
 void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add)

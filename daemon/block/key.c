@@ -2,6 +2,7 @@
 #include "daemon/block/key.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "store/index.h"
@@ -98,9 +99,17 @@ const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts)
 	_Static_assert(SLOT_KEY_MAX == 64 && (int)INDEX_KEY_MAX == (int)SLOT_KEY_MAX, "the words say so");
 	if (k->count > CACHE_KEYS_MAX)
 		return "at most 4096 keys a call";
-	if ((uint64_t)k->count * layouts > CACHE_BLOCKS_MAX)
-		return "at most 16384 blocks (keys times layouts) a call";
+	if (k->first > GRID_FIRST_MAX)
+		return "the position of the first key is at most 2147483648";
+	if ((k->grid ? grid_cells(k->grid, k->first, k->count) : (uint64_t)k->count * layouts) > CACHE_BLOCKS_MAX)
+		return "the keys have more than 32768 blocks in the session's layouts: ask for fewer keys a call";
+	_Static_assert(CACHE_BLOCKS_MAX == 32768 && GRID_FIRST_MAX == 2147483648u, "the words say so");
 	return NULL;
+}
+
+struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g)
+{
+	return (struct cache_keys){ k->bytes, k->count, k->key_bytes, k->first, g && !grid_is_plain(g) ? g : NULL };
 }
 
 void prefix_begin(struct prefix *p, uint32_t count)
@@ -143,10 +152,62 @@ uint16_t turn_after(uint16_t turn, bool goes_on)
 	return turn && goes_on && turn < UINT16_MAX ? turn + 1 : turn;
 }
 
+uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, uint32_t *at, uint8_t *bytes,
+		      uint32_t *index)
+{
+	const uint64_t first = k->first;
+	uint32_t i = *at, n = 0;
+
+	if (!rule->partial) /* to the next full one */
+		i += (uint32_t)(rule->units - 1 - (first + i) % rule->units);
+	for (; i < k->count && n < FIND_BATCH; i += rule->partial ? 1 : rule->units) {
+		memcpy(bytes + (size_t)n * k->key_bytes, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);
+		index[n++] = i;
+	}
+	*at = i < k->count ? i : k->count;
+	return n;
+}
+
+bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b)
+{
+	const struct grid *g = k->grid;
+
+	return !g->chained || b->tokens == grid_units_at(&g->rule[layout], (uint64_t)k->first + i) * g->unit;
+}
+
+static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
+		       struct block **found)
+{
+	struct index_record *records[FIND_BATCH];
+	uint8_t bytes[FIND_BATCH * SLOT_KEY_MAX];
+	const uint32_t layouts = k->grid->layouts;
+	uint32_t index[FIND_BATCH], n;
+
+	for (uint32_t i = 0; i < k->count; i++)
+		found[(size_t)i * layouts + l] = NULL;
+	for (uint32_t at = 0; at < k->count;) {
+		n = cells_gather(k, &k->grid->rule[l], &at, bytes, index);
+		if (n)
+			index_find_many(c->index, pool->tenant->number, pool->layout_id, bytes, k->key_bytes, n,
+					records);
+		for (uint32_t i = 0; i < n; i++) {
+			struct block *b = records[i] ? block_of(records[i]) : NULL;
+
+			if (b && cell_fits(k, l, index[i], b))
+				block_fetch_ahead(found[(size_t)index[i] * layouts + l] = b);
+		}
+	}
+}
+
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found)
 {
 	struct index_record *records[FIND_BATCH];
+
+	for (uint32_t l = 0; k->grid && l < layouts; l++)
+		cells_find(c, pools[l], l, k, found);
+	if (k->grid)
+		return;
 
 	for (uint32_t l = 0; l < layouts; l++)
 		for (uint32_t at = 0; at < k->count; at += FIND_BATCH) {

@@ -3,12 +3,14 @@
 #define TERRACE_DAEMON_BLOCK_KEY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/block/values.h"
 
 struct block;
 struct cache;
+struct grid_rule;
 struct index_ident;
 struct pool;
 struct slot_ident;
@@ -30,6 +32,16 @@ struct prefix_run {
 	uint32_t at, run;
 };
 
+/* `count` of the keys, from number `from` on. */
+static inline struct cache_keys keys_slice(const struct cache_keys *k, uint32_t from, uint32_t count)
+{
+	return (struct cache_keys){ k->bytes + (size_t)from * k->key_bytes, count, k->key_bytes, k->first + from,
+				    k->grid };
+}
+
+/* The same keys in a session of that grid; NULL: of none. */
+struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
+
 /* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 /* The key stays the caller's. */
@@ -44,6 +56,13 @@ void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
 uint32_t prefix_longest(const struct prefix *p);
 /* The turn that asks for something after a block of that turn; 0: not known. */
 uint16_t turn_after(uint16_t turn, bool goes_on);
+/* Cells of a layout among the keys from *at on, gathered until there are FIND_BATCH: their keys to bytes[], their
+ * numbers among the keys to index[]. Returns how many; *at is behind the last key that was looked at. */
+uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, uint32_t *at, uint8_t *bytes,
+		      uint32_t *index);
+/* The block is one that a key at key number i's position can have in a layout: where a block covers several keys, its
+ * tokens tell of a call that says wrong positions. */
+bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
 void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);

@@ -8,11 +8,12 @@
 #include <stdint.h>
 
 struct cache;
+struct grid;
 
 enum {
 	CACHE_KEYS_MAX = 4096,       /* a call */
 	CACHE_LAYOUTS_MAX = 64,      /* a session */
-	CACHE_BLOCKS_MAX = 16384,    /* a call: keys times layouts */
+	CACHE_BLOCKS_MAX = 32768,    /* a call: cells, (key, layout) that can have a block (block/grid.h) */
 	CACHE_ENGINE_MAX = 64,
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
@@ -42,11 +43,13 @@ enum gone_tier { GONE_HOST, GONE_DISK, GONE_GPU, GONE_TIERS };
 
 enum gone_reason { GONE_FULL, GONE_TRADE, GONE_SHED, GONE_REFUSED, GONE_LOST, GONE_COMPACT, GONE_REASONS };
 
-/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= SLOT_KEY_MAX, count times the session's layouts <=
- * CACHE_BLOCKS_MAX: the cache checks, INVALID. */
+/* Keys back to back. count <= CACHE_KEYS_MAX, 1 <= key_bytes <= SLOT_KEY_MAX, cells <= CACHE_BLOCKS_MAX, first <=
+ * GRID_FIRST_MAX: the cache checks, INVALID. */
 struct cache_keys {
 	const uint8_t *bytes;
 	uint32_t count, key_bytes;
+	uint32_t first;              /* position of the first key in its sequence */
+	const struct grid *grid;     /* of the call's session, set by the cache; NULL: a plain one (block/grid.h) */
 };
 
 struct cache_place {

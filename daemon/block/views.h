@@ -43,6 +43,8 @@ struct cache_session_view {
 	uint32_t layouts;
 	uint64_t layout_id[CACHE_LAYOUTS_MAX], block_bytes[CACHE_LAYOUTS_MAX], slot_bytes[CACHE_LAYOUTS_MAX];
 	struct kv_layout layout[CACHE_LAYOUTS_MAX];
+	uint32_t unit;                   /* of its grid (block/grid.h); 0: a plain session */
+	uint64_t rule[CACHE_LAYOUTS_MAX]; /* of its grid, packed */
 };
 
 struct cache_leased {

@@ -31,8 +31,7 @@ struct admission {
  * they may be waited for. The keys of the longest prefix of the first `keys`. In a read section. */
 uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l);
 /* Leaves only what a lease of the first n keys uses; the bytes that pinning it would add in memory, and on the GPU. */
-uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
-		    uint64_t *gpu_bytes);
+uint64_t admit_trim(const struct admission *a, uint32_t n, struct lease *l, uint64_t *gpu_bytes);
 /* Where the call wants them. INVALID: there is no such GPU, or it can never have a block of the session's
  * (session/budget.h). UNAVAILABLE: it is lost. */
 enum status admit_want(struct admission *admission, const struct cache_on *on, const char **why);

@@ -6,6 +6,7 @@
 
 #include "daemon/advice/graph.h"
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -50,8 +51,10 @@ static enum status item_check(const struct reservation *r, const struct cache_co
 		info->tokens = item->tokens;
 	else if (!info->tokens)
 		info->tokens = r->info.tokens;
-	if (slot_info_problem(info, block_tokens))
+	if (slot_info_problem(info, r->unit ? r->unit : block_tokens, r->unit))
 		return STATUS_INVALID;
+	if (r->unit)
+		info->position = r->info.position;
 	if (!r->open)
 		return item->keep_open || item->key_bytes ? STATUS_INVALID : STATUS_OK;
 	if (info->tokens < r->info.tokens) /* an open block only grows */
@@ -244,15 +247,17 @@ static enum status commit_begin(struct commit *m, const char **why)
 enum status cache_commit(struct cache *c, const struct cache_commit_call *q, struct cache_leased *leased,
 			 const char **why)
 {
-	const struct cache_keys nameless = { NULL, q->count, 1 };
+	struct cache_keys nameless = { NULL, q->count, 1 };
 	struct commit m = { .cache = c, .q = q };
 	enum status status;
+	struct grid grid;
 	uint32_t places;
 
-	m.layouts = m.leased.layouts = session_pools(c, q->session, m.pools);
+	m.layouts = m.leased.layouts = session_shape(c, q->session, m.pools, &grid);
 	*why = "no such session: it was never opened, or it has ended";
 	if (!m.layouts)
 		return STATUS_NOT_FOUND;
+	nameless.grid = m.layouts && grid.unit ? &grid : NULL; /* each Reserve has counted the cells of its keys */
 	*why = cache_keys_problem(&nameless, m.layouts);
 	if (!*why && q->want_lease && (uint64_t)q->count * m.layouts > q->places_max)
 		*why = "no room for the places";
@@ -261,6 +266,8 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 	status = commit_begin(&m, why);
 	if (status)
 		return status;
+	if (m.lease)
+		m.lease->main = grid.unit ? m.pools[grid.main] : NULL;
 	places = q->want_lease ? q->count * m.layouts : 0;
 	for (uint32_t i = 0; i < places; i++)
 		place_none(&q->places[i]);

@@ -19,6 +19,7 @@
 #include "daemon/advice/graph.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -83,32 +84,57 @@ static bool usable(const struct block *b, bool wait, const struct vram_want *wan
 
 uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l)
 {
+	const struct grid *grid = a->keys->grid;
+	struct grid_run cells;
 	struct prefix_run run;
 	struct prefix p;
 
 	prefix_begin(&p, keys);
 	for (uint32_t j = 0; j < a->layouts; j++) {
-		prefix_layout(&run, a->pools[j]);
+		if (grid)
+			grid_run_begin(&cells, &grid->rule[j], a->keys->first);
+		else
+			prefix_layout(&run, a->pools[j]);
 		for (uint32_t i = 0; i < keys; i++) {
 			struct block **b = &l->block[(size_t)i * a->layouts + j];
 
 			if (*b && (!block_live(*b) || !usable(*b, wait, &a->want)))
 				*b = NULL;
-			prefix_feed(&p, &run, *b);
+			if (grid)
+				grid_run_feed(&p, &cells, *b);
+			else
+				prefix_feed(&p, &run, *b);
 		}
 	}
 	return prefix_longest(&p);
 }
 
-uint64_t admit_trim(struct pool *const *pools, uint32_t layouts, uint32_t n, const struct vram_want *want, struct lease *l,
-		    uint64_t *gpu_bytes)
+/* Of a session with a grid: only what the first n keys need stays. */
+static void trim_cells(const struct admission *a, uint32_t n, struct lease *l)
 {
-	struct prefix_run run;
+	struct grid_need need;
+
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		grid_need(&a->keys->grid->rule[j], a->keys->first, n, &need);
+		for (uint32_t i = 0; i < n; i++)
+			if (!grid_needs(&need, (uint64_t)a->keys->first + i))
+				l->block[(size_t)i * a->layouts + j] = NULL;
+	}
+}
+
+uint64_t admit_trim(const struct admission *a, uint32_t n, struct lease *l, uint64_t *gpu_bytes)
+{
+	const struct vram_want *want = &a->want;
+	const uint32_t layouts = a->layouts;
+	struct prefix_run run = { .need = UINT32_MAX };
 	uint64_t bytes = 0;
 
+	if (a->keys->grid)
+		trim_cells(a, n, l);
 	*gpu_bytes = 0;
 	for (uint32_t j = 0; j < layouts; j++) {
-		prefix_layout(&run, pools[j]);
+		if (!a->keys->grid)
+			prefix_layout(&run, a->pools[j]);
 		for (uint32_t i = 0; i < n; i++) {
 			struct block **b = &l->block[(size_t)i * layouts + j];
 
@@ -200,7 +226,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 		cache_count(c, COUNTER_LEASE_MISSES, 1);
 		return STATUS_MISS;
 	}
-	bytes = admit_trim(a->pools, a->layouts, n, &a->want, l, &gpu_bytes);
+	bytes = admit_trim(a, n, l, &gpu_bytes);
 	status = lease_ask(c, s, pins, pins_wish(c, bytes, a->want.gpu, gpu_bytes, pins), why);
 	if (status) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
@@ -221,7 +247,7 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	enum status status = admit_find(a, s, fit, wait, l, &n, why);
 
 	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
-		const struct cache_keys first = { a->keys->bytes, fit, a->keys->key_bytes };
+		const struct cache_keys first = keys_slice(a->keys, 0, fit);
 
 		blocks_find(c, a->pools, a->layouts, &first, l->block);
 		status = admit_find(a, s, fit, wait, l, &n, why);
@@ -285,12 +311,13 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 static void lease_advise(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
 		      const struct cache_keys *k, struct block *const *found)
 {
+	const uint32_t l = k->grid ? k->grid->main : 0;
 	uint32_t n = k->count;
 	uint16_t turn;
 
-	while (n && !found[(size_t)(n - 1) * layouts])
+	while (n && !found[(size_t)(n - 1) * layouts + l])
 		n--;
-	turn = n ? atomic_load_explicit(&found[(size_t)(n - 1) * layouts]->turn, memory_order_relaxed) : 0;
+	turn = n ? atomic_load_explicit(&found[(size_t)(n - 1) * layouts + l]->turn, memory_order_relaxed) : 0;
 	const struct asking q = { .kind = REQUEST_LEASE, .session = session, .turn = turn_after(turn, n < k->count) };
 
 	advice_ask(c, &q, pools, layouts, k);
@@ -305,9 +332,10 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 			struct cache_wait *w, const char **why)
 {
 	const struct cache_on *on = q->on ? q->on : &cache_on_host;
-	const struct cache_keys *k = q->keys;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, q->session, pools);
+	struct grid grid;
+	uint32_t layouts = session_shape(c, q->session, pools, &grid);
+	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;
 	struct admission a = {
 		.cache = c,
 		.pools = pools,
@@ -338,6 +366,7 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 	if (!l)
 		return STATUS_EXHAUSTED;
 	l->call = on->call;
+	l->main = k->grid ? pools[grid.main] : NULL;
 	index_read_lock();
 	if (!w || !w->stage) {
 		const struct vram_search search = { on->gpu, pools, layouts, k, l->block };

@@ -25,9 +25,10 @@ struct cache_lease_call {
 	uint32_t places_max;
 };
 
-/* Leases in one admission step. blocks * layouts of the places are written, those that a window does not need without
- * a place. on->attachment: a live one of the session, else PRECONDITION. MISS (nothing is present, or with `all`
- * something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held. UNAVAILABLE: draining. Blocks on
+/* Leases in one admission step. blocks * layouts of the places are written, those that the prefix does not need
+ * (block/grid.h) without a place. on->attachment: a live one of the session, else PRECONDITION. MISS (nothing is
+ * present, or with `all` something is not) and EXHAUSTED (leases_max, pinned_bytes_max): nothing is held.
+ * UNAVAILABLE: draining. Blocks on
  * disk are brought to memory first: BUSY, see cache_wait. w NULL: they count as absent. What cannot be brought (a slow
  * disk, no memory, damage) counts as absent too.
  *

@@ -12,14 +12,18 @@
 #include "daemon/advice/graph.h"
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/session/session.h"
 #include "eviction/policy.h"
+#include "store/slot.h"
 
 #include <string.h>
+
+enum { STATE_NO_CELL = 4 };
 
 static uint8_t state_of(struct index_record *r)
 {
@@ -50,12 +54,61 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 	}
 }
 
+/* The same in a session with a grid. */
+static void lookup_cells(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
+			 struct prefix *p, uint8_t *states)
+{
+	struct cache_keys asked = *k;
+	const struct grid_rule *rule = &k->grid->rule[l];
+	const uint32_t layouts = k->grid->layouts;
+	struct index_record *found[FIND_BATCH];
+	uint8_t bytes[FIND_BATCH * SLOT_KEY_MAX];
+	uint32_t index[FIND_BATCH];
+	struct grid_run run;
+
+	asked.count = states ? k->count : p->limit;
+	grid_run_begin(&run, rule, k->first);
+	for (uint32_t i = 0; states && i < k->count; i++)
+		states[(size_t)i * layouts + l] = grid_has_cell(rule, (uint64_t)k->first + i) ? 0 : STATE_NO_CELL;
+	for (uint32_t at = 0; at < asked.count;) {
+		uint32_t n = cells_gather(&asked, rule, &at, bytes, index);
+
+		if (n)
+			index_find_many(c->index, pool->tenant->number, pool->layout_id, bytes, k->key_bytes, n, found);
+		for (uint32_t i = 0; i < n; i++) {
+			const bool there = found[i] && cell_fits(k, l, index[i], block_of(found[i]));
+
+			while (run.at < index[i])
+				grid_run_feed(p, &run, false);
+			grid_run_feed(p, &run, there);
+			if (states && there)
+				states[(size_t)index[i] * layouts + l] = state_of(found[i]);
+		}
+	}
+	while (run.at < asked.count)
+		grid_run_feed(p, &run, false);
+}
+
+/* Of the first `prefix` keys those up to the last one that has a block in the layout that stands for the chain. */
+static uint32_t chain_end(const struct cache_keys *k, uint32_t prefix)
+{
+	const struct grid_rule *rule = &k->grid->rule[k->grid->main];
+
+	while (prefix && !grid_has_cell(rule, (uint64_t)k->first + prefix - 1))
+		prefix--;
+	return prefix;
+}
+
 /* In a read section: the turn of the last block of the prefix, 0 if it is not known; and whether that is on a disk alone: ends of chains
  * leave memory first. */
-static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct cache_keys *k, uint32_t prefix, bool *on_disk)
+static uint16_t turn_of(struct cache *c, struct pool *const *pools, const struct cache_keys *k, uint32_t prefix,
+			bool *on_disk)
 {
+	const struct pool *pool = pools[k->grid ? k->grid->main : 0];
 	struct index_record *found = NULL;
 
+	if (k->grid)
+		prefix = chain_end(k, prefix);
 	if (prefix)
 		index_find_many(c->index, pool->tenant->number, pool->layout_id,
 				k->bytes + (size_t)(prefix - 1) * k->key_bytes, k->key_bytes, 1, &found);
@@ -63,11 +116,13 @@ static uint16_t turn_of(struct cache *c, const struct pool *pool, const struct c
 	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
 }
 
-enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
+enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *keys, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
+	struct grid grid;
+	uint32_t layouts = session_shape(c, session, pools, &grid);
+	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;
 	struct prefix p;
 	bool on_disk;
 	uint16_t turn;
@@ -84,9 +139,12 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	prefix_begin(&p, k->count);
 	index_read_lock();
 	for (uint32_t l = 0; l < layouts; l++)
-		lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
+		if (k->grid)
+			lookup_cells(c, pools[l], l, k, &p, states);
+		else
+			lookup_layout(c, pools[l], k, &p, states ? states + l : NULL, layouts);
 	*prefix = prefix_longest(&p);
-	turn = turn_of(c, pools[0], k, *prefix, &on_disk);
+	turn = turn_of(c, pools, k, *prefix, &on_disk);
 	index_read_unlock();
 	const struct asking q = { .kind = REQUEST_LOOKUP, .session = session, .present = *prefix,
 				  .turn = turn_after(turn, *prefix < k->count) };
@@ -101,11 +159,14 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 }
 
 /* Uses of the keys in every layout; *found counts the keys that are anywhere. */
-static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
+static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *keys, uint64_t now_us,
 			    uint32_t *found, const char **why)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools), hits = 0;
+	struct grid grid;
+	uint32_t layouts = session_shape(c, session, pools, &grid), hits = 0;
+	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;
+	struct grid_need need[CACHE_LAYOUTS_MAX];
 	struct block *blocks[CACHE_LAYOUTS_MAX];
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -114,16 +175,18 @@ static enum status use_keys(struct cache *c, uint64_t session, const struct cach
 	*why = cache_keys_problem(k, layouts);
 	if (*why)
 		return STATUS_INVALID;
+	for (uint32_t l = 0; k->grid && l < layouts; l++)
+		grid_need(&grid.rule[l], k->first, k->count, &need[l]);
 	index_read_lock();
 	for (uint32_t i = k->count; i > 0; i--) {
-		const struct cache_keys one = { k->bytes + (size_t)(i - 1) * k->key_bytes, 1, k->key_bytes };
+		const struct cache_keys one = keys_slice(k, i - 1, 1);
 		bool hit = false;
 
 		blocks_find(c, pools, layouts, &one, blocks);
 		cache_lock(c);
 		cache_time(c, now_us);
 		for (uint32_t l = 0; l < layouts; l++)
-			if (blocks[l] && block_live(blocks[l])) {
+			if (blocks[l] && block_live(blocks[l]) && (!k->grid || grid_needs(&need[l], one.first))) {
 				block_use(c, blocks[l]);
 				hit = true;
 			}
@@ -142,8 +205,8 @@ enum status cache_touch(struct cache *c, uint64_t session, const struct cache_ke
 	return use_keys(c, session, k, now_us, found, why);
 }
 
-enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *k, const struct cache_hint *hint,
-			 uint64_t now_us, const char **why)
+enum status cache_report(struct cache *c, uint64_t session, const struct cache_keys *keys,
+			 const struct cache_hint *hint, uint64_t now_us, const char **why)
 {
 	static const enum counter counters[] = { COUNTER_EVENT_NONE, COUNTER_EVENT_TURN_END,
 						 COUNTER_EVENT_TOOL_CALL, COUNTER_EVENT_SESSION_END };
@@ -152,7 +215,9 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 	const int32_t priority = hint->priority;
 	const uint64_t ttl_ms = hint->ttl_ms;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t found, layouts = session_pools(c, session, pools);
+	struct grid grid;
+	uint32_t found, layouts = session_shape(c, session, pools, &grid);
+	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;
 	enum status s;
 
 	*why = "unknown event";

@@ -11,6 +11,7 @@
 #include "daemon/call/reserve.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -47,30 +48,56 @@ struct reserve {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	uint32_t done;                 /* keys dealt with */
+	bool chained;                  /* a block covers several keys */
+	struct cache_keys keys;
+	struct grid grid;
 };
+
+/* The layouts that the next key is to have slots in; false: one of them can have none. */
+static bool cells_of(const struct reserve *v, uint64_t *out)
+{
+	const uint64_t position = (uint64_t)v->keys.first + v->done, asked = v->q->cells ? v->q->cells[v->done] : 0;
+	uint64_t full = 0, may = 0;
+
+	for (uint32_t l = 0; l < v->layouts; l++) {
+		const struct grid_rule *r = v->keys.grid ? &v->grid.rule[l] : NULL;
+
+		full |= (uint64_t)(!r || grid_is_full(r, position)) << l;
+		may |= (uint64_t)(!r || grid_has_cell(r, position)) << l;
+	}
+	*out = v->q->cells ? asked : full;
+	return !(asked & ~may);
+}
 
 /* The next key. */
 static enum status reserve_one(struct cache *c, struct session *s, const struct reserve *v)
 {
 	const struct cache_reserve_call *q = v->q;
 	const uint8_t *key = q->open ? NULL : q->keys->bytes + (size_t)v->done * q->keys->key_bytes;
-	const uint32_t block_tokens = v->pools[0]->layout.block_tokens;
+	const uint32_t unit = v->keys.grid ? v->grid.unit : v->pools[0]->layout.block_tokens;
 	struct slot_info info = { .tokens = 0 };
 	struct cache_place *places = &q->places[(size_t)v->done * v->layouts];
 	struct reservation *r;
+	uint64_t cells;
 	const char *why; /* a key's refusal is a number: its reason is counted */
 	enum status status;
 
 	if (q->info)
 		info = q->info[v->done];
-	if (slot_info_problem(&info, block_tokens))
+	if (slot_info_problem(&info, unit, v->chained) || !cells_of(v, &cells))
 		return STATUS_INVALID;
 	if (!info.tokens && key)
-		info.tokens = block_tokens;
+		info.tokens = unit;
+	if (v->chained)
+		info.position = ((uint64_t)v->keys.first + v->done) * unit;
 	const struct reservation_wish wish = {
 		.gpu = v->gpu,
 		.pools = v->pools,
 		.layouts = v->layouts,
+		.cells = cells,
+		.rules = v->keys.grid ? v->grid.rule : NULL,
+		.unit = unit,
+		.position = (uint64_t)v->keys.first + v->done,
 		.key = key,
 		.key_bytes = key ? q->keys->key_bytes : 0,
 		.info = &info,
@@ -81,13 +108,14 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 	status = reservation_create(c, s, &wish, &r, &why);
 	if (status)
 		return status;
+	r->unit = v->chained ? unit : 0;
 	reservation_writes(c, r, true);
 	q->reservations[v->done] = r->handle;
 	for (uint32_t l = 0; l < v->layouts; l++) {
 		if (!r->part[l].block)
 			continue;
 		block_place_on(r->part[l].block, v->gpu ? vram_slot_on(r->part[l].block, v->gpu) : NULL, &places[l]);
-		places[l].tokens = info.tokens;
+		places[l].tokens = part_tokens(r, &r->part[l]);
 	}
 	return STATUS_OK;
 }
@@ -117,13 +145,17 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 	return STATUS_OK;
 }
 
-static const char *reserve_problem(const struct cache_reserve_call *q, uint32_t layouts)
+static const char *reserve_problem(const struct reserve *v)
 {
+	const struct cache_reserve_call *q = v->q;
 	const struct cache_keys nameless = { NULL, q->keys->count, 1 };
-	const char *problem = cache_keys_problem(q->open ? &nameless : q->keys, layouts);
+	const char *problem = cache_keys_problem(q->open ? &nameless : &v->keys, v->layouts);
 
-	if (!problem && (uint64_t)q->keys->count * layouts > q->places_max)
+	if (!problem && (uint64_t)q->keys->count * v->layouts > q->places_max)
 		problem = "no room for the places";
+	if (!problem && q->open && v->chained)
+		problem = "open: a session whose blocks cover several keys has no open blocks: reserve the tail under "
+			  "the key that it ends with, as a partial block";
 	return problem;
 }
 
@@ -191,11 +223,13 @@ enum status cache_reserve(struct cache *c, const struct cache_reserve_call *q, c
 	struct reserve v = { .q = q, .on = on, .gpu = on->gpu < 0 ? NULL : vram_gpu(c, (uint32_t)on->gpu) };
 	enum status status;
 
-	v.layouts = session_pools(c, q->session, v.pools);
+	v.layouts = session_shape(c, q->session, v.pools, &v.grid);
 	*why = "no such session: it was never opened, or it has ended";
 	if (!v.layouts)
 		return STATUS_NOT_FOUND;
-	*why = reserve_problem(q, v.layouts);
+	v.keys = keys_on(q->keys, &v.grid);
+	v.chained = v.keys.grid && v.grid.chained;
+	*why = reserve_problem(&v);
 	if (!*why && on->gpu >= 0 && !v.gpu)
 		*why = "the daemon has no such GPU";
 	if (*why || (v.gpu && !fit_gpu(c, v.gpu, v.pools, v.layouts, why)))

@@ -8,6 +8,7 @@
 #include "daemon/advice/graph.h"
 #include "daemon/block/block.h"
 #include "daemon/block/check.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -32,12 +33,12 @@
 #include "store/status.h"
 
 /* The pool of the block, or NULL with the status. */
-static struct pool *stream_pool(struct cache *c, const struct cache_stream_call *q, enum status *status,
-				const char **why)
+static struct pool *stream_pool(struct cache *c, const struct cache_stream_call *q, struct grid *grid,
+				enum status *status, const char **why)
 {
 	const struct cache_keys one = { NULL, 1, q->key_bytes };
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, q->session, pools);
+	uint32_t layouts = session_shape(c, q->session, pools, grid);
 
 	*status = STATUS_NOT_FOUND;
 	*why = "no such session: it was never opened, or it has ended";
@@ -63,11 +64,32 @@ static const char *write_refusal(enum status s)
 	}
 }
 
+/* What is put, and where in its sequence. */
+static const char *write_problem(const struct cache_stream_call *q, const struct pool *p, const struct grid *g,
+				 struct slot_info *full)
+{
+	const uint32_t unit = g->unit ? g->unit : p->layout.block_tokens;
+	const bool chained = g->unit && g->chained;
+	const char *problem = slot_info_problem(full, unit, chained);
+
+	if (!problem && q->position > GRID_FIRST_MAX)
+		problem = "position: it is at most 2147483648";
+	if (!problem && g->unit && !grid_has_cell(&g->rule[q->layout], q->position))
+		problem = "position: the layout has no block there: its blocks end at each block_tokens / "
+			  "unit_tokens-th key, and it has no partial ones";
+	if (!full->tokens)
+		full->tokens = unit;
+	if (chained)
+		full->position = q->position * unit;
+	return problem;
+}
+
 enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
 			      const char **why)
 {
 	enum status status;
-	struct pool *p = stream_pool(c, q, &status, why);
+	struct grid grid;
+	struct pool *p = stream_pool(c, q, &grid, &status, why);
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
@@ -78,9 +100,7 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 		return status;
 	if (q->info)
 		full = *q->info;
-	if (!full.tokens)
-		full.tokens = p->layout.block_tokens;
-	*why = slot_info_problem(&full, p->layout.block_tokens);
+	*why = write_problem(q, p, &grid, &full);
 	if (*why)
 		return STATUS_INVALID;
 	*why = "the daemon is draining";
@@ -89,6 +109,10 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 	const struct reservation_wish wish = {
 		.pools = &p,
 		.layouts = 1,
+		.cells = 1,
+		.rules = grid.unit ? &grid.rule[q->layout] : NULL,
+		.unit = grid.unit,
+		.position = q->position,
 		.key = q->key,
 		.key_bytes = q->key_bytes,
 		.info = &full,
@@ -233,7 +257,8 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 			     struct cache_wait *w, const char **why)
 {
 	enum status status;
-	struct pool *p = stream_pool(c, q, &status, why);
+	struct grid grid;
+	struct pool *p = stream_pool(c, q, &grid, &status, why);
 	struct index_record *found;
 	struct index_ident ident;
 

@@ -19,7 +19,8 @@ struct cache_stream_call {
 	uint32_t layout;               /* index into the session's layouts */
 	const uint8_t *key;
 	uint32_t key_bytes;
-	const struct slot_info *info;  /* of a put; NULL, or tokens 0: a full block */
+	uint64_t position;             /* of a put: the key's, in units; of no matter where a block has one key */
+	const struct slot_info *info;  /* of a put; NULL, or tokens 0: all tokens of the key */
 	uint64_t now_us;
 };
 

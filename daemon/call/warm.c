@@ -2,6 +2,7 @@
 #include "daemon/call/warm.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
@@ -56,7 +57,7 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	uint64_t gpu_bytes;
 
 	*blocks = admit_prefix(a, a->keys->count, wait, l);
-	admit_trim(a->pools, a->layouts, *blocks, &a->want, l, &gpu_bytes);
+	admit_trim(a, *blocks, l, &gpu_bytes);
 	if (!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true))
 		return STATUS_OK;
 	w->warmed = first ? *blocks : 0;
@@ -67,12 +68,15 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	return STATUS_BUSY;
 }
 
-/* How many of its keys: the first ones of a prefix may be nobody's in a layout with a window. */
+/* How many of its keys. None in a layout with a window, nor in a session with a grid: there a prefix need not need its
+ * first ones. */
 static uint32_t ahead_keys(const struct admission *a)
 {
 	uint64_t bytes = 0;
 	uint32_t n = a->keys->count / AHEAD_SHARE;
 
+	if (a->keys->grid)
+		return 0;
 	for (uint32_t i = 0; i < a->layouts; i++) {
 		if (a->pools[i]->layout.window)
 			return 0;
@@ -152,9 +156,10 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 		       const char **why)
 {
 	const struct cache_on on = { .gpu = q->gpu };
-	const struct cache_keys *k = q->keys;
 	struct pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, q->session, pools);
+	struct grid grid;
+	uint32_t layouts = session_shape(c, q->session, pools, &grid);
+	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	const bool found = !w || !w->warmed;
 	struct gpu *expecting = NULL;

@@ -1,6 +1,7 @@
 /* See rpc/reply.h. The wire's enums carry the project's numbers; that they still do is asserted here. */
 #include "daemon/rpc/reply.h"
 
+#include "daemon/block/grid.h"
 #include "daemon/block/values.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/call.h"
@@ -106,6 +107,9 @@ enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool non
 	} else if (!none_ok) {
 		return rpc_fail(c, STATUS_INVALID, "keys: none given");
 	}
+	k.first = keys ? keys->first_position : 0;
+	if (k.first > GRID_FIRST_MAX)
+		return rpc_fail(c, STATUS_INVALID, "keys.first_position: %u, at most %u", k.first, GRID_FIRST_MAX);
 	*out = k;
 	return STATUS_OK;
 }
@@ -117,15 +121,18 @@ enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinary
 	return STATUS_OK;
 }
 
-enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts)
+enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, const struct cache_keys *keys, uint32_t *layouts)
 {
-	uint32_t n = cache_session_layouts(rpc_cache(c), session);
+	uint64_t cells = 0;
+	uint32_t n = cache_session_cells(rpc_cache(c), session, keys, &cells);
 
 	if (!n)
 		return rpc_fail(c, STATUS_NOT_FOUND, "session: unknown, or closed");
-	if ((uint64_t)n * count > CACHE_BLOCKS_MAX)
-		return rpc_fail(c, STATUS_INVALID, "keys: %u keys in %u layouts, at most %d blocks (keys x layouts) a call", count, n,
-				CACHE_BLOCKS_MAX);
+	if (cells > CACHE_BLOCKS_MAX)
+		return rpc_fail(c, STATUS_INVALID,
+				"keys: %u keys have %llu blocks in %u layouts, at most %d a call: ask for "
+				"fewer keys",
+				keys->count, (unsigned long long)cells, n, CACHE_BLOCKS_MAX);
 	*layouts = n;
 	return STATUS_OK;
 }

@@ -28,8 +28,8 @@ enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool non
 /* One key by itself: 1 to SLOT_KEY_MAX bytes. */
 enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinaryData *key);
 
-/* The session's number of layouts, and keys x layouts within CACHE_BLOCKS_MAX. NOT_FOUND. */
-enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, uint32_t count, uint32_t *layouts);
+/* The session's number of layouts; the keys have at most CACHE_BLOCKS_MAX cells in them. NOT_FOUND. */
+enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, const struct cache_keys *keys, uint32_t *layouts);
 
 /* The core's number of a request's GPU, 0: host memory. INVALID: the daemon has no such one. */
 enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out);

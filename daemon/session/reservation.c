@@ -4,6 +4,7 @@
 #include "daemon/block/aging.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
@@ -67,10 +68,13 @@ static void claim_drop(struct cache *c, struct part *p)
 	p->claimed = false;
 }
 
-const char *slot_info_problem(const struct slot_info *info, uint32_t block_tokens)
+const char *slot_info_problem(const struct slot_info *info, uint32_t unit, bool whole)
 {
-	if (info->tokens > block_tokens)
-		return "more tokens than the layout has in a block";
+	if (info->tokens > unit)
+		return "more tokens than a key has: the unit of the session, which without one is a block";
+	if (whole && info->tokens && info->tokens != unit)
+		return "fewer tokens than the session's unit: where blocks cover several keys, each key has all its "
+		       "tokens";
 	if (info->parent_bytes > SLOT_KEY_MAX)
 		return "a parent key has at most 64 bytes";
 	_Static_assert(SLOT_KEY_MAX == 64, "the words say so");
@@ -78,17 +82,18 @@ const char *slot_info_problem(const struct slot_info *info, uint32_t block_token
 }
 
 /* Which layouts want a slot: OK, EXISTS (none), BUSY (one is being written). In a read section. */
-static enum status key_state(struct cache *c, struct pool *const *pools, uint32_t layouts, const uint8_t *key,
-			     uint32_t key_bytes, bool *wanted, uint64_t *bytes)
+static enum status key_state(struct cache *c, const struct reservation_wish *w, bool *wanted, uint64_t *bytes)
 {
+	struct pool *const *pools = w->pools;
+	const uint8_t *key = w->key;
 	enum status s = STATUS_EXISTS;
 	struct index_ident ident;
 
 	*bytes = 0;
-	for (uint32_t l = 0; l < layouts; l++) {
-		wanted[l] = true;
-		if (key) {
-			block_ident(pools[l], key, key_bytes, &ident);
+	for (uint32_t l = 0; l < w->layouts; l++) {
+		wanted[l] = w->cells >> l & 1;
+		if (key && wanted[l]) {
+			block_ident(pools[l], key, w->key_bytes, &ident);
 			wanted[l] = !index_find(c->index, &ident);
 			if (wanted[l] && claim_find(c, &ident))
 				return STATUS_BUSY;
@@ -126,7 +131,7 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 
 		if (!wanted[l])
 			continue;
-		struct policy_event e = { .now_us = c->now_us, .tokens = r->info.tokens, .role = r->info.role,
+		struct policy_event e = { .now_us = c->now_us, .tokens = part_tokens(r, p), .role = r->info.role,
 					  .position = r->info.position / pools[l]->layout.block_tokens };
 		struct index_ident ident;
 
@@ -196,7 +201,7 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 	enum status status;
 
 	index_read_lock();
-	status = key_state(c, w->pools, w->layouts, w->key, w->key_bytes, wanted, &bytes);
+	status = key_state(c, w, wanted, &bytes);
 	index_read_unlock();
 	if (status)
 		return status;
@@ -217,6 +222,8 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 	r->call = w->call;
 	r->attachment = w->attachment;
 	r->parts = w->layouts;
+	for (uint32_t l = 0; w->rules && l < w->layouts; l++)
+		r->part[l].before = (grid_units_at(&w->rules[l], w->position) - 1) * w->unit;
 	r->key_bytes = w->key_bytes;
 	if (w->key)
 		memcpy(r->key, w->key, w->key_bytes);
@@ -283,13 +290,13 @@ void reservation_end(struct cache *c, struct reservation *r)
 /* What an engine has left as it was: bytes behind the valid tokens, and behind the block up to the slot's end, which
  * may be another block's. A stream brings all bytes of its block. Where tokens end in an opaque block is the engine's
  * own to know: all its bytes count. */
-static void zero_rest(const struct reservation *r, const struct block *b)
+static void zero_rest(const struct reservation *r, const struct block *b, uint32_t tokens)
 {
 	const struct pool *p = block_pool(b);
 	uint8_t *block = block_slot_at(b) + SLOT_HEADER_BYTES;
 
 	if (!r->stream && !kv_is_opaque(&p->layout))
-		kv_zero_behind(&p->layout, &p->geometry, block, r->info.tokens);
+		kv_zero_behind(&p->layout, &p->geometry, block, tokens);
 	memset(block + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
 }
 
@@ -298,13 +305,16 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct block *b = r->part[l].block;
 		const struct pool *p = b ? block_pool(b) : NULL;
+		struct slot_info info = r->info;
 
 		if (!b)
 			continue;
+		info.tokens = part_tokens(r, &r->part[l]);
+		info.position -= r->part[l].before;
 		if (r->gpu) {
 			if (!r->sealed)
-				r->sealed = vram_zero_behind(c, b, r->info.tokens);
-			vram_remember_info(b->vram, &r->info, unix_ms);
+				r->sealed = vram_zero_behind(c, b, info.tokens);
+			vram_remember_info(b->vram, &info, unix_ms);
 			continue;
 		}
 		uint8_t layout[LAYOUT_BYTES_MAX];
@@ -313,8 +323,8 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
 		ident.layout_bytes = layout_pack(&p->layout, layout);
-		zero_rest(r, b);
-		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
+		zero_rest(r, b, info.tokens);
+		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &info, b->generation, unix_ms));
 	}
 }
 
@@ -336,7 +346,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 			claim_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &ident);
 		block_name_set(p->block, &ident);
-		p->block->tokens = r->info.tokens;
+		p->block->tokens = part_tokens(r, p);
 		p->block->role = r->info.role < POLICY_ROLES ? r->info.role : POLICY_ROLE_UNKNOWN;
 		p->block->turn = r->info.turn < UINT16_MAX ? r->info.turn : UINT16_MAX;
 		if (block_publish(c, p->block, now_us))

@@ -12,6 +12,7 @@
 struct block;
 struct cache;
 struct gpu;
+struct grid_rule;
 struct index_ident;
 struct pool;
 struct session;
@@ -22,6 +23,7 @@ struct part {
 	struct block *block;           /* NULL: stored already when reserved, or published */
 	struct part *claim_next;
 	bool claimed;
+	uint32_t before;               /* tokens of its block before the key's unit */
 	uint32_t written;              /* 1 + the host extent that the reservation's attachment may map writable for it; 0: none */
 };
 
@@ -33,7 +35,8 @@ struct reservation {
 	uint64_t charged;              /* bytes that the session's holder is charged with until the reservation ends */
 	uint64_t call;                 /* as of a lease */
 	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
-	struct slot_info info;
+	struct slot_info info;         /* of the key's unit: a block has the tokens of part.before too */
+	uint32_t unit;                 /* not 0: all tokens of the unit are to be valid, since blocks go on behind it */
 	struct gpu *gpu;               /* where its slots are; NULL: in memory */
 	bool open;                     /* without a key */
 	bool stream;                   /* written by the daemon itself */
@@ -49,6 +52,10 @@ struct reservation_wish {
 	struct gpu *gpu;               /* NULL: in memory */
 	struct pool *const *pools;     /* [layouts] */
 	uint32_t layouts;
+	uint64_t cells;                /* a bit for each layout that is to have a slot */
+	const struct grid_rule *rules; /* [layouts]; NULL: of a plain session */
+	uint32_t unit;                 /* of the grid */
+	uint64_t position;             /* of the key, in units */
 	const uint8_t *key;            /* NULL: an open block */
 	uint32_t key_bytes;
 	const struct slot_info *info;
@@ -67,8 +74,15 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
  * published[parts], else NULL; it is to enter the policy. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published);
-/* NULL, or what is wrong with it for layouts of so many tokens a block. */
-const char *slot_info_problem(const struct slot_info *info, uint32_t block_tokens);
+/* NULL, or what is wrong with it for a key of so many tokens; whole: it is to have all of them, which tokens 0 says
+ * too. */
+const char *slot_info_problem(const struct slot_info *info, uint32_t unit, bool whole);
+/* Without or with the lock: valid tokens of the part's block. */
+static inline uint32_t part_tokens(const struct reservation *r, const struct part *p)
+{
+	return p->before + r->info.tokens;
+}
+
 /* Without or with the lock. */
 void reserve_count(struct cache *c, enum status s);
 /* The part that claims this ident, or NULL. */

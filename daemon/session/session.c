@@ -9,6 +9,7 @@
  */
 #include "daemon/session/session.h"
 
+#include "daemon/block/grid.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -85,6 +86,30 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 	return found;
 }
 
+/* Any thread; see session_shape. */
+static void shape_read(struct session *s, uint32_t layouts, struct grid *out)
+{
+	const uint64_t shape = atomic_load_explicit(&s->shape, memory_order_acquire);
+
+	out->unit = (uint32_t)(shape >> 8);
+	if (!out->unit)
+		return;
+	out->main = shape & 0x7f;
+	out->layouts = layouts;
+	for (uint32_t i = 0; i < layouts; i++)
+		out->rule[i] = grid_rule_unpack(atomic_load_explicit(&s->rule[i], memory_order_acquire));
+	out->chained = shape >> 7 & 1;
+}
+
+static void shape_write(struct session *s, const struct grid *g)
+{
+	for (uint32_t i = 0; !grid_is_plain(g) && i < g->layouts; i++)
+		atomic_store_explicit(&s->rule[i], grid_rule_pack(&g->rule[i]), memory_order_release);
+	atomic_store_explicit(&s->shape,
+			      grid_is_plain(g) ? 0 : (uint64_t)g->unit << 8 | (uint64_t)g->chained << 7 | g->main,
+			      memory_order_release);
+}
+
 static void view_fill(struct session *s, struct cache_session_view *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -92,6 +117,7 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 	out->number = s->number;
 	memcpy(out->token, s->token, sizeof(out->token));
 	out->layouts = session_layouts(s);
+	out->unit = (uint32_t)(atomic_load_explicit(&s->shape, memory_order_relaxed) >> 8);
 	for (uint32_t i = 0; i < out->layouts; i++) {
 		const struct pool *p = session_pool(s, i);
 
@@ -99,6 +125,7 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 		out->block_bytes[i] = p->geometry.block_bytes;
 		out->slot_bytes[i] = p->geometry.need_bytes;
 		out->layout[i] = p->layout;
+		out->rule[i] = atomic_load_explicit(&s->rule[i], memory_order_relaxed);
 	}
 }
 
@@ -127,8 +154,6 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 
 		if (problem)
 			return problem;
-		if (l[i].block_tokens != l[0].block_tokens)
-			return "all layouts of a session have the same block_tokens";
 		ids[i] = kv_layout_id(&l[i]);
 		for (uint32_t j = 0; j < i; j++)
 			if (ids[j] == ids[i])
@@ -138,6 +163,18 @@ static const char *layouts_problem(const struct kv_layout *l, uint32_t n)
 				       "version that the engine writes, and open another session for the other one";
 	}
 	return NULL;
+}
+
+static const char *open_problem(const struct cache_open_call *q, struct grid *grid)
+{
+	const char *problem = layouts_problem(q->layouts, q->layout_count);
+
+	if (!problem)
+		problem = grid_make(grid, q->unit, q->layouts, q->layout_count, q->wishes);
+	if (!problem && q->unchained && grid->chained)
+		problem = "unchained_keys: a block that covers several keys is named by the last of them, which must "
+			  "stand for all before it: chain the keys, or let each layout's block have the unit's tokens";
+	return problem;
 }
 
 static struct session *session_slot(struct cache *c)
@@ -160,9 +197,10 @@ void session_reset(struct session *s)
 }
 
 /* There is a slot. */
-static enum status session_start(struct cache *c, struct pool *const *pools, uint32_t n, const char *engine,
-				 uint64_t now_us, struct session **out, const char **why)
+static enum status session_start(struct cache *c, struct pool *const *pools, const struct grid *grid,
+				 const struct cache_open_call *q, struct session **out, const char **why)
 {
+	const uint32_t n = q->layout_count;
 	struct session *s = session_slot(c);
 
 	session_reset(s);
@@ -176,11 +214,12 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 	}
 	for (uint32_t i = 0; i < n; i++)
 		atomic_store_explicit(&s->pool[i], pools[i], memory_order_release);
+	shape_write(s, grid);
 	atomic_store_explicit(&s->layouts, n, memory_order_release);
-	strncpy(s->engine, engine, CACHE_ENGINE_MAX);
+	strncpy(s->engine, q->engine, CACHE_ENGINE_MAX);
 	s->state = SESSION_OPEN;
 	s->number = ++c->last_session;
-	s->last_call_us = now_us;
+	s->last_call_us = c->now_us;
 	c->open_sessions++;
 	atomic_store_explicit(&s->id, s->handle, memory_order_release);
 	cache_count(c, COUNTER_SESSIONS, 1);
@@ -190,19 +229,19 @@ static enum status session_start(struct cache *c, struct pool *const *pools, uin
 
 /* The holder is the session's if that is OK. */
 static enum status session_of(struct cache *c, struct quota_holder *holder, const struct cache_open_call *q,
-			      struct cache_session_view *out, const char **why)
+			      const struct grid *grid, struct cache_session_view *out, const char **why)
 {
-	const uint64_t now_us = cache_time(c, q->now_us);
 	struct pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
 	enum status status = quota_take(holder, QUOTA_SESSIONS, 1, why);
 
+	cache_time(c, q->now_us);
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < q->layout_count && !status; i++)
 		status = pool_get(c, holder, &q->layouts[i], &pools[i], why);
 	if (!status)
-		status = session_start(c, pools, q->layout_count, q->engine, now_us, &s, why);
+		status = session_start(c, pools, grid, q, &s, why);
 	if (status) {
 		quota_give(holder, QUOTA_SESSIONS, 1);
 		return status;
@@ -217,11 +256,12 @@ enum status cache_session_open(struct cache *c, const struct cache_open_call *q,
 {
 	struct quota_holder *holder;
 	enum status status;
+	struct grid grid;
 
 	*why = "unknown tenant: this version has \"default\" only";
 	if (*q->tenant && strcmp(q->tenant, c->tenant.name))
 		return STATUS_DENIED;
-	*why = layouts_problem(q->layouts, q->layout_count);
+	*why = open_problem(q, &grid);
 	if (*why)
 		return STATUS_INVALID;
 	if (!fit_host(c, q->layouts, q->layout_count, why))
@@ -234,7 +274,7 @@ enum status cache_session_open(struct cache *c, const struct cache_open_call *q,
 	if (!holder)
 		return STATUS_EXHAUSTED;
 	cache_lock(c);
-	status = session_of(c, holder, q, out, why);
+	status = session_of(c, holder, q, &grid, out, why);
 	cache_unlock(c);
 	if (status)
 		quota_leave(holder);
@@ -307,6 +347,17 @@ uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t num
 	return n;
 }
 
+uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells)
+{
+	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct grid grid;
+	const uint32_t layouts = session_shape(c, session, pools, &grid);
+
+	if (layouts)
+		*cells = grid.unit ? grid_cells(&grid, k->first, k->count) : (uint64_t)k->count * layouts;
+	return layouts;
+}
+
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
 	struct pool *pools[CACHE_LAYOUTS_MAX];
@@ -329,6 +380,17 @@ uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
 	if (!atomic_load_explicit(&s->called, memory_order_relaxed))
 		atomic_store_explicit(&s->called, true, memory_order_relaxed);
 	return n;
+}
+
+uint32_t session_shape(struct cache *c, uint64_t id, struct pool **pools, struct grid *grid)
+{
+	const uint32_t n = session_pools(c, id, pools);
+	struct session *s = n ? session_at(c, id) : NULL;
+
+	if (!s)
+		return 0;
+	shape_read(s, n, grid);
+	return atomic_load_explicit(&s->id, memory_order_acquire) == id ? n : 0;
 }
 
 uint32_t cache_idled(const struct cache *c, const uint64_t **sessions)

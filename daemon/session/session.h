@@ -13,6 +13,8 @@ struct attachment;
 struct cache;
 struct cache_peer;
 struct cache_session_view;
+struct grid;
+struct grid_wish;
 struct kv_layout;
 struct lease;
 struct pool;
@@ -21,12 +23,14 @@ struct reservation;
 
 enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
 
-/* Atomic fields are read by lookups without the lock: a copy of pools is good if `id` was the same before
+/* Atomic fields are read by lookups without the lock: a copy of pools and grid is good if `id` was the same before
  * and after. */
 struct session {
 	_Atomic uint64_t id;           /* its handle; 0 unless open */
 	_Atomic uint32_t layouts;
 	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
+	_Atomic uint64_t shape;        /* the grid: unit << 8 | chained << 7 | main; 0: a plain session */
+	_Atomic uint64_t rule[CACHE_LAYOUTS_MAX]; /* the grid's, packed; not of a plain session */
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
 
 	enum session_state state;
@@ -55,14 +59,17 @@ struct cache_open_call {
 	const char *tenant;            /* "" or "default" */
 	const struct kv_layout *layouts;
 	uint32_t layout_count;
+	uint32_t unit;                 /* tokens of a key; 0: the layouts' block_tokens */
+	const struct grid_wish *wishes; /* [layout_count]; NULL: nothing is said */
+	bool unchained;                /* keys name contents, not prefixes */
 	const char *engine;            /* for people, cut after CACHE_ENGINE_MAX */
 	uint64_t now_us;
 };
 
-/* DENIED: another tenant. INVALID: no layout, a bad or double one, unequal block_tokens, a block that host
- * memory can never have (session/budget.h).
- * EXHAUSTED: too many sessions, ended ones included whose memory may still be mapped, or layouts since the start
- * (4096), of all or of the peer's share (block/quota.h). UNAVAILABLE: draining. */
+/* DENIED: another tenant. INVALID: no layout, a bad or double one, a grid that cannot be (grid_make), keys that are not
+ * chained where a block covers several of them, a block that host memory can never have (session/budget.h). EXHAUSTED:
+ * too many sessions, ended ones included whose memory may still be mapped, or layouts since the start (4096), of all or
+ * of the peer's share (block/quota.h). UNAVAILABLE: draining. */
 enum status cache_session_open(struct cache *c, const struct cache_open_call *q, struct cache_session_view *out,
 			       const char **why);
 /* NOT_FOUND (compared in constant time). */
@@ -74,10 +81,14 @@ enum status cache_session_write_back(struct cache *c, uint64_t session);
 uint64_t cache_session_number(struct cache *c, uint64_t session);
 /* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
 uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
+/* Number of layouts of a session, 0 if unknown; *cells of the keys, whose count and first alone are looked at. */
+uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells);
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 /* Without the lock: copies an open session's pools; 0: unknown session. */
 uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
+/* The same with the grid, of which a plain session's is left alone but for its unit: 0. */
+uint32_t session_shape(struct cache *c, uint64_t id, struct pool **pools, struct grid *grid);
 struct session *session_find(struct cache *c, uint64_t handle); /* open, or a ghost; else NULL */
 struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
 /* The same, and it notes the call. */

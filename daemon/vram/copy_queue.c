@@ -352,7 +352,7 @@ static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct b
 struct gpu *vram_find_last(struct cache *c, const struct vram_search *s)
 {
 	const struct cache_keys *k = s->keys;
-	const struct cache_keys last = { k->bytes + (size_t)(k->count - 1) * k->key_bytes, 1, k->key_bytes };
+	const struct cache_keys last = keys_slice(k, k->count - 1, 1);
 
 	if (s->gpu < 0 || k->count < 2)
 		return NULL;
@@ -363,7 +363,7 @@ struct gpu *vram_find_last(struct cache *c, const struct vram_search *s)
 struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting, uint32_t from)
 {
 	const struct cache_keys *k = s->keys;
-	const struct cache_keys rest = { k->bytes + (size_t)from * k->key_bytes, k->count - from, k->key_bytes };
+	const struct cache_keys rest = keys_slice(k, from, k->count - from);
 
 	blocks_find(c, s->pools, s->layouts, &rest, s->found + (size_t)from * s->layouts);
 	return expecting ? expecting : expect(c, s->gpu, k->count * s->layouts, s->found);

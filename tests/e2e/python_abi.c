@@ -27,21 +27,32 @@ int main(void)
 		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options, no_near_calls) M(terrace_connect_options, no_adaptive_poll)
 		M(terrace_connect_options, reserved));
 	LIST(terrace_token, M(terrace_token, bytes));
-	LIST(terrace_session_options, M(terrace_session_options, size) M(terrace_session_options, tenant)
-		M(terrace_session_options, engine) M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back)
-		M(terrace_session_options, reserved));
+	LIST(terrace_session_options,
+	     M(terrace_session_options, size) M(terrace_session_options, tenant) M(terrace_session_options, engine)
+		     M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back)
+			     M(terrace_session_options, unchained_keys) M(terrace_session_options, reserved)
+				     M(terrace_session_options, unit_tokens) M(terrace_session_options, reserved_also)
+					     M(terrace_session_options, rules));
+	LIST(terrace_layout_rule,
+	     M(terrace_layout_rule, size) M(terrace_layout_rule, keep_last) M(terrace_layout_rule, partial)
+		     M(terrace_layout_rule, sparse) M(terrace_layout_rule, reserved));
+	LIST(terrace_call_options, M(terrace_call_options, size) M(terrace_call_options, first_position)
+		M(terrace_call_options, reserved));
 	LIST(terrace_gpu_info, M(terrace_gpu_info, size) M(terrace_gpu_info, uuid) M(terrace_gpu_info, bytes));
 	LIST(terrace_completion, M(terrace_completion, done) M(terrace_completion, arg) M(terrace_completion, eventfd)
 		M(terrace_completion, reserved));
 	LIST(terrace_lease_options, M(terrace_lease_options, size) M(terrace_lease_options, mode)
-		M(terrace_lease_options, gpu) M(terrace_lease_options, gpu_or_host) M(terrace_lease_options, reserved));
-	LIST(terrace_warm_options, M(terrace_warm_options, size) M(terrace_warm_options, wait) M(terrace_warm_options, gpu)
-		M(terrace_warm_options, reserved));
+		M(terrace_lease_options, gpu) M(terrace_lease_options, gpu_or_host) M(terrace_lease_options, reserved)
+		M(terrace_lease_options, first_position));
+	LIST(terrace_warm_options,
+	     M(terrace_warm_options, size) M(terrace_warm_options, wait) M(terrace_warm_options, gpu)
+		     M(terrace_warm_options, reserved) M(terrace_warm_options, first_position)
+			     M(terrace_warm_options, reserved_also));
 	LIST(terrace_block_info, M(terrace_block_info, size) M(terrace_block_info, parent) M(terrace_block_info, position)
 		M(terrace_block_info, tokens) M(terrace_block_info, role) M(terrace_block_info, turn)
 		M(terrace_block_info, parent_bytes));
 	LIST(terrace_reserve_options, M(terrace_reserve_options, size) M(terrace_reserve_options, gpu)
-		M(terrace_reserve_options, reserved));
+		M(terrace_reserve_options, first_position) M(terrace_reserve_options, cells));
 	LIST(terrace_attend_features, M(terrace_attend_features, size) M(terrace_attend_features, window)
 		M(terrace_attend_features, softcap) M(terrace_attend_features, sinks) M(terrace_attend_features, alibi)
 		M(terrace_attend_features, alibi_sqrt) M(terrace_attend_features, tree_bias) M(terrace_attend_features, ranges)

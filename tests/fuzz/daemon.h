@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/block/grid.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
@@ -20,6 +21,7 @@ struct fuzz_daemon {
 	struct config config;
 	struct daemon daemon;
 	struct cache_session_view session;
+	struct cache_session_view units; /* a session with a grid: full attention of four units a block, and a state */
 };
 
 static inline void fuzz_daemon_close(struct fuzz_daemon *f)
@@ -57,6 +59,14 @@ static inline void fuzz_daemon_open(struct fuzz_daemon *f)
 	    cache_session_open(f->daemon.cache, &(struct cache_open_call){ .tenant = "", .layouts = layouts,
 			.layout_count = 2, .engine = "fuzz", .now_us = daemon_now_us() }, &f->session,
 			       &why) != STATUS_OK)
+		abort();
+	const struct grid_wish wishes[2] = { { .partial = true }, { .last = 1, .partial = true, .sparse = true } };
+	struct cache_open_call units = { .tenant = "", .layouts = layouts, .layout_count = 2, .unit = 16, .wishes = wishes,
+					 .engine = "fuzz", .now_us = daemon_now_us() };
+
+	layouts[0].block_tokens = 64;
+	layouts[1].block_tokens = 32;
+	if (cache_session_open(f->daemon.cache, &units, &f->units, &why) != STATUS_OK)
 		abort();
 }
 

@@ -1,6 +1,6 @@
 /* Any bytes as the request of any unary method, against a real cache: an answer or a status with words, and never a crash. The first byte
  * chooses the method, and by its top bit whether the handle of a live session stands before the bytes as field 1, which no input could
- * guess. The cache is made anew now and then, so that what one input leaves does not pile up.
+ * guess: by the next bit of a plain session, or of one with a grid. The cache is made anew now and then, so that what one input leaves does not pile up.
  */
 #include "daemon/block/lock.h"
 #include "daemon/cache.h"
@@ -27,11 +27,11 @@ static void renew(void)
 }
 
 /* Field 1 as a fixed64; a later field 1 of the input's own would win. Returns its length. */
-static size_t session_field(uint8_t *out)
+static size_t session_field(uint8_t *out, uint64_t session)
 {
 	out[0] = 1 << 3 | 1;
-	memcpy(out + 1, &fuzz.session.id, sizeof fuzz.session.id);
-	return 1 + sizeof fuzz.session.id;
+	memcpy(out + 1, &session, sizeof session);
+	return 1 + sizeof session;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -46,9 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	renew();
 	if (data[0] & 0x80)
-		n = session_field(bytes);
+		n = session_field(bytes, data[0] & 0x40 ? fuzz.units.id : fuzz.session.id);
 	memcpy(bytes + n, data + 1, size - 1);
-	method = &rpc_methods[(data[0] & 0x7f) % rpc_methods_count];
+	method = &rpc_methods[(data[0] & 0x3f) % rpc_methods_count];
 	if (method->unary == NULL)
 		return 0;
 	rpc_call_init(&call, &fuzz.daemon, method, daemon_now_us(), daemon_now_us() + 1000);

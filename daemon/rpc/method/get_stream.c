@@ -89,7 +89,8 @@ static enum status get_open(struct rpc_call *c, const ProtobufCMessage *request)
 	uint32_t layouts;
 	enum status s = rpc_keys(c, q->keys, true, &keys);
 
-	if (s != STATUS_OK || (s = rpc_session_layouts(c, q->session, 0, &layouts)) != STATUS_OK)
+	if (s != STATUS_OK ||
+	    (s = rpc_session_layouts(c, q->session, &(struct cache_keys){ .count = 0 }, &layouts)) != STATUS_OK)
 		return s;
 	if (q->layout >= layouts)
 		return rpc_fail(c, STATUS_INVALID, "layout: index %u, the session has %u", q->layout, layouts);

@@ -32,7 +32,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		return s;
 	if ((unsigned)q->mode > TERRACE__V1__LEASE_MODE__LEASE_ALL)
 		return rpc_fail(c, STATUS_INVALID, "mode: unknown mode %d", (int)q->mode);
-	s = rpc_session_layouts(c, q->session, keys.count, &layouts);
+	s = rpc_session_layouts(c, q->session, &keys, &layouts);
 	if (s != STATUS_OK)
 		return s;
 	places = rpc_take(c, (size_t)keys.count * layouts * sizeof *places);

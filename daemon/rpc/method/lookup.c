@@ -21,7 +21,7 @@ enum status rpc_lookup(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	if (s != STATUS_OK)
 		return s;
 	if (q->states) {
-		s = rpc_session_layouts(c, q->session, keys.count, &layouts);
+		s = rpc_session_layouts(c, q->session, &keys, &layouts);
 		if (s != STATUS_OK)
 			return s;
 		states = rpc_take_zero(c, keys.count, layouts);

@@ -28,6 +28,9 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 
 	if (q->n_info && q->n_info != count)
 		return rpc_fail(c, STATUS_INVALID, "info: %zu entries for %u keys", q->n_info, count);
+	if (q->n_cells && (q->n_cells != count || q->open))
+		return rpc_fail(c, STATUS_INVALID, "cells: %zu entries for %u keys%s", q->n_cells, count,
+				q->open ? "; open blocks have a slot in every layout" : "");
 	if (q->n_info) {
 		info = rpc_take(c, count * sizeof *info);
 		if (!info)
@@ -64,7 +67,7 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	else if ((s = rpc_keys(c, q->keys, false, &keys)) != STATUS_OK)
 		return s;
 	if ((s = rpc_gpu(c, q->gpu, &on.gpu)) != STATUS_OK ||
-	    (s = rpc_session_layouts(c, q->session, keys.count, &layouts)) != STATUS_OK ||
+	    (s = rpc_session_layouts(c, q->session, &keys, &layouts)) != STATUS_OK ||
 	    (s = reserve_infos(c, q, keys.count, &info)) != STATUS_OK)
 		return s;
 	n = keys.count * layouts;
@@ -87,6 +90,7 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 		.session = q->session,
 		.keys = &keys,
 		.info = info,
+		.cells = q->n_cells ? q->cells : NULL,
 		.open = q->open,
 		.on = &on,
 		.may_grow = c->worker,
@@ -171,7 +175,7 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 
 	if (!q->n_items || q->n_items > CACHE_KEYS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "items: %zu given, must be 1 to %d", q->n_items, CACHE_KEYS_MAX);
-	s = rpc_session_layouts(c, q->session, count, &layouts);
+	s = rpc_session_layouts(c, q->session, &(struct cache_keys){ .count = count }, &layouts);
 	if (s != STATUS_OK)
 		return s;
 	n = q->lease ? count * layouts : 0;

@@ -183,7 +183,7 @@ static enum status header_check(struct rpc_call *c, const Terrace__V1__PutHeader
 	enum status s = rpc_key(c, "header.key", &h->key);
 
 	if (s != STATUS_OK || (h->info && (s = rpc_info(c, "header.info", 0, h->info, info)) != STATUS_OK) ||
-	    (s = rpc_session_layouts(c, h->session, 1, &layouts)) != STATUS_OK)
+	    (s = rpc_session_layouts(c, h->session, &(struct cache_keys){ .count = 1 }, &layouts)) != STATUS_OK)
 		return s;
 	if (h->layout >= layouts)
 		return rpc_fail(c, STATUS_INVALID, "header.layout: index %u, the session has %u", h->layout, layouts);
@@ -211,6 +211,7 @@ static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace_
 		.layout = h->layout,
 		.key = h->key.data,
 		.key_bytes = (uint32_t)h->key.len,
+		.position = h->position,
 		.info = h->info ? &info : NULL,
 		.now_us = c->now_us,
 	};

@@ -1,4 +1,5 @@
 /* OpenSession, Attach, CloseSession. */
+#include "daemon/block/grid.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/peer.h"
 #include "daemon/block/values.h"
@@ -66,6 +67,33 @@ static bool reply_gpus(struct rpc_call *c, uint64_t session, Terrace__V1__OpenSe
 	return true;
 }
 
+/* The session's unit and what of its prefixes can be usable; with_rules: the rules too. */
+static bool reply_grid(struct rpc_call *c, const struct cache_session_view *v, bool with_rules,
+		       Terrace__V1__OpenSessionReply *r)
+{
+	Terrace__V1__LayoutRule *rules = rpc_take(c, v->layouts * sizeof *rules);
+	Terrace__V1__LayoutRule **list = rpc_take(c, v->layouts * sizeof *list);
+	struct grid grid = { .unit = v->unit, .layouts = v->unit ? v->layouts : 0 };
+
+	if (!rules || !list)
+		return false;
+	for (uint32_t i = 0; i < grid.layouts; i++) {
+		const struct grid_rule *rule = &grid.rule[i];
+
+		grid.rule[i] = grid_rule_unpack(v->rule[i]);
+		terrace__v1__layout_rule__init(&rules[i]);
+		rules[i].keep_last = v->layout[i].window || rule->need == GRID_ALL ? 0 : rule->need;
+		rules[i].partial = rule->partial;
+		rules[i].sparse = rule->sparse;
+		list[i] = &rules[i];
+	}
+	r->unit_tokens = v->unit;
+	r->prefix_multiple = (uint32_t)grid_multiple(&grid);
+	r->n_rules = with_rules ? grid.layouts : 0;
+	r->rules = list;
+	return true;
+}
+
 /* with_layouts: Attach's caller has not got them. */
 static enum status session_reply(struct rpc_call *c, const struct cache_session_view *v, bool with_layouts,
 				 ProtobufCMessage **reply)
@@ -99,7 +127,7 @@ static enum status session_reply(struct rpc_call *c, const struct cache_session_
 	r->idle_timeout_ms = (uint32_t)config->session_idle_ms;
 	r->n_layout_list = with_layouts ? v->layouts : 0;
 	r->layout_list = layout_list;
-	if (!reply_gpus(c, v->id, r))
+	if (!reply_gpus(c, v->id, r) || !reply_grid(c, v, with_layouts, r))
 		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
@@ -127,11 +155,32 @@ static bool is_library_before(struct rpc_call *c)
 	return c->unnamed && c->unnamed(c);
 }
 
+/* None, or one a layout. */
+static enum status open_rules(struct rpc_call *c, const Terrace__V1__OpenSessionRequest *q, struct grid_wish **out)
+{
+	struct grid_wish *wishes;
+
+	*out = NULL;
+	if (!q->n_rules)
+		return STATUS_OK;
+	if (q->n_rules != q->n_layouts)
+		return rpc_fail(c, STATUS_INVALID, "rules: %zu given for %zu layouts", q->n_rules, q->n_layouts);
+	wishes = rpc_take(c, q->n_rules * sizeof *wishes);
+	if (!wishes)
+		return rpc_too_big(c);
+	for (size_t i = 0; i < q->n_rules; i++)
+		wishes[i] = (struct grid_wish){ .last = q->rules[i]->keep_last, .partial = q->rules[i]->partial,
+						.sparse = q->rules[i]->sparse };
+	*out = wishes;
+	return STATUS_OK;
+}
+
 enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__OpenSessionRequest *q = (const Terrace__V1__OpenSessionRequest *)request;
 	struct cache_session_view *v = rpc_take(c, sizeof *v);
 	struct cache_peer peer = { .process = 0 };
+	struct grid_wish *wishes;
 	struct kv_layout *layouts;
 	const char *why = NULL;
 	enum status s;
@@ -151,6 +200,9 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		if (s != STATUS_OK)
 			return s;
 	}
+	s = open_rules(c, q, &wishes);
+	if (s != STATUS_OK)
+		return s;
 	if (c->peer)
 		c->peer(c, &peer);
 	const struct cache_open_call call = {
@@ -158,6 +210,9 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		.tenant = q->tenant,
 		.layouts = layouts,
 		.layout_count = (uint32_t)q->n_layouts,
+		.unit = q->unit_tokens,
+		.wishes = wishes,
+		.unchained = q->unchained_keys,
 		.engine = q->engine,
 		.now_us = c->now_us,
 	};

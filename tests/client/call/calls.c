@@ -108,6 +108,31 @@ START_TEST(sessions)
 END_TEST
 
 /* Structs of a caller that knows a later version of them: longer, in arrays further apart. */
+/* The fake knows nothing of units, as the daemons before them. */
+START_TEST(units_of_an_older_daemon)
+{
+	struct terrace_session_options o = TERRACE_SESSION_OPTIONS_INIT;
+	struct terrace_layout_rule rules[2] = { TERRACE_LAYOUT_RULE_INIT, TERRACE_LAYOUT_RULE_INIT },
+				   rule = TERRACE_LAYOUT_RULE_INIT;
+	struct terrace_session *other;
+
+	ck_assert_uint_eq(terrace_session_unit(session), layouts[0].block_tokens);
+	ck_assert_uint_eq(terrace_session_prefix_multiple(session), 1);
+	ck_assert_int_eq(terrace_session_rule(session, 0, &rule), TERRACE_OK);
+	ck_assert(!rule.keep_last && !rule.partial && !rule.sparse);
+	ck_assert_int_eq(terrace_session_rule(session, 64, &rule), TERRACE_INVALID);
+	o.unit_tokens = 16;
+	ck_assert_int_eq(terrace_session_open(client, layouts, 2, &o, &other), TERRACE_UNSUPPORTED);
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "older than this library"));
+	o.unit_tokens = 0;
+	rules[1].keep_last = 1;
+	o.rules = rules;
+	ck_assert_int_eq(terrace_session_open(client, layouts, 2, &o, &other), TERRACE_UNSUPPORTED);
+	rules[0].size = 0;
+	ck_assert_int_eq(terrace_session_open(client, layouts, 2, &o, &other), TERRACE_INVALID);
+}
+END_TEST
+
 START_TEST(sizes_of_another_version)
 {
 	struct {
@@ -853,6 +878,7 @@ int main(void)
 	tcase_set_timeout(c, 100);
 	tcase_add_test(c, sessions);
 	tcase_add_test(c, sizes_of_another_version);
+	tcase_add_test(c, units_of_an_older_daemon);
 	tcase_add_test(c, no_borrow);
 	tcase_add_test(c, put_then_lease);
 	tcase_add_test(c, reservations);

@@ -1,5 +1,6 @@
 /* The rule of prefixes against its plain definition, over many layouts and windows, by lookup and by lease;
  * and bad input. */
+#include "daemon/block/grid.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -154,18 +155,21 @@ START_TEST(bad_keys_and_sessions_are_refused)
 	uint32_t prefix = 77;
 	struct rig r;
 
-	rig_open(&r, &o, 5);
+	rig_open(&r, &o, 9);
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
 	k.key_bytes = SLOT_KEY_MAX + 1;
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
 	k.key_bytes = SLOT_KEY_MAX;
 	k.count = CACHE_KEYS_MAX + 1;
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
-	k.count = CACHE_KEYS_MAX; /* x 5 layouts is too much */
+	k.count = CACHE_KEYS_MAX; /* x 9 layouts is too much */
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
 	k.count = 3;
-	uint8_t states[14];
-	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, 14, &r.why), STATUS_INVALID);
+	uint8_t states[26];
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, 26, &r.why), STATUS_INVALID);
+	k.first = GRID_FIRST_MAX + 1u;
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, NULL, 0, &r.why), STATUS_INVALID);
+	k.first = 0;
 	ck_assert_uint_eq(prefix, 77);
 	ck_assert_int_eq(cache_lookup(r.c, 0, &k, &prefix, NULL, 0, &r.why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_lookup(r.c, r.s.id + (1 << 20), &k, &prefix, NULL, 0, &r.why),
@@ -176,6 +180,26 @@ START_TEST(bad_keys_and_sessions_are_refused)
 	ck_assert_uint_eq(prefix, 0);
 	rig_close(&r);
 	free(bytes);
+}
+END_TEST
+
+START_TEST(as_many_keys_as_a_call_has_in_eight_layouts)
+{
+	const struct cache_options o = rig_options(64);
+	struct cache_keys k = rig_keys(0, CACHE_KEYS_MAX);
+	uint8_t *states = calloc(CACHE_KEYS_MAX, 8);
+	uint32_t prefix = 77;
+	struct rig r;
+
+	rig_open(&r, &o, 8);
+	ck_assert_uint_eq(rig_put(&r, 0, 4), 4);
+	ck_assert_int_eq(cache_lookup(r.c, r.s.id, &k, &prefix, states, CACHE_KEYS_MAX * 8, &r.why), STATUS_OK);
+	ck_assert_uint_eq(prefix, 4);
+	ck_assert_uint_eq(states[31], 1);
+	ck_assert_uint_eq(states[32], 0);
+	rig_close(&r);
+	free(states);
+	free((void *)k.bytes);
 }
 END_TEST
 
@@ -207,6 +231,7 @@ int main(void)
 {
 	const TTest *const tests[] = { prefixes_are_those_of_the_definition,
 				       bad_keys_and_sessions_are_refused,
+				       as_many_keys_as_a_call_has_in_eight_layouts,
 				       a_lookup_is_no_use_and_takes_no_lease };
 
 	return rig_main("cache_lookup", tests, sizeof(tests) / sizeof(tests[0]));

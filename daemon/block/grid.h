@@ -1,0 +1,118 @@
+/* The grid of a session: which keys have a block in which layout, and which blocks a prefix needs. Pure functions.
+ *
+ * A session has a *unit*, the tokens of one key. Key i of a sequence stands for its first i + 1 units; the *position*
+ * of a key is its i. A layout's block covers n units: the layout has a *full* block at each position that is n - 1
+ * modulo n, and, if it says so, it may have a *partial* block at any other position, from the boundary before to there.
+ * A position of a layout that may have a block is a *cell*.
+ *
+ * A prefix of p units needs of a layout, by its keep rule:
+ *
+ *     all        the full blocks up to p, and the partial block at p - 1 if p is no multiple of n
+ *     window w   of these, those with any of the last w - 1 tokens before p
+ *     last m     the m blocks that end at p and before: the block at p - 1, full or partial, then full ones
+ *
+ * In all three the blocks that are needed stand side by side and end at p, so that a rule comes down to a number: how
+ * many *full* blocks before the end are needed, which is one less from some remainder p modulo n on (struct grid_rule).
+ *
+ * A layout may be *sparse*: its absent blocks were never meant to be there, so that nothing counts them as lost.
+ */
+#ifndef TERRACE_DAEMON_BLOCK_GRID_H
+#define TERRACE_DAEMON_BLOCK_GRID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+
+struct kv_layout;
+struct prefix;
+
+enum {
+	GRID_ALL = (1 << 30) - 1,      /* a rule's need: of all full blocks */
+	GRID_UNITS_MAX = UINT16_MAX,   /* in a block */
+	GRID_LAST_MAX = CACHE_KEYS_MAX,
+};
+
+/* Calls begin below this position, so that no position overflows. */
+#define GRID_FIRST_MAX (1u << 31)
+
+/* What a session's opener says of a layout, besides what stands in the layout: its block_tokens and its window. Zeroed:
+ * no partial blocks, not sparse, and what the window says. */
+struct grid_wish {
+	uint32_t last;                 /* not 0: the rule is `last` of so many blocks */
+	bool partial, sparse;
+};
+
+/* Of a layout. */
+struct grid_rule {
+	uint32_t need;                 /* full blocks that a prefix of a multiple of n needs; GRID_ALL */
+	uint16_t units;                /* n */
+	uint16_t slack;                /* from this remainder of p modulo n on a prefix needs one full block less */
+	bool partial, sparse;
+};
+
+struct grid {
+	uint32_t unit;                 /* tokens; 0: the session is plain, see grid_is_plain */
+	uint32_t layouts;
+	bool chained;                  /* some layout's block covers several units */
+	uint32_t main; /* the layout that stands for a chain: of the rule `all` the one with the smallest blocks */
+	struct grid_rule rule[CACHE_LAYOUTS_MAX];
+};
+
+/* NULL, or what is wrong: a unit that does not divide, a rule that cannot be met. unit 0: the layouts' own
+ * block_tokens, which must be equal then. wishes: [count], or NULL. */
+const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *layouts, uint32_t count,
+		      const struct grid_wish *wishes);
+/* A key has one block in every layout, and the layouts' windows say all: what sessions without a unit are. */
+bool grid_is_plain(const struct grid *g);
+/* Only prefixes of a multiple of so many units can be usable. */
+uint64_t grid_multiple(const struct grid *g);
+/* A rule as one word, and back. */
+uint64_t grid_rule_pack(const struct grid_rule *r);
+struct grid_rule grid_rule_unpack(uint64_t word);
+
+static inline bool grid_is_full(const struct grid_rule *r, uint64_t position)
+{
+	return (position + 1) % r->units == 0;
+}
+
+static inline bool grid_has_cell(const struct grid_rule *r, uint64_t position)
+{
+	return r->partial || grid_is_full(r, position);
+}
+
+/* Units of the block at that position, the valid ones. */
+static inline uint32_t grid_units_at(const struct grid_rule *r, uint64_t position)
+{
+	return (uint32_t)(position % r->units) + 1;
+}
+
+/* Cells of `count` keys from position `first` on. */
+uint64_t grid_cells(const struct grid *g, uint64_t first, uint32_t count);
+
+/* ---- the longest prefix: struct prefix (block/key.h) is fed layout by layout, and of each layout key by key ---- */
+
+struct grid_run {
+	const struct grid_rule *rule;
+	uint32_t remainder;            /* of the units before the next key, modulo n */
+	uint32_t at;                   /* keys fed */
+	uint32_t full, run;            /* full blocks fed; of them present, up to the last one */
+};
+
+/* The prefix counts the call's keys: what stands before position `first` is taken to be there. */
+void grid_run_begin(struct grid_run *run, const struct grid_rule *r, uint64_t first);
+/* present: the key's block is there; false where the layout has no cell. */
+void grid_run_feed(struct prefix *p, struct grid_run *run, bool present);
+
+/* ---- what a prefix needs ---- */
+
+struct grid_need {
+	const struct grid_rule *rule;
+	uint64_t from, end;            /* positions: of the first full block; behind the prefix */
+};
+
+/* Of a prefix that ends behind `keys` keys from position `first` on. Without keys nothing is needed. */
+void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, struct grid_need *out);
+bool grid_needs(const struct grid_need *n, uint64_t position);
+
+#endif
