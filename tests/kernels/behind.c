@@ -31,6 +31,7 @@ static void encode(const struct kv_layout *l, const struct kv_geometry *g, uint8
 		x[i] = (float)(i * 7919 % 1000) / 500 - 1;
 	for (uint32_t layer = 0; layer < LAYERS && tokens; layer++)
 		for (uint32_t head = 0; head < HEADS; head++) {
+			kv_encode(l, g, block, layer, head, KV_SIDE_ROPE, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 			kv_encode(l, g, block, layer, head, KV_SIDE_K, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 			kv_encode(l, g, block, layer, head, KV_SIDE_V, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 		}
@@ -70,6 +71,23 @@ START_TEST(nothing_is_left_behind)
 }
 END_TEST
 
+START_TEST(nothing_is_left_behind_a_rope_part)
+{
+	static const enum kv_format rope[] = {KV_F16, KV_BF16, KV_FP8};
+
+	for (size_t i = 0; i < sizeof(rope) / sizeof(rope[0]); i++) {
+		struct kv_layout l = layout_of((enum kv_format)_i, KV_NONE, KV_LATENT_DIM);
+
+		l.rotation_version = KV_ROTATION_VERSION_2;
+		l.rope_dim = KV_ROPE_DIM;
+		l.rope_format = rope[i];
+		ck_assert_ptr_null(kv_layout_problem(&l));
+		for (uint32_t tokens = 0; tokens < TOKENS; tokens++)
+			check(&l, tokens);
+	}
+}
+END_TEST
+
 START_TEST(a_full_block_is_left_alone)
 {
 	const struct kv_layout l = layout_of(KV_FP8, KV_TQ3, 128);
@@ -96,6 +114,7 @@ int main(void)
 	int failed;
 
 	tcase_add_loop_test(t, nothing_is_left_behind, 0, KV_FORMAT_COUNT * KV_FORMAT_COUNT);
+	tcase_add_loop_test(t, nothing_is_left_behind_a_rope_part, KV_F16, KV_FORMAT_COUNT);
 	tcase_add_test(t, a_full_block_is_left_alone);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);
