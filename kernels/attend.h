@@ -30,7 +30,7 @@ struct kv_attend {
 	uint32_t queries, q_heads;          /* q_heads is a multiple of layout->heads */
 	const void *q;                      /* [queries][q_heads][kv_key_dims], dense, aligned elements */
 	enum kv_dtype q_dtype;
-	float scale;                        /* usually 1/sqrt(head_dim); finite. With a rope part that of the model's heads */
+	float scale;                        /* usually 1/sqrt(head_dim); finite */
 	const void *const *blocks;          /* [ceil(kv_tokens / block_tokens)] packed blocks, 16-byte aligned,
 	                                     * or NULL where no query sees one */
 	uint32_t kv_tokens;                 /* valid tokens over all blocks */

@@ -69,7 +69,8 @@ void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, b
 void kv_linear_decode(enum kv_format f, uint32_t d, bool rotated, const uint8_t *in, float *x);
 
 /* Encodes `n` tokens (first_token .. first_token + n - 1 of the block) of one side of (layer, head)
- * into `block`. The rope part of a key is a side of its own. src: n vectors of the side's head dim, `stride` elements apart. Only bytes of those
+ * into `block`; the rope part of a key is a side of its own. src: n vectors of the side's head dim,
+ * `stride` elements apart. Only bytes of those
  * tokens are written, so that a block may grow token by token. A side whose format is KV_NONE:
  * nothing is done. */
 void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t layer,

@@ -96,6 +96,8 @@ static const char *rope_problem(const struct kv_layout *l)
 		return "V of a layout with a rope part is a view of its latent, so v_format must be none";
 	if (l->head_dim_v != KV_LATENT_DIM)
 		return "V of a layout with a rope part is its whole latent, so head_dim_v must be 512";
+	if (l->heads != 1 || l->total_heads != 1)
+		return "all heads of a model with a rope part share one latent, so heads and total_heads must be 1";
 	return NULL;
 }
 

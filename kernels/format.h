@@ -156,9 +156,14 @@ struct kv_layout {
 	uint32_t rotation_version;                 /* kv_rotation_version(head_dim_k, head_dim_v) */
 	uint32_t codebook_version, layout_version;
 	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
-	uint32_t rope_dim;                         /* KV_ROPE_DIM with a rope part, 0 without */
+	uint32_t rope_dim;                         /* KV_ROPE_DIM with a rope part, which wants one head; 0 without */
 	enum kv_format rope_format;                /* fp16, bf16 or fp8; KV_NONE without a rope part */
 };
+
+/* What a call of attention with a scale of 0 says to a layout with a rope part. */
+#define KV_ROPE_SCALE                                                                                               \
+	"scale is 0, and the layout has a rope part, whose dims do not tell the scale: give the model's, which for " \
+	"DeepSeek V3 is 1/sqrt(192) times what its rope scaling adds"
 
 /* Elements of a key, and of a query. */
 static inline uint32_t kv_key_dims(const struct kv_layout *l)
@@ -178,7 +183,8 @@ uint64_t kv_layout_id(const struct kv_layout *l);
 struct kv_geometry {
 	uint32_t atoms;                                  /* atoms a chunk */
 	uint32_t k_codes, k_scales, v_codes, v_scales, rope_codes, rope_scales; /* size of each part of an atom */
-	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at, rope_codes_at, rope_scales_at; /* offset in the atom */
+	/* offset of each in the atom */
+	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at, rope_codes_at, rope_scales_at;
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
 	uint64_t need_bytes; /* a block with its header, rounded up to KV_SLOT_ALIGN: the least a slot has */

@@ -25,6 +25,8 @@ bool layout_message_read(const Terrace__V1__Layout *in, struct kv_layout *out)
 		.codebook_version = in->codebook_version,
 		.layout_version = in->layout_version,
 		.int4_rounding = (enum kv_rounding)in->int4_rounding,
+		.rope_dim = in->rope_dim,
+		.rope_format = (enum kv_format)in->rope_format,
 	};
 	memcpy(out->fingerprint, in->fingerprint.data, KV_FINGERPRINT_BYTES);
 	return true;
@@ -49,4 +51,6 @@ void layout_message_write(const struct kv_layout *in, Terrace__V1__Layout *out)
 	out->codebook_version = in->codebook_version;
 	out->layout_version = in->layout_version;
 	out->int4_rounding = in->int4_rounding;
+	out->rope_dim = in->rope_dim;
+	out->rope_format = (Terrace__V1__Format)in->rope_format;
 }

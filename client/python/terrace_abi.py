@@ -47,7 +47,7 @@ class Layout(Sized):
     _fields_ = [("size", c_size_t), ("fingerprint", c_uint8 * 32), ("first_layer", c_uint32), ("layers", c_uint32),
                 ("first_head", c_uint32), ("heads", c_uint32), ("total_heads", c_uint32), ("head_dim_k", c_uint32),
                 ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int), ("window", c_uint32),
-                ("int4_rounding", c_int)]
+                ("int4_rounding", c_int), ("rope_dim", c_uint32), ("rope_format", c_int)]
 
 
 class Keys(Structure):

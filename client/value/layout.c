@@ -81,6 +81,8 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 		.codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 		.int4_rounding = (enum kv_rounding)l.int4_rounding,
+		.rope_dim = l.rope_dim,
+		.rope_format = (enum kv_format)l.rope_format,
 	};
 	memcpy(out->fingerprint, l.fingerprint, sizeof(out->fingerprint));
 	return kv_layout_problem(out);
@@ -102,6 +104,8 @@ void client_layout_write(const struct kv_layout *in, struct terrace_layout *out)
 		.v_format = (enum terrace_format)in->v_format,
 		.window = in->window,
 		.int4_rounding = (enum terrace_rounding)in->int4_rounding,
+		.rope_dim = in->rope_dim,
+		.rope_format = (enum terrace_format)in->rope_format,
 	};
 	memcpy(out->fingerprint, in->fingerprint, sizeof(out->fingerprint));
 }

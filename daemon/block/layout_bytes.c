@@ -1,4 +1,5 @@
-/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. */
+/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. One with a rope part, of another
+ * form, has that behind them. */
 #include "daemon/block/layout_bytes.h"
 
 #include "kernels/format.h"
@@ -7,7 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { LAYOUT_FORM = 1 };
+enum { LAYOUT_FORM = 1, LAYOUT_FORM_ROPE = 3 };
+
+_Static_assert((int)LAYOUT_BYTES_MAX == (int)LAYOUT_BYTES + 8, "the end of a layout with a rope part");
 
 static uint8_t *put32(uint8_t *at, uint32_t n)
 {
@@ -21,29 +24,39 @@ static const uint8_t *get32(const uint8_t *at, uint32_t *n)
 	return at + sizeof(*n);
 }
 
-void layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES])
+uint32_t layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES_MAX])
 {
 	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
 				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
 				    l->codebook_version, l->layout_version, l->int4_rounding };
-	uint8_t *at = put32(out, LAYOUT_FORM);
+	uint8_t *at = put32(out, l->rope_dim ? LAYOUT_FORM_ROPE : LAYOUT_FORM);
 
 	memset(at, 0, LAYOUT_BYTES - 4);
 	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
 	at += KV_FINGERPRINT_BYTES;
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		at = put32(at, fields[i]);
+	if (!l->rope_dim)
+		return LAYOUT_BYTES;
+	put32(put32(out + LAYOUT_BYTES, l->rope_dim), l->rope_format);
+	return LAYOUT_BYTES_MAX;
+}
+
+/* The form that so many bytes have; 0: none. */
+static uint32_t form_of(size_t n)
+{
+	return n == LAYOUT_BYTES ? LAYOUT_FORM : n == LAYOUT_BYTES_MAX ? LAYOUT_FORM_ROPE : 0;
 }
 
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 {
-	uint32_t form, k_format, v_format, rounding;
+	uint32_t form, k_format, v_format, rounding, rope_format = KV_NONE;
 	const uint8_t *at;
 
-	if (n != LAYOUT_BYTES)
+	if (!form_of(n))
 		return false;
 	at = get32(bytes, &form);
-	if (form != LAYOUT_FORM)
+	if (form != form_of(n))
 		return false;
 	memset(out, 0, sizeof(*out));
 	memcpy(out->fingerprint, at, KV_FINGERPRINT_BYTES);
@@ -57,5 +70,8 @@ bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 	out->k_format = (enum kv_format)k_format;
 	out->v_format = (enum kv_format)v_format;
 	out->int4_rounding = (enum kv_rounding)rounding; /* 0 in records of the first version */
-	return !kv_layout_problem(out);
+	if (form == LAYOUT_FORM_ROPE)
+		get32(get32(bytes + LAYOUT_BYTES, &out->rope_dim), &rope_format);
+	out->rope_format = (enum kv_format)rope_format;
+	return !kv_layout_problem(out) && (out->rope_dim != 0) == (form == LAYOUT_FORM_ROPE);
 }

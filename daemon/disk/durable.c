@@ -25,7 +25,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
 
-_Static_assert(4 + KV_FINGERPRINT_BYTES + 14 * 4 <= LAYOUT_BYTES, "room for all fields");
+_Static_assert((int)LAYOUT_BYTES_MAX <= (int)SLOT_LAYOUT_MAX, "a layout stands in the headers of slots");
 
 /* ---- what the catalog is told ---- */
 
@@ -34,11 +34,10 @@ static void tell_layouts(struct cache *c)
 {
 	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
 		const struct pool *p = c->pools[c->tier->layouts_kept];
-		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes,
-					   .layout_bytes = LAYOUT_BYTES };
+		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes };
 		struct record r;
 
-		layout_pack(&p->layout, l.layout);
+		l.layout_bytes = layout_pack(&p->layout, l.layout);
 		if (layout_record_encode(&l, &r) ||
 		    catalog_put(c->tier->catalog, CATALOG_LAYOUTS, r.key, r.key_bytes, r.value, r.value_bytes))
 			c->tier->lagging = true;

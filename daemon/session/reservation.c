@@ -298,13 +298,12 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 			vram_remember_info(b->vram, &r->info, unix_ms);
 			continue;
 		}
-		uint8_t layout[LAYOUT_BYTES];
+		uint8_t layout[LAYOUT_BYTES_MAX];
 		struct slot_ident ident;
 
-		layout_pack(&p->layout, layout);
 		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
-		ident.layout_bytes = LAYOUT_BYTES;
+		ident.layout_bytes = layout_pack(&p->layout, layout);
 		zero_rest(r, b);
 		block_header_keep(b, slot_seal(block_slot_at(b), &ident, &r->info, b->generation, unix_ms));
 	}

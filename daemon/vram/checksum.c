@@ -67,7 +67,7 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
 	const struct pool *p = b->pool;
-	uint8_t layout[LAYOUT_BYTES];
+	uint8_t layout[LAYOUT_BYTES_MAX];
 	struct slot_ident ident;
 	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,
 				  .position = s->position };
@@ -76,10 +76,9 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 	if (m->bad)
 		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
-	layout_pack(&p->layout, layout);
 	block_slot_ident(p, c->tenant.name, b->record.ident.key, b->record.ident.key_bytes, &ident);
 	ident.layout = layout;
-	ident.layout_bytes = LAYOUT_BYTES;
+	ident.layout_bytes = layout_pack(&p->layout, layout);
 	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
 	m->sums = vram_sums_of(m->host.at, ident.layers);
 	m->bad = !m->early && s->summed && s->sums != m->sums;

@@ -201,6 +201,8 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 	if (c->tokens == 0)
 		return STATUS_OK;
 	/* Before a side is written. */
+	if (l->rope_dim)
+		return STATUS_UNSUPPORTED;
 	if (!codec_dim_built(l->head_dim_k) || (l->v_format != KV_NONE && !codec_dim_built(l->head_dim_v)))
 		return STATUS_UNSUPPORTED;
 	codec_work w = {{c->slots, c->blocks, c->layer * g->layer_bytes, c->tokens, l->heads,

@@ -20,7 +20,7 @@ int main(void)
 		M(terrace_layout, layers) M(terrace_layout, first_head) M(terrace_layout, heads) M(terrace_layout, total_heads)
 		M(terrace_layout, head_dim_k) M(terrace_layout, head_dim_v) M(terrace_layout, block_tokens)
 		M(terrace_layout, k_format) M(terrace_layout, v_format) M(terrace_layout, window) M(terrace_layout,
-			int4_rounding));
+			int4_rounding) M(terrace_layout, rope_dim) M(terrace_layout, rope_format));
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)

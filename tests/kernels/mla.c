@@ -1,7 +1,7 @@
-/* Layouts of multi-head latent attention: a latent of 512 dims in any format, V a view of it, and a rope part of 64 dims
- * of a key (kernels/format.h). What is said of other layouts in format.c, codec.c, attend.c and attend_features.c holds
- * of these: sizes, vectors in and out of blocks, attention against float64 over decoded values; everything once for each
- * kind of machine that this one can be.
+/* Layouts of multi-head latent attention: a latent of 512 dims in any format, V a view of it, and a rope part of 64
+ * dims of a key (kernels/format.h). What is said of other layouts in format.c, codec.c, attend.c and attend_features.c
+ * holds of these: sizes, vectors in and out of blocks, attention against float64 over decoded values; everything once
+ * for each kind of machine that this one can be.
  */
 #include "tests/kernels/attend_rig.h"
 
@@ -38,8 +38,8 @@ static const uint32_t token_bytes[COUNT(formats)][COUNT(ropes)] = {
 static struct kv_layout layout_of(enum kv_format latent, enum kv_format rope)
 {
 	return (struct kv_layout){
-		.fingerprint = {1, 2, 3}, .layers = 2, .heads = 1, .total_heads = 1, .head_dim_k = LATENT, .head_dim_v = LATENT,
-		.block_tokens = TOKENS, .k_format = latent, .v_format = KV_NONE,
+		.fingerprint = {1, 2, 3}, .layers = 2, .heads = 1, .total_heads = 1, .head_dim_k = LATENT,
+		.head_dim_v = LATENT, .block_tokens = TOKENS, .k_format = latent, .v_format = KV_NONE,
 		.rotation_version = KV_ROTATION_VERSION_2, .codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION, .rope_dim = ROPE, .rope_format = rope,
 	};
@@ -55,8 +55,9 @@ START_TEST(bytes_a_token)
 			ck_assert_ptr_null(kv_layout_problem(&l));
 			kv_geometry_of(&l, &g);
 			if (kv_machine() == KV_MACHINE_PLAIN)
-				printf("%8s latent, %s rope part: %4u bytes a token\n", kv_format_info(formats[f])->name,
-				       kv_format_info(ropes[r])->name, g.atom_bytes / KV_ATOM_TOKENS);
+				printf("%8s latent, %s rope part: %4u bytes a token\n",
+				       kv_format_info(formats[f])->name, kv_format_info(ropes[r])->name,
+				       g.atom_bytes / KV_ATOM_TOKENS);
 			ck_assert_uint_eq(g.atom_bytes, KV_ATOM_TOKENS * token_bytes[f][r]);
 			ck_assert_uint_eq(g.block_bytes, 2 * TOKENS * (uint64_t)token_bytes[f][r]);
 			ck_assert_uint_eq(g.v_codes + g.v_scales, 0);
@@ -88,6 +89,7 @@ START_TEST(what_is_no_layout)
 		{offsetof(struct kv_layout, v_format), KV_BF16, "v_format must be none"},
 		{offsetof(struct kv_layout, v_format), KV_TQ4, "v_format must be none"},
 		{offsetof(struct kv_layout, head_dim_v), 256, "head_dim_v must be 512"},
+		{offsetof(struct kv_layout, total_heads), 2, "heads and total_heads must be 1"},
 		{offsetof(struct kv_layout, k_format), KV_NONE, "k_format"},
 		{offsetof(struct kv_layout, rotation_version), KV_ROTATION_VERSION, "rotation_version"},
 	};
@@ -176,8 +178,8 @@ START_TEST(error_of_a_latent)
 
 		printf("%8s: relative mean square error %.3g of a latent, %.3g of a head of 128\n",
 		       kv_format_info(formats[f])->name, latent, head);
-		ck_assert_msg(fabs(latent / head - ratio) <= .03 * ratio, "%s: %g of a latent, %g of a head", kv_format_info(formats[f])->name,
-			      latent, head);
+		ck_assert_msg(fabs(latent / head - ratio) <= .03 * ratio, "%s: %g of a latent, %g of a head",
+			      kv_format_info(formats[f])->name, latent, head);
 	}
 }
 END_TEST
@@ -260,8 +262,8 @@ END_TEST
 
 static struct spec spec_of(enum kv_format latent, enum kv_format rope, uint64_t seed)
 {
-	return (struct spec){.k = latent, .v = KV_NONE, .rope = rope, .dk = LATENT, .heads = 1, .group = 16, .block_tokens = 64,
-			     .tokens = 77, .seed = seed};
+	return (struct spec){.k = latent, .v = KV_NONE, .rope = rope, .dk = LATENT, .heads = 1, .group = 16,
+			     .block_tokens = 64, .tokens = 77, .seed = seed};
 }
 
 START_TEST(every_pair_of_formats)
@@ -275,7 +277,6 @@ START_TEST(every_pair_of_formats)
 		s.causal = true;
 		s.first_pos = 68;
 		check_spec(&s);
-		s.heads = 2;
 		s.q_size = 5;
 		check_spec(&s);
 	}
@@ -288,7 +289,8 @@ START_TEST(lengths_and_groups)
 
 	for (size_t n = 0; n < COUNT(lengths); n++)
 		for (size_t g = 0; g < COUNT(groups); g++) {
-			struct spec s = spec_of(formats[(n + g) % COUNT(formats)], ropes[n % COUNT(ropes)], 100 + n * 8 + g);
+			struct spec s = spec_of(formats[(n + g) % COUNT(formats)], ropes[n % COUNT(ropes)],
+						100 + n * 8 + g);
 
 			s.group = lengths[n] > 1000 ? 1 + groups[g] / 32 : groups[g];
 			s.tokens = lengths[n];
@@ -319,7 +321,6 @@ static struct spec random_spec(uint64_t seed)
 
 	random_state = seed;
 	s = spec_of(formats[random_below(COUNT(formats))], ropes[random_below(COUNT(ropes))], seed);
-	s.heads = 1 + random_below(8) / 7;
 	s.group = 1 + random_below(20);
 	s.block_tokens = 16u << random_below(4);
 	s.tokens = 1 + random_below(200);
@@ -391,7 +392,8 @@ static void ruin_token(struct bed *b, uint32_t token)
 			while (n-- > 0)
 				atom[p.codes_at + place[n].byte] = 0xff;
 		}
-		memset(atom + p.scales_at + kv_scale_at(p.format, in_atom), 0xff, kv_format_info(p.format)->scale_bytes);
+		memset(atom + p.scales_at + kv_scale_at(p.format, in_atom), 0xff,
+		       kv_format_info(p.format)->scale_bytes);
 	}
 }
 
@@ -448,7 +450,8 @@ static void merge_at(struct bed *b, uint32_t split, const float *whole, const fl
 	kv_merge((uint32_t)b->rows, LATENT, b->out, b->lse, out, lse);
 	for (size_t i = 0; i < b->rows * LATENT; i++)
 		if (!(fabsf(((float *)b->out)[i] - whole[i]) <= 1e-5f))
-			ck_abort_msg("split %u element %zu: %g, not %g", split, i, (double)((float *)b->out)[i], (double)whole[i]);
+			ck_abort_msg("split %u element %zu: %g, not %g", split, i, (double)((float *)b->out)[i],
+				     (double)whole[i]);
 	for (size_t i = 0; i < b->rows; i++)
 		ck_assert(b->lse[i] == whole_lse[i] || fabsf(b->lse[i] - whole_lse[i]) <= 1e-5f);
 	free(out);
