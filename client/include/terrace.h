@@ -749,7 +749,8 @@ TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
 
-/* Head dims 80, 112 and 512 are encoded and decoded on CUDA, but not attended yet: TERRACE_UNSUPPORTED. */
+/* Head dims 80, 112 and 512, and layouts with a rope part, are encoded and decoded on CUDA, but not attended yet:
+ * TERRACE_UNSUPPORTED. */
 
 /* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
@@ -850,7 +851,7 @@ struct terrace_cuda_codec_options {
 	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;
 	enum terrace_dtype dtype;  /* of k and v */
-	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
+	void *k, *v;               /* [tokens][heads][head_dim], k with a rope part [tokens][576]; encode only reads */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	const int64_t *rows;       /* [tokens], decode alone: token i's row of k and v, as in an engine's pages; -1: none. NULL: row i */
 };

@@ -278,8 +278,7 @@ enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float
 static enum terrace_status repack_sides_check(const struct kv_layout *l, const struct terrace_repack_options *o)
 {
 	if (l->rope_dim)
-		return client_fail(TERRACE_UNSUPPORTED, "the layout has a rope part, of which no engine keeps int4_pth "
-				   "pages: decode and encode");
+		return client_fail(TERRACE_UNSUPPORTED, CLIENT_ROPE_REPACK);
 	if (!o->k.codes && !o->v.codes)
 		return client_fail(TERRACE_INVALID, "neither K's nor V's pages are given");
 	if ((o->k.codes && l->k_format != KV_INT4_PTH) || (o->v.codes && l->v_format != KV_INT4_PTH))

@@ -102,7 +102,8 @@ struct kv_cuda_codec {
 	const int64_t *slots;   /* [tokens]; for encode no slot twice */
 	const uint64_t *blocks; /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;   /* at most 2^32 - 1 atoms in all of them, of one head and layer */
-	void *k, *v; /* [tokens][heads][head dim]; encode only reads. v is NULL if V is a view of K. Fastest when
+	void *k, *v; /* [tokens][heads][head dim], of K with a rope part [tokens][kv_key_dims]: the latent's elements,
+		      * then the rope part's; encode only reads. v is NULL if V is a view of K. Fastest when
 		      * 16-byte aligned, elements of 16 bits, and strides multiples of 8 */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum kv_dtype dtype;       /* F32, F16 or BF16 */
