@@ -99,20 +99,29 @@ static void spread_nan(uint32_t d, float *q)
 		q[i] = zero;
 }
 
+/* Rotated, as K's codes are, but for the dims of a rope part. */
+static void load_query(struct kv_pass *p, uint32_t r)
+{
+	const struct kv_attend *a = p->a;
+	uint32_t d = a->layout->head_dim_k;
+	size_t at = row_vector(p, r) * p->dk;
+	float *q = p->q + (size_t)r * p->dk;
+
+	load(a->q, a->q_dtype, at, d, p->k_rotated ? a->scale / (float)d : a->scale, q);
+	load(a->q, a->q_dtype, at + d, p->dk - d, a->scale, q + d);
+	spread_nan(p->dk, q);
+	if (p->k_rotated)
+		kv_rotate(q, d);
+}
+
 static void load_queries(struct kv_pass *p)
 {
 	const struct kv_attend *a = p->a;
-	float scale = p->k_rotated ? a->scale / (float)p->dk : a->scale;
 	uint32_t rows = p->lanes ? kv_lane_rows(p->rows) : p->rows;
 
 	for (uint32_t r = 0; r < p->rows; r++) {
-		float *q = p->q + (size_t)r * p->dk;
-
 		row_init(p, r);
-		load(a->q, a->q_dtype, row_vector(p, r) * p->dk, p->dk, scale, q);
-		spread_nan(p->dk, q);
-		if (p->k_rotated)
-			kv_rotate(q, p->dk);
+		load_query(p, r);
 	}
 	if (p->lanes) {
 		p->lanes->queries(p->k_order, a->layout->k_format, p->dk, p->rows, p->q, p->lane_q, p->lane_row);
@@ -331,10 +340,11 @@ static size_t pass_init(struct kv_pass *p, const struct kv_attend *a, void *scra
 	struct parts s = {.scratch = scratch};
 	size_t rows, padded;
 
-	*p = (struct kv_pass){.a = a, .group = group, .dk = l->head_dim_k};
+	*p = (struct kv_pass){.a = a, .group = group, .dk = kv_key_dims(l)};
 	p->k_rotated = kv_format_info(l->k_format)->rotated;
 	p->out_rotated = view ? p->k_rotated : kv_format_info(l->v_format)->rotated;
-	p->wide = view ? p->dk : l->head_dim_v;
+	p->wide = view ? l->head_dim_k : l->head_dim_v;
+	p->v_stride = view ? p->dk : p->wide;
 	choose_way(p, l);
 	rows = all < p->most_rows ? (size_t)all : p->most_rows;
 	padded = kv_lane_rows((uint32_t)rows);

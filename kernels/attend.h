@@ -3,7 +3,8 @@
  * For each query i, at position p = first_pos + i, and query head h (KV head h / (q_heads / heads)):
  *     s_j = scale * q . k_j   for j < kv_tokens; causal: j <= p; a layout with a window: j > p - window
  *     out = sum_j softmax(s)_j v_j,   lse = ln sum_j exp(s_j)
- * and what attend_features.h adds. Where the machine has AVX2 or AVX-512 the rows (queries x heads of the
+ * and what attend_features.h adds. In a layout with a rope part k_j is the latent and then the rope part, q has as
+ * many elements, and v_j is the latent. Where the machine has AVX2 or AVX-512 the rows (queries x heads of the
  * group) of a KV head read the codes as they are, else tiles of four atoms are decoded, once for up to 512
  * rows, into the core's cache; q is rotated once and the output rotated back once. Tokens past kv_tokens and
  * tokens that no query of the call sees are masked by position: their bytes may be read with those beside
@@ -27,7 +28,7 @@ struct kv_attend {
 	const struct kv_geometry *geometry; /* of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t queries, q_heads;          /* q_heads is a multiple of layout->heads */
-	const void *q;                      /* [queries][q_heads][head_dim_k], dense, aligned elements */
+	const void *q;                      /* [queries][q_heads][kv_key_dims], dense, aligned elements */
 	enum kv_dtype q_dtype;
 	float scale;                        /* usually 1/sqrt(head_dim); finite */
 	const void *const *blocks;          /* [ceil(kv_tokens / block_tokens)] packed blocks, 16-byte aligned,

@@ -94,6 +94,8 @@ void kv_matrix_load(struct kv_pass *p, int64_t at, int64_t from, int64_t end)
 	const struct kv_attend *a = p->a;
 	const struct kv_layout *l = a->layout;
 	const struct kv_geometry *g = a->geometry;
+	const struct kv_part k = kv_part_of(l, g, KV_SIDE_K), v = kv_part_of(l, g, KV_SIDE_V),
+			     rope = kv_part_of(l, g, KV_SIDE_ROPE);
 	uint32_t n = (uint32_t)(end - at);
 
 	for (uint32_t t = 0; t < n; t += KV_ATOM_TOKENS) {
@@ -102,15 +104,15 @@ void kv_matrix_load(struct kv_pass *p, int64_t at, int64_t from, int64_t end)
 		const uint8_t *atom = block + kv_atom_at(g, a->layer, p->head, token % l->block_tokens);
 		uint32_t tokens = n - t < KV_ATOM_TOKENS ? n - t : KV_ATOM_TOKENS;
 
-		kv_decode_atom(l->k_format, KV_SIDE_K, p->dk, atom + g->k_codes_at, atom + g->k_scales_at,
-			       tokens, p->k + (size_t)t * p->dk);
-		if (l->v_format != KV_NONE)
-			kv_decode_atom(l->v_format, KV_SIDE_V, p->wide, atom + g->v_codes_at,
-				       atom + g->v_scales_at, tokens, p->v + (size_t)t * p->wide);
+		kv_decode_atom(&k, atom, tokens, p->k + (size_t)t * p->dk, p->dk);
+		if (rope.format != KV_NONE)
+			kv_decode_atom(&rope, atom, tokens, p->k + (size_t)t * p->dk + k.d, p->dk);
+		if (v.format != KV_NONE)
+			kv_decode_atom(&v, atom, tokens, p->v + (size_t)t * p->v_stride, p->v_stride);
 	}
 	if (from > at) {
 		memset(p->k, 0, (size_t)(from - at) * p->dk * sizeof(*p->k));
-		memset(p->v, 0, (size_t)(from - at) * p->wide * sizeof(*p->v));
+		memset(p->v, 0, (size_t)(from - at) * p->v_stride * sizeof(*p->v));
 	}
 	transpose_tile((n + LANES - 1) / LANES * LANES, p->dk, p->k, p->kt);
 }
@@ -126,6 +128,6 @@ void kv_matrix_score(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tok
 
 void kv_matrix_weigh(struct kv_pass *p, uint32_t first, uint32_t n, uint32_t tokens)
 {
-	multiply_add(n, p->wide, tokens, p->s, KV_TILE_TOKENS, p->v, p->wide, p->acc + (size_t)first * p->wide,
+	multiply_add(n, p->wide, tokens, p->s, KV_TILE_TOKENS, p->v, p->v_stride, p->acc + (size_t)first * p->wide,
 		     p->wide);
 }

@@ -33,7 +33,7 @@ struct kv_pass {
 	uint32_t head, group; /* KV head; query heads that share it */
 	uint64_t first_row;   /* row of the head: query * group + head of the group */
 	uint32_t rows, most_rows;
-	uint32_t dk, wide;    /* dims of K; dims accumulated */
+	uint32_t dk, wide;    /* elements of a key, its rope part's too; dims accumulated */
 	bool k_rotated, out_rotated;
 	struct kv_row *row;   /* [rows] */
 	float *q;             /* [rows][dk], scaled */
@@ -44,7 +44,8 @@ struct kv_pass {
 
 	/* The matrix way; k, kt and v are of a tile. */
 	float *k, *kt;        /* [KV_TILE_TOKENS][dk], [dk][KV_TILE_TOKENS] */
-	float *v;             /* [KV_TILE_TOKENS][wide]; k itself where V is a view of K */
+	float *v;             /* [KV_TILE_TOKENS][v_stride], `wide` of them; k itself where V is a view of K */
+	uint32_t v_stride;
 
 	/* The lanes' way, if `lanes`. */
 	const struct kv_lane_code *lanes;

@@ -11,37 +11,28 @@
 /* Two sides of 16 bits an element and 4 bytes of scale, each part aligned to 16. */
 enum { ATOM_BYTES_MAX = 2 * KV_ATOM_TOKENS * (2 * KV_HEAD_DIM_MAX + 4) + 64 };
 
-/* One side of an atom. */
-struct side {
-	enum kv_format f;
-	enum kv_side side;
-	uint32_t d, codes_at, scales_at;
-};
-
-static void keep_vector(uint8_t *keep, const struct side *s, uint32_t token)
+static void keep_vector(uint8_t *keep, const struct kv_part *p, uint32_t token)
 {
 	struct kv_place place[2];
 
-	for (uint32_t dim = 0; dim < s->d; dim++) {
-		const unsigned places = kv_code_places(s->f, s->side, s->d, token, dim, place);
+	for (uint32_t dim = 0; dim < p->d; dim++) {
+		const unsigned places = kv_code_places(p->format, p->order, p->d, token, dim, place);
 
 		for (unsigned i = 0; i < places; i++)
-			keep[s->codes_at + place[i].byte] = 0xff;
+			keep[p->codes_at + place[i].byte] = 0xff;
 	}
-	memset(keep + s->scales_at + kv_scale_at(s->f, token), 0xff, kv_format_info(s->f)->scale_bytes);
+	memset(keep + p->scales_at + kv_scale_at(p->format, token), 0xff, kv_format_info(p->format)->scale_bytes);
 }
 
 /* A byte each of an atom: 0xff if one of its first tokens owns it. */
 static void keep_fill(const struct kv_layout *l, const struct kv_geometry *g, uint8_t *keep, uint32_t tokens)
 {
-	const struct side k = {l->k_format, KV_SIDE_K, l->head_dim_k, g->k_codes_at, g->k_scales_at};
-	const struct side v = {l->v_format, KV_SIDE_V, l->head_dim_v, g->v_codes_at, g->v_scales_at};
-
 	memset(keep, 0, g->atom_bytes);
-	for (uint32_t t = 0; t < tokens; t++) {
-		keep_vector(keep, &k, t);
-		if (v.f != KV_NONE)
-			keep_vector(keep, &v, t);
+	for (int side = KV_SIDE_K; side <= KV_SIDE_ROPE; side++) {
+		const struct kv_part p = kv_part_of(l, g, (enum kv_side)side);
+
+		for (uint32_t t = 0; t < tokens && p.format != KV_NONE; t++)
+			keep_vector(keep, &p, t);
 	}
 }
 

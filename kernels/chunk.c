@@ -10,23 +10,6 @@
 #include "kernels/order.h"
 #include "kernels/simd.h"
 
-/* One side of one (layer, head) of a block. */
-struct side {
-	enum kv_format format;
-	enum kv_rounding rounding;
-	enum kv_side side;
-	uint32_t d;
-	uint32_t codes_at, scales_at; /* in an atom */
-};
-
-static struct side side_of(const struct kv_layout *l, const struct kv_geometry *g, enum kv_side side)
-{
-	assert(!kv_is_opaque(l));
-	if (side == KV_SIDE_K)
-		return (struct side){l->k_format, l->int4_rounding, side, l->head_dim_k, g->k_codes_at, g->k_scales_at};
-	return (struct side){l->v_format, l->int4_rounding, side, l->head_dim_v, g->v_codes_at, g->v_scales_at};
-}
-
 static uint32_t scale_read(enum kv_format f, const uint8_t *scales, uint32_t token)
 {
 	const uint8_t *at = scales + kv_scale_at(f, token);
@@ -129,21 +112,21 @@ static void row_get(enum kv_format f, uint32_t d, uint32_t row, const union code
 		codes[i] = has_halves(f) ? rows->halves[row * d + i] : rows->bytes[row * d + i];
 }
 
-static void rows_quantise(const struct side *s, uint32_t n, const void *src, enum kv_dtype dtype, size_t stride,
-			  union code_rows *rows, uint32_t *scales)
+static void rows_quantise(const struct kv_part *p, enum kv_rounding rounding, uint32_t n, const void *src,
+			  enum kv_dtype dtype, size_t stride, union code_rows *rows, uint32_t *scales)
 {
 	const struct kv_codec_lanes *lanes = kv_codec_lanes();
 	float x[KV_HEAD_DIM_MAX], prepared[KV_HEAD_DIM_MAX];
 	uint16_t codes[KV_HEAD_DIM_MAX];
-	enum kv_format f = s->format;
-	uint32_t d = s->d;
+	enum kv_format f = p->format;
+	uint32_t d = p->d;
 
-	if (lanes && dtype != KV_DTYPE_E4M3 && lanes->quantise(f, s->rounding, d, n, src, dtype, stride, rows, scales))
+	if (lanes && dtype != KV_DTYPE_E4M3 && lanes->quantise(f, rounding, d, n, src, dtype, stride, rows, scales))
 		return;
 	for (uint32_t t = 0; t < n; t++) {
 		vector_load(dtype, d, src, t * stride, x);
-		kv_prepare(f, s->rounding, d, false, x, prepared);
-		kv_quantise(f, s->rounding, d, prepared, codes, &scales[t]);
+		kv_prepare(f, rounding, d, false, x, prepared);
+		kv_quantise(f, rounding, d, prepared, codes, &scales[t]);
 		row_set(f, d, t, codes, rows);
 	}
 }
@@ -172,22 +155,22 @@ void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *blo
 	       uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n, const void *src,
 	       enum kv_dtype dtype, size_t stride)
 {
-	struct side s = side_of(l, g, side);
+	const struct kv_part p = kv_part_of(l, g, side);
 	size_t bytes = stride * kv_dtype_bytes(dtype);
 	union code_rows rows;
 	uint32_t scales[KV_ATOM_TOKENS], m;
 
-	if (s.format == KV_NONE)
+	if (p.format == KV_NONE)
 		return;
 	for (uint32_t i = 0; i < n; i += m) {
 		uint32_t token = first_token + i, first = token % KV_ATOM_TOKENS;
 		uint8_t *atom = (uint8_t *)block + kv_atom_at(g, layer, head, token);
 
 		m = n - i < KV_ATOM_TOKENS - first ? n - i : KV_ATOM_TOKENS - first;
-		rows_quantise(&s, m, (const uint8_t *)src + i * bytes, dtype, stride, &rows, scales);
-		kv_rows_pack(s.format, s.side, s.d, first, m, &rows, atom + s.codes_at);
+		rows_quantise(&p, l->int4_rounding, m, (const uint8_t *)src + i * bytes, dtype, stride, &rows, scales);
+		kv_rows_pack(p.format, p.order, p.d, first, m, &rows, atom + p.codes_at);
 		for (uint32_t t = 0; t < m; t++)
-			scale_write(s.format, atom + s.scales_at, first + t, scales[t]);
+			scale_write(p.format, atom + p.scales_at, first + t, scales[t]);
 	}
 }
 
@@ -196,65 +179,66 @@ void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const voi
 	       bool rotated, void *dst, enum kv_dtype dtype, size_t stride)
 {
 	bool view = side == KV_SIDE_V && l->v_format == KV_NONE;
-	struct side s = side_of(l, g, view ? KV_SIDE_K : side);
-	bool unrotate = kv_format_info(s.format)->rotated && !rotated;
+	const struct kv_part p = kv_part_of(l, g, view ? KV_SIDE_K : side);
+	bool unrotate = kv_format_info(p.format)->rotated && !rotated;
 	size_t bytes = stride * kv_dtype_bytes(dtype);
 	union code_rows rows;
 	uint32_t scales[KV_ATOM_TOKENS], m;
 
+	if (p.format == KV_NONE)
+		return;
 	for (uint32_t i = 0; i < n; i += m) {
 		uint32_t token = first_token + i, first = token % KV_ATOM_TOKENS;
 		const uint8_t *atom = (const uint8_t *)block + kv_atom_at(g, layer, head, token);
 
 		m = n - i < KV_ATOM_TOKENS - first ? n - i : KV_ATOM_TOKENS - first;
-		kv_rows_unpack(s.format, s.side, s.d, first, m, atom + s.codes_at, &rows);
+		kv_rows_unpack(p.format, p.order, p.d, first, m, atom + p.codes_at, &rows);
 		for (uint32_t t = 0; t < m; t++)
-			scales[t] = scale_read(s.format, atom + s.scales_at, first + t);
-		rows_dequantise(s.format, s.d, m, &rows, scales, unrotate, view ? l->head_dim_v : s.d,
+			scales[t] = scale_read(p.format, atom + p.scales_at, first + t);
+		rows_dequantise(p.format, p.d, m, &rows, scales, unrotate, view ? l->head_dim_v : p.d,
 				(uint8_t *)dst + i * bytes, dtype, stride);
 	}
 }
 
-void kv_decode_atom(enum kv_format f, enum kv_side side, uint32_t d, const uint8_t *codes,
-		    const uint8_t *scales, unsigned tokens, float *out)
+void kv_decode_atom(const struct kv_part *p, const uint8_t *atom, unsigned tokens, float *out, size_t stride)
 {
 	union code_rows rows;
 	uint32_t bits[KV_ATOM_TOKENS];
 
-	kv_rows_unpack(f, side, d, 0, tokens, codes, &rows);
+	kv_rows_unpack(p->format, p->order, p->d, 0, tokens, atom + p->codes_at, &rows);
 	for (uint32_t t = 0; t < tokens; t++)
-		bits[t] = scale_read(f, scales, t);
-	rows_dequantise(f, d, tokens, &rows, bits, false, d, out, KV_DTYPE_F32, d);
+		bits[t] = scale_read(p->format, atom + p->scales_at, t);
+	rows_dequantise(p->format, p->d, tokens, &rows, bits, false, p->d, out, KV_DTYPE_F32, stride);
 }
 
-static void token_put(const struct side *s, uint8_t *atom, uint32_t token, const uint16_t *codes,
+static void token_put(const struct kv_part *p, uint8_t *atom, uint32_t token, const uint16_t *codes,
 		      uint32_t scale)
 {
-	kv_token_pack(s->format, s->side, s->d, token, codes, atom + s->codes_at);
-	scale_write(s->format, atom + s->scales_at, token, scale);
+	kv_token_pack(p->format, p->order, p->d, token, codes, atom + p->codes_at);
+	scale_write(p->format, atom + p->scales_at, token, scale);
 }
 
-static uint32_t token_get(const struct side *s, const uint8_t *atom, uint32_t token, uint16_t *codes)
+static uint32_t token_get(const struct kv_part *p, const uint8_t *atom, uint32_t token, uint16_t *codes)
 {
-	kv_token_unpack(s->format, s->side, s->d, token, atom + s->codes_at, codes);
-	return scale_read(s->format, atom + s->scales_at, token);
+	kv_token_unpack(p->format, p->order, p->d, token, atom + p->codes_at, codes);
+	return scale_read(p->format, atom + p->scales_at, token);
 }
 
 void kv_repack_out(const struct kv_layout *l, const struct kv_geometry *g, const void *block,
 		   uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token,
 		   uint32_t n, uint8_t *out)
 {
-	struct side s = side_of(l, g, side);
+	const struct kv_part p = kv_part_of(l, g, side);
 	uint16_t codes[KV_HEAD_DIM_MAX];
 
-	if (s.format == KV_NONE)
+	if (p.format == KV_NONE)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t token = first_token + i;
 		const uint8_t *atom = (const uint8_t *)block + kv_atom_at(g, layer, head, token);
-		uint32_t scale = token_get(&s, atom, token % KV_ATOM_TOKENS, codes);
+		uint32_t scale = token_get(&p, atom, token % KV_ATOM_TOKENS, codes);
 
-		kv_linear_pack(s.format, s.d, codes, scale, out + i * kv_linear_bytes(s.format, s.d));
+		kv_linear_pack(p.format, p.d, codes, scale, out + i * kv_linear_bytes(p.format, p.d));
 	}
 }
 
@@ -262,17 +246,17 @@ void kv_repack_in(const struct kv_layout *l, const struct kv_geometry *g, void *
 		  uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token,
 		  uint32_t n, const uint8_t *in)
 {
-	struct side s = side_of(l, g, side);
+	const struct kv_part p = kv_part_of(l, g, side);
 	uint16_t codes[KV_HEAD_DIM_MAX];
 	uint32_t scale;
 
-	if (s.format == KV_NONE)
+	if (p.format == KV_NONE)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t token = first_token + i;
 		uint8_t *atom = (uint8_t *)block + kv_atom_at(g, layer, head, token);
 
-		kv_linear_unpack(s.format, s.d, in + i * kv_linear_bytes(s.format, s.d), codes, &scale);
-		token_put(&s, atom, token % KV_ATOM_TOKENS, codes, scale);
+		kv_linear_unpack(p.format, p.d, in + i * kv_linear_bytes(p.format, p.d), codes, &scale);
+		token_put(&p, atom, token % KV_ATOM_TOKENS, codes, scale);
 	}
 }

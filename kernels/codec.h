@@ -69,7 +69,8 @@ void kv_linear_encode(enum kv_format f, enum kv_rounding rounding, uint32_t d, b
 void kv_linear_decode(enum kv_format f, uint32_t d, bool rotated, const uint8_t *in, float *x);
 
 /* Encodes `n` tokens (first_token .. first_token + n - 1 of the block) of one side of (layer, head)
- * into `block`. src: n vectors of the side's head dim, `stride` elements apart. Only bytes of those
+ * into `block`; the rope part of a key is a side of its own. src: n vectors of the side's head dim,
+ * `stride` elements apart. Only bytes of those
  * tokens are written, so that a block may grow token by token. A side whose format is KV_NONE:
  * nothing is done. */
 void kv_encode(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t layer,
@@ -82,11 +83,10 @@ void kv_decode(const struct kv_layout *l, const struct kv_geometry *g, const voi
 	       uint32_t layer, uint32_t head, enum kv_side side, uint32_t first_token, uint32_t n,
 	       bool rotated, void *dst, enum kv_dtype dtype, size_t stride);
 
-/* The fast path of attention: the first `tokens` (at most 16) tokens of one side of one atom, whose
- * codes and scales parts start at `codes` and `scales`, to out[tokens][d], dense, in the rotated
- * domain for rotated formats. Bytes of later tokens never reach the result. f is not KV_NONE. */
-void kv_decode_atom(enum kv_format f, enum kv_side side, uint32_t d, const uint8_t *codes,
-		    const uint8_t *scales, unsigned tokens, float *out);
+/* The fast path of attention: the first `tokens` (at most 16) tokens of one side of one atom, to vectors of p->d
+ * floats, `stride` apart, in the rotated domain for rotated formats. Bytes of later tokens never reach the result.
+ * The side's format is not KV_NONE. */
+void kv_decode_atom(const struct kv_part *p, const uint8_t *atom, unsigned tokens, float *out, size_t stride);
 
 /* Repack between an atom-ordered block and linear vectors (layout of vLLM's own cache for
  * int4_pth): `out` gets n times kv_linear_bytes bytes, and back. Codes and scales are moved, never

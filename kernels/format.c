@@ -96,6 +96,28 @@ static const char *shape_problem(const struct kv_layout *l)
 	return NULL;
 }
 
+/* Of the layouts of multi-head latent attention. */
+static const char *rope_problem(const struct kv_layout *l)
+{
+	if (l->rope_dim == 0)
+		return l->rope_format == KV_NONE ? NULL : "rope_format must be none where rope_dim is 0";
+	if (l->rope_dim != KV_ROPE_DIM)
+		return "rope_dim must be 64, or 0 for a layout without a rope part";
+	if (l->rope_format != KV_F16 && l->rope_format != KV_BF16 && l->rope_format != KV_FP8)
+		return "rope_format must be fp16, bf16 or fp8 where rope_dim is 64";
+	if (l->head_dim_k != KV_LATENT_DIM)
+		return "K of a layout with a rope part is its latent, so head_dim_k must be 512";
+	if (l->v_format != KV_NONE)
+		return "V of a layout with a rope part is a view of its latent, so v_format must be none";
+	if (l->head_dim_v != KV_LATENT_DIM)
+		return "V of a layout with a rope part is its whole latent, so head_dim_v must be 512";
+	if (l->heads != 1 || l->total_heads != 1)
+		return "all heads of a model with a rope part share one latent, so heads and total_heads must be 1";
+	return NULL;
+}
+
+_Static_assert(KV_LATENT_DIM == 512 && KV_ROPE_DIM == 64, "they are told above");
+
 static bool is_digit(char c)
 {
 	return c >= '0' && c <= '9';
@@ -176,6 +198,8 @@ static const char *opaque_problem(const struct kv_layout *l)
 	if (l->head_dim_k || l->head_dim_v || l->rotation_version || l->codebook_version || l->int4_rounding)
 		return "head_dim_k, head_dim_v, rotation_version, codebook_version and int4_rounding are of codecs: "
 		       "set them to 0 in an opaque layout";
+	if (l->rope_dim || l->rope_format != KV_NONE)
+		return "rope_dim and rope_format are of codecs: set them to 0 in an opaque layout";
 	if (l->layers > KV_LAYERS_MAX)
 		return "layers of an opaque layout must be 0 to 512: share them out among several layouts, or set "
 		       "layers to 0";
@@ -233,7 +257,7 @@ const char *kv_layout_problem(const struct kv_layout *l)
 		return "int4_rounding must be 0 (fp16) or 1 (bf16)";
 	if (l->int4_rounding && !kv_format_rounds(l->k_format) && !kv_format_rounds(l->v_format))
 		return "int4_rounding is of int4_pth alone: it must be 0 where neither K nor V has that format";
-	return NULL;
+	return rope_problem(l);
 }
 
 static uint32_t codes_bytes(enum kv_format f, uint32_t d)
@@ -268,11 +292,15 @@ static void packed_geometry(const struct kv_layout *l, struct kv_geometry *g)
 	n.k_scales = KV_ATOM_TOKENS * formats[l->k_format].scale_bytes;
 	n.v_codes = codes_bytes(l->v_format, l->head_dim_v);
 	n.v_scales = KV_ATOM_TOKENS * formats[l->v_format].scale_bytes;
+	n.rope_codes = codes_bytes(l->rope_format, l->rope_dim);
+	n.rope_scales = KV_ATOM_TOKENS * formats[l->rope_format].scale_bytes;
 	n.k_codes_at = 0;
 	n.k_scales_at = n.k_codes_at + n.k_codes;
 	n.v_codes_at = n.k_scales_at + n.k_scales;
 	n.v_scales_at = n.v_codes_at + n.v_codes;
-	n.atom_bytes = n.v_scales_at + n.v_scales;
+	n.rope_codes_at = n.v_scales_at + n.v_scales;
+	n.rope_scales_at = n.rope_codes_at + n.rope_codes;
+	n.atom_bytes = n.rope_scales_at + n.rope_scales;
 	n.chunk_bytes = n.atoms * n.atom_bytes;
 	n.layer_bytes = (uint64_t)l->heads * n.chunk_bytes;
 	n.block_bytes = l->layers * n.layer_bytes;
@@ -288,6 +316,19 @@ void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g)
 		opaque_geometry(l, g);
 	else
 		packed_geometry(l, g);
+}
+
+struct kv_part kv_part_of(const struct kv_layout *l, const struct kv_geometry *g, enum kv_side side)
+{
+	assert(!kv_is_opaque(l));
+	switch (side) {
+	case KV_SIDE_V:
+		return (struct kv_part){l->v_format, KV_SIDE_V, l->head_dim_v, g->v_codes_at, g->v_scales_at};
+	case KV_SIDE_ROPE:
+		return (struct kv_part){l->rope_format, KV_SIDE_K, l->rope_dim, g->rope_codes_at, g->rope_scales_at};
+	default:
+		return (struct kv_part){l->k_format, KV_SIDE_K, l->head_dim_k, g->k_codes_at, g->k_scales_at};
+	}
 }
 
 unsigned kv_code_places(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token, uint32_t dim,

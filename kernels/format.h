@@ -5,7 +5,8 @@
  * A *layout* describes one KV group (kv_layout). A *block* holds block_tokens tokens of it:
  *
  *     block = [layer][kv_head] chunk           chunk = atom[block_tokens / 16]
- *     atom  = { K codes | K scales | V codes | V scales }        (16 tokens, 16-byte aligned parts)
+ *     atom  = { K codes | K scales | V codes | V scales | rope codes | rope scales }
+ *             (16 tokens, 16-byte aligned parts)
  *
  * so that one (layer, head) chunk is one contiguous bulk copy and a whole block is one as well. The
  * bytes are the same in VRAM, in host memory, on disk and on the wire.
@@ -13,6 +14,10 @@
  * Inside an atom the codes stand in the order in which the tensor cores want them: a lane's
  * 16-byte load is an MMA operand fragment (kernels/README.md draws it). K is contracted over the
  * head dim and V over the tokens, so their orders differ. No byte holds codes of two tokens.
+ *
+ * A layout with a *rope part* is that of multi-head latent attention (MLA): K is the latent, of 512 dims and any
+ * format, V is a view of it, and the 64 dims of the key that carry its position follow in a format of their own, in
+ * K's element order. A key and a query then have 576 elements, the latent's first.
  */
 #ifndef TERRACE_KERNELS_FORMAT_H
 #define TERRACE_KERNELS_FORMAT_H
@@ -38,6 +43,9 @@ enum {
 	KV_OPAQUE_BYTES_MAX = (1 << 30) - KV_SLOT_ALIGN,
 	KV_OPAQUE_TOKENS_MAX = 65535,
 	KV_OPAQUE_NAME_BYTES = 64, /* room for an opaque layout's name, with the NUL behind it */
+	KV_LATENT_DIM = 512,      /* head_dim_k and head_dim_v of a layout with a rope part */
+	KV_ROPE_DIM = 64,         /* its rope_dim */
+	KV_KEY_DIM_MAX = KV_LATENT_DIM + KV_ROPE_DIM, /* elements of the longest key (kv_key_dims) */
 };
 
 /* Values are on disk and on the wire: never renumber. */
@@ -101,7 +109,8 @@ enum kv_codes {
 #define KV_FORMAT_NAME_(format, name, bits, scale, rotated, codes, codec) ", " name
 #define KV_FORMAT_NAMES (&(KV_FORMAT_ROWS(KV_FORMAT_NAME_))[sizeof(", none, ") - 1])
 
-enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1 };
+/* The parts of an atom. Only the first two have an element order: the rope part has K's. */
+enum kv_side { KV_SIDE_K = 0, KV_SIDE_V = 1, KV_SIDE_ROPE = 2 };
 
 /* One row a format. */
 struct kv_format_info {
@@ -155,6 +164,9 @@ struct kv_layout {
 	uint32_t codebook_version, layout_version;
 	enum kv_rounding int4_rounding;            /* KV_ROUND_F16 in layouts without int4_pth */
 
+	uint32_t rope_dim;                         /* KV_ROPE_DIM with a rope part, which wants one head; 0 without */
+	enum kv_format rope_format;                /* fp16, bf16 or fp8; KV_NONE without a rope part */
+
 	/* An opaque layout alone, else 0 and empty: a block is so many bytes that no code here looks into. Its k_format
 	 * is KV_OPAQUE and its v_format KV_NONE; head dims, rotation_version and codebook_version are 0. heads,
 	 * first_head and total_heads name a part of the model as elsewhere, or are all 0. block_tokens is 1 to
@@ -176,20 +188,32 @@ static inline bool kv_is_opaque(const struct kv_layout *l)
 	"the layout is opaque, and its bytes have no codec here: read and write its blocks " \
 	"with the engine's own code, or describe K and V by their formats"
 
+/* What a call of attention with a scale of 0 says to a layout with a rope part. */
+#define KV_ROPE_SCALE                                                                                               \
+	"scale is 0, and the layout has a rope part, whose dims do not tell the scale: give the model's, which for " \
+	"DeepSeek V3 is 1/sqrt(192) times what its rope scaling adds"
+
+/* Elements of a key, and of a query. */
+static inline uint32_t kv_key_dims(const struct kv_layout *l)
+{
+	return l->head_dim_k + l->rope_dim;
+}
+
 /* Checks a layout, of whatever origin. Returns NULL if it is sound, else a fixed English sentence
  * that says what is wrong with it. */
 const char *kv_layout_problem(const struct kv_layout *l);
 
-/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding, which came later,
- * is left out where it is 0, and what opaque layouts alone have is left out of others. Equal layouts have equal ids on
- * every machine. Never 0. */
+/* The 64-bit id: XXH3-64 of a canonical little-endian serialisation of every field; int4_rounding and the rope part,
+ * which came later, are left out where they are 0, and what opaque layouts alone have is left out of others. Equal
+ * layouts have equal ids on every machine. Never 0. */
 uint64_t kv_layout_id(const struct kv_layout *l);
 
 /* Everything derived from a (sound) layout. All sizes in bytes. */
 struct kv_geometry {
 	uint32_t atoms;                                  /* atoms a chunk */
-	uint32_t k_codes, k_scales, v_codes, v_scales;   /* size of each part of an atom */
-	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at; /* offset in the atom */
+	uint32_t k_codes, k_scales, v_codes, v_scales, rope_codes, rope_scales; /* size of each part of an atom */
+	/* offset of each in the atom */
+	uint32_t k_codes_at, k_scales_at, v_codes_at, v_scales_at, rope_codes_at, rope_scales_at;
 	uint32_t atom_bytes, chunk_bytes;
 	uint64_t layer_bytes, block_bytes;
 	uint32_t steps; /* of layer_bytes each, by which a copy tells how far it is: the layers; 1 if there are none */
@@ -210,6 +234,16 @@ static inline bool kv_same_shape(const struct kv_geometry *a, const struct kv_ge
 /* Of an opaque layout all that concerns atoms and chunks is 0. */
 void kv_geometry_of(const struct kv_layout *l, struct kv_geometry *g);
 
+/* One side of an atom: the format and dims of its vectors, whose element order it has, and where its parts are. */
+struct kv_part {
+	enum kv_format format; /* KV_NONE: the layout does not have this side, and it takes no bytes */
+	enum kv_side order;    /* KV_SIDE_K or KV_SIDE_V */
+	uint32_t d;
+	uint32_t codes_at, scales_at; /* offsets in the atom */
+};
+
+struct kv_part kv_part_of(const struct kv_layout *l, const struct kv_geometry *g, enum kv_side side);
+
 /* Offset in the block of the atom that holds `token` of (layer, head), all relative to the layout. */
 static inline uint64_t kv_atom_at(const struct kv_geometry *g, uint32_t layer, uint32_t head,
 				  uint32_t token)
@@ -225,7 +259,7 @@ struct kv_place {
 	uint8_t shift, bits, code_shift;
 };
 
-/* The places of the code of (token in atom, dim): 1 or 2 of them (2: 16-bit codes and tq3's
+/* The places of the code of (token in atom, dim) in the order of K or V: 1 or 2 of them (2: 16-bit codes and tq3's
  * planes). Returns their number. This function IS the element order; tables and vector code are
  * tested against it. */
 unsigned kv_code_places(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token, uint32_t dim,

@@ -6,6 +6,18 @@
  * 2-bit plane and then a 1-bit plane. A plane gives every lane L = d * bits / 16 bytes, kept in
  * 16-byte vectors so that a warp's loads are 512 consecutive bytes; what is left over when L is no
  * multiple of 16 follows, L % 16 bytes a lane.
+ *
+ * A latent and its rope part (MLA) have K's order, and V is read from the same bytes. So attention on a GPU reads a
+ * latent's atoms twice, from shared memory, where one bulk copy has brought a whole chunk. (No kernel does yet.)
+ *   Scores. A lane's words are operand A as they stand: rows are tokens, the contraction is over dims. The latent's
+ *   scale is multiplied into the latent's sum; the rope part, of 16 bits or fp8, has a sum of its own (m16n8k16).
+ *   Output. Operand A is the transpose: rows are dims, by the lane's g, and the contraction is over tokens, by t. A
+ *   word of 4 bits has 8 dims of one token, 64 * vector + 16j + {4t' + e, 32 + 4t' + e}, and 8 words (t', j) are the 64
+ *   dims of a vector. Lane (g, t) takes word g = 2t' + j of 8 of 32 tokens: t, t + 4, t + 8 and t + 12 of two atoms, by
+ *   four loads of 8 bytes, in which two lanes meet in a bank. Three steps of shifts and selects transpose the square of
+ *   8 x 8 nibbles; then each of the 8 words is one dim of 8 tokens, a row of one of 8 tiles. Weights stand in the same
+ *   order of tokens, with the latent's scale in them. Of 2 bits a square has 16 dims (tq3's signs: 32), of 8 bits it is
+ *   4 x 4 bytes, and 16 bits are 8 x 8 matrices (movmatrix).
  */
 #ifndef TERRACE_KERNELS_PLACES_H
 #define TERRACE_KERNELS_PLACES_H

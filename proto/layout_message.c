@@ -26,6 +26,8 @@ bool layout_message_read(const Terrace__V1__Layout *in, struct kv_layout *out)
 		.layout_version = in->layout_version,
 		.int4_rounding = (enum kv_rounding)in->int4_rounding,
 		.opaque_bytes = in->opaque_bytes,
+		.rope_dim = in->rope_dim,
+		.rope_format = (enum kv_format)in->rope_format,
 	};
 	memcpy(out->fingerprint, in->fingerprint.data, KV_FINGERPRINT_BYTES);
 	/* one that is too long has no end then, which kv_layout_problem tells */
@@ -54,4 +56,6 @@ void layout_message_write(const struct kv_layout *in, Terrace__V1__Layout *out)
 	out->int4_rounding = in->int4_rounding;
 	out->opaque_bytes = in->opaque_bytes;
 	out->opaque_name = (char *)(uintptr_t)in->opaque_name;
+	out->rope_dim = in->rope_dim;
+	out->rope_format = (Terrace__V1__Format)in->rope_format;
 }

@@ -13,23 +13,30 @@
 #include <unistd.h>
 
 
-enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED, OPTION_DTYPE };
+enum { OPTION_FORMAT, OPTION_DIM, OPTION_ROTATED, OPTION_DTYPE, OPTION_ROPE };
 enum { BATCH_VECTORS = 256 };
 
 struct codec {
-	enum kv_format format;
+	enum kv_format format, rope; /* rope: KV_NONE without a rope part, which follows on both sides */
 	uint32_t dim;
 	bool rotated, decode, bf16; /* bf16: numbers of the unpacked side are, and not fp16 */
 	size_t in_bytes, out_bytes; /* of one vector */
 };
 
-static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+static void encode_part(const struct codec *c, enum kv_format format, uint32_t dim, const uint8_t *in, uint8_t *out)
 {
 	float x[KV_HEAD_DIM_MAX];
 
-	for (uint32_t i = 0; i < c->dim; i++)
+	for (uint32_t i = 0; i < dim; i++)
 		x[i] = (c->bf16 ? kv_bf16_to : kv_half_to)((uint16_t)(in[2 * i] | in[2 * i + 1] << 8));
-	kv_linear_encode(c->format, c->bf16 ? KV_ROUND_BF16 : KV_ROUND_F16, c->dim, c->rotated, x, out);
+	kv_linear_encode(format, c->bf16 ? KV_ROUND_BF16 : KV_ROUND_F16, dim, c->rotated, x, out);
+}
+
+static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+{
+	encode_part(c, c->format, c->dim, in, out);
+	if (c->rope != KV_NONE)
+		encode_part(c, c->rope, KV_ROPE_DIM, in + 2 * (size_t)c->dim, out + kv_linear_bytes(c->format, c->dim));
 }
 
 /* What passes the dtype's largest number, as by a scale that was rounded up, comes out as that. */
@@ -41,17 +48,24 @@ static uint16_t number_of(const struct codec *c, float x)
 	return c->bf16 ? kv_bf16_from(x) : kv_half_from(x);
 }
 
-static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+static void decode_part(const struct codec *c, enum kv_format format, uint32_t dim, const uint8_t *in, uint8_t *out)
 {
 	float x[KV_HEAD_DIM_MAX];
 
-	kv_linear_decode(c->format, c->dim, c->rotated, in, x);
-	for (uint32_t i = 0; i < c->dim; i++) {
+	kv_linear_decode(format, dim, c->rotated, in, x);
+	for (uint32_t i = 0; i < dim; i++) {
 		uint16_t h = number_of(c, x[i]);
 
 		out[2 * i] = (uint8_t)h;
 		out[2 * i + 1] = (uint8_t)(h >> 8);
 	}
+}
+
+static void decode_vector(const struct codec *c, const uint8_t *in, uint8_t *out)
+{
+	decode_part(c, c->format, c->dim, in, out);
+	if (c->rope != KV_NONE)
+		decode_part(c, c->rope, KV_ROPE_DIM, in + kv_linear_bytes(c->format, c->dim), out + 2 * (size_t)c->dim);
 }
 
 /* Reads until `bytes` or the end; false on an error. */
@@ -112,6 +126,22 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 	return CTL_OK;
 }
 
+/* The format of a rope part, if one is asked for. CTL_OK or CTL_USAGE. */
+static int parse_rope(const struct ctl_args *args, struct codec *c)
+{
+	const char *rope = args->value[OPTION_ROPE];
+
+	if (!rope)
+		return CTL_OK;
+	if (!kv_format_parse(rope, &c->rope) || (c->rope != KV_F16 && c->rope != KV_BF16 && c->rope != KV_FP8))
+		return ctl_usage(args->command, "codec: --rope %s: not a format of a rope part: fp16, bf16 or fp8",
+				 rope);
+	if (c->dim != KV_LATENT_DIM)
+		return ctl_usage(args->command, "codec: --rope goes with a latent, of --dim %d: not %u", KV_LATENT_DIM,
+				 c->dim);
+	return CTL_OK;
+}
+
 /* CTL_OK or CTL_USAGE. */
 static int parse(const struct ctl_args *args, struct codec *c)
 {
@@ -141,9 +171,18 @@ static int parse(const struct ctl_args *args, struct codec *c)
 	c->bf16 = dtype && strcmp(dtype, "bf16") == 0;
 	c->rotated = args->value[OPTION_ROTATED] != NULL;
 	c->decode = verb[0] == 'd';
-	c->in_bytes = c->decode ? kv_linear_bytes(c->format, c->dim) : 2 * (size_t)c->dim;
-	c->out_bytes = c->decode ? 2 * (size_t)c->dim : kv_linear_bytes(c->format, c->dim);
-	return CTL_OK;
+	return parse_rope(args, c);
+}
+
+/* Bytes of one vector on both sides. */
+static void measure(struct codec *c)
+{
+	const bool rope = c->rope != KV_NONE;
+	const size_t unpacked = 2 * ((size_t)c->dim + (rope ? KV_ROPE_DIM : 0)),
+		     packed = kv_linear_bytes(c->format, c->dim) + (rope ? kv_linear_bytes(c->rope, KV_ROPE_DIM) : 0);
+
+	c->in_bytes = c->decode ? packed : unpacked;
+	c->out_bytes = c->decode ? unpacked : packed;
 }
 
 int ctl_run_codec(const struct ctl_args *args)
@@ -156,6 +195,7 @@ int ctl_run_codec(const struct ctl_args *args)
 		return code;
 	if (isatty(STDOUT_FILENO))
 		return ctl_usage(args->command, "codec: standard output is a terminal, and the result is binary: send it to a file or a pipe");
+	measure(&c);
 	in = malloc(BATCH_VECTORS * c.in_bytes);
 	out = malloc(BATCH_VECTORS * c.out_bytes);
 	code = in && out ? convert(&c, in, out) : ctl_failed("codec: no memory for a batch");

@@ -228,7 +228,7 @@ const struct ctl_command ctl_commands[] = {
 	},
 	{
 		.name = "codec",
-		.synopsis = "{encode|decode} --format FORMAT --dim D [--dtype T] [--rotated] < IN > OUT",
+		.synopsis = "{encode|decode} --format F --dim D [OPTION...] < IN > OUT",
 		.summary = "pack or unpack vectors, without a daemon",
 		.text = "Encode reads vectors of D little-endian fp16 or bf16 numbers and writes each one packed; "
 			"decode does the reverse. A packed vector is its codes in linear order, then its "
@@ -246,6 +246,8 @@ const struct ctl_command ctl_commands[] = {
 			"that do not rotate ignore it. --dtype is the model's: int4_pth's rotated vectors are rounded "
 			"to it, "
 			"as vLLM keeps them, before they become codes.\n"
+			"With --rope a vector is a latent of 512 numbers in --format and then a rope part of 64 in "
+			"that format, packed one behind the other: 386 bytes of tq4 with a rope part of bf16.\n"
 			"Encoding takes NaN as 0 and infinity as the largest finite fp16 (format bf16: bf16), in "
 			"every format; decoding "
 			"saturates at the dtype's largest. Memory does not grow with the input.\n"
@@ -256,10 +258,11 @@ const struct ctl_command ctl_commands[] = {
 			"written), 2 usage.",
 		.words_min = 1,
 		.words_max = 1,
-		.options = {{"format", "FORMAT", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},
+		.options = {{"format", "F", "fp16 (or raw16), bf16, fp8, int4_pth, tq4, tq3 or tq2"},
 			    {"dim", "D", "numbers a vector: 64, 80, 96, 112, 128, 192, 256 or 512"},
 			    {"rotated", NULL, "the unpacked side is in the rotated domain"},
-			    {"dtype", "T", "of unpacked numbers: fp16 (if not given) or bf16"}},
+			    {"dtype", "T", "of unpacked numbers: fp16 (if not given) or bf16"},
+			    {"rope", "F", "a rope part of 64 numbers follows each latent: fp16, bf16 or fp8"}},
 		.run = ctl_run_codec,
 	},
 	{

@@ -31,6 +31,7 @@ static const struct {
 	{"block_tokens", offsetof(struct terrace_layout, block_tokens), 0},
 	{"window", offsetof(struct terrace_layout, window), 0},
 	{"int4_rounding", offsetof(struct terrace_layout, int4_rounding), 0},
+	{"rope_dim", offsetof(struct terrace_layout, rope_dim), 0},
 	{"codebook_version", NO_PLACE, KV_CODEBOOK_VERSION},
 	{"layout_version", NO_PLACE, KV_LAYOUT_VERSION},
 };
@@ -86,6 +87,8 @@ static struct json_t *packed_to_json(const Terrace__V1__Layout *l)
 	out_put_uint(o, "codebook_version", l->codebook_version);
 	out_put_uint(o, "layout_version", l->layout_version);
 	out_put_uint(o, "int4_rounding", l->int4_rounding);
+	out_put_uint(o, "rope_dim", l->rope_dim);
+	put_format(o, "rope_format", l->rope_format);
 	return o;
 }
 
@@ -199,6 +202,8 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 			good = read_bytes(value, l);
 		else if (!strcmp(name, "opaque_name"))
 			good = read_name(value, l);
+		else if (!strcmp(name, "rope_format"))
+			good = read_format(value, &l->rope_format);
 		else if (!strcmp(name, "rotation_version"))
 			continue; /* below */
 		else

@@ -237,6 +237,7 @@ static enum terrace_status attend_read(struct call *c, const struct terrace_layo
 	a->workspace = o.workspace;
 	a->workspace_bytes = o.workspace_bytes;
 	a->settled = o.settled;
+	a->split_tokens = o.split_tokens;
 	return TERRACE_OK;
 }
 
@@ -414,6 +415,8 @@ static enum terrace_status repack_read(struct call *c, const struct terrace_layo
 		return status;
 	if (!options || !client_options_copy(&o, sizeof(o), options, sizeof(o)))
 		return wrong_size("cuda repack");
+	if (c->layout.rope_dim)
+		return client_fail(TERRACE_UNSUPPORTED, "cuda repack: " CLIENT_ROPE_REPACK);
 	*out = (struct kv_cuda_repack){.layout = &c->layout,
 				       .geometry = &c->geometry,
 				       .layer = o.layer,

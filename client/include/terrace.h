@@ -96,7 +96,7 @@ TERRACE_API const char *terrace_version(void);
 /* ---- formats and layouts ----------------------------------------------------------------------------------------- */
 
 enum terrace_format {
-	TERRACE_FORMAT_NONE = 0, /* V only: V is a view of K (MLA) */
+	TERRACE_FORMAT_NONE = 0, /* of V: it is a view of K; of the rope part: there is none */
 	TERRACE_FORMAT_FP16 = 1,
 	TERRACE_FORMAT_BF16 = 2,
 	TERRACE_FORMAT_FP8 = 3,
@@ -157,10 +157,23 @@ struct terrace_layout {
 	enum terrace_format k_format, v_format;
 	uint32_t window;                         /* sliding window in tokens, 0: full attention */
 	enum terrace_rounding int4_rounding;     /* where K or V is int4_pth the model's dtype, else 0 */
+	uint32_t rope_dim;                       /* 64 for multi-head latent attention, see below, else 0 */
+	enum terrace_format rope_format;         /* fp16, bf16 or fp8 there, else TERRACE_FORMAT_NONE */
 	uint64_t opaque_bytes;                   /* 0, and the name empty, but with TERRACE_FORMAT_OPAQUE */
 	char opaque_name[64];
 };
 #define TERRACE_LAYOUT_INIT TERRACE_SIZED_(struct terrace_layout)
+
+/* Multi-head latent attention (MLA: DeepSeek V2, V3 and models like them) keeps one vector a token for all heads: a
+ * latent, and a *rope part*, the dims of the key that carry its position. Its layout has head_dim_k = head_dim_v = 512
+ * (the latent), any k_format, v_format TERRACE_FORMAT_NONE (V is the latent), heads = total_heads = 1, rope_dim = 64
+ * and a rope_format. Vectors of K and queries then have 576 elements, the latent's 512 first; V and the output have 512.
+ * Queries are the absorbed ones. Bytes a token, where 16 bits have 1,152:
+ *   latent             fp16, bf16   fp8   int4_pth   tq4   tq3   tq2
+ *   rope fp16 or bf16        1152   642        388   386   322   258
+ *   rope fp8                 1090   580        326   324   260   196
+ * Relative mean square errors of a latent are those of a head of 128 within 3 %, but of fp8 (5 % more) and int4_pth
+ * (37 % more, for its scale is by the range of 512 elements): tq4 is both smaller and better. */
 
 /* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
  * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64,
@@ -782,8 +795,9 @@ TERRACE_API void terrace_watch_close(struct terrace_watch *watch);
 /* ---- packed blocks: encode, decode, attend ------------------------------------------------------------------------ */
 
 /* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
- * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements, k_stride and v_stride
- * elements apart, aligned to them; NULL: that side is left alone. Writes only those tokens' bytes, so a block can grow token by token, one
+ * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements (k with a rope
+ * part: 576), k_stride and v_stride elements apart, aligned to them; NULL: that side is left alone. Writes only those
+ * tokens' bytes, so a block can grow token by token, one
  * writer a (layer, head). NaN is stored as 0. What passes the largest number that the format is given, infinities too, is stored as that number:
  * 65504, and in a bf16 block 3.39e38. An fp16 or bf16 block keeps every finite element of its own type to the bit, and rounds others to the
  * nearest (1e6 is 999424 in bf16). v is not looked at if V is a view of K. TERRACE_INVALID. */
@@ -827,7 +841,8 @@ struct terrace_repack_options {
  * be twice in the list, and blocks and pages must not overlap. On the calling thread, which owns blocks and pages
  * meanwhile; nothing is kept. Lists in which 16 tokens in a row fill a group of 16 of a block are quick, wherever
  * their pages are. Checked before anything is written: TERRACE_INVALID (a layer, slot or block that is not there),
- * TERRACE_UNSUPPORTED (a side that is given is not int4_pth). vLLM's turboquant_* and fp8 pages hold other codes
+ * TERRACE_UNSUPPORTED (a side that is given is not int4_pth, or the layout has a rope part).
+ * vLLM's turboquant_* and fp8 pages hold other codes
  * than any format here: they go through terrace_decode() and terrace_encode(). */
 TERRACE_API enum terrace_status terrace_repack_from_pages(const struct terrace_layout *layout,
 							  const struct terrace_repack_options *options);
@@ -863,7 +878,7 @@ struct terrace_attend_options {
 	uint32_t layer;            /* counted from the layout's first */
 	uint32_t queries, q_heads; /* q_heads: a multiple of the layout's heads */
 	enum terrace_dtype q_dtype;
-	const void *q;             /* [queries][q_heads][head_dim_k] */
+	const void *q;             /* [queries][q_heads][head_dim_k + rope_dim] */
 	const void *const *blocks; /* [block_count] packed blocks in order of position, 16-byte aligned; those before every
 				    * query's window may be NULL */
 	uint32_t block_count;
@@ -871,7 +886,8 @@ struct terrace_attend_options {
 	int64_t first_pos;         /* position of query 0, counted from token 0 of the first block */
 	void *out;                 /* [queries][q_heads][head_dim_v] */
 	enum terrace_dtype out_dtype;
-	float scale;               /* 0: 1/sqrt(head_dim_k) */
+	float scale;               /* 0: 1/sqrt(head_dim_k); with a rope part not 0, but the model's (DeepSeek V3:
+				    * 1/sqrt(192) times what its rope scaling adds) */
 	float *lse;                /* [queries][q_heads], natural log of the sum of exponentials; may be NULL */
 	const struct terrace_attend_features *features; /* NULL: none */
 	bool causal;               /* query i sees tokens up to first_pos + i */
@@ -896,7 +912,8 @@ TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *
 
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
 
-/* Head dims 80, 112 and 512 are encoded and decoded on CUDA, but not attended yet: TERRACE_UNSUPPORTED. */
+/* Head dims 80, 112 and 512, and layouts with a rope part, are encoded and decoded on CUDA, but not attended yet:
+ * TERRACE_UNSUPPORTED. */
 
 /* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
@@ -944,7 +961,11 @@ struct terrace_cuda_attend_options {
 	size_t workspace_bytes;
 	bool settled;               /* a promise: all that is read was complete before the kernel that precedes this one in the
 				     * stream began, but q and what is encoded of the queries' own tokens */
-	uint8_t reserved[7];
+	uint8_t reserved[3];
+	uint32_t split_tokens;      /* 0: fastest. Else a multiple of 32, 512 at least: a sequence is cut at multiples
+				     * of so many tokens, and the bits of its results do not depend on what else is
+				     * in the batch. Workspace, plan and run of a step want the same number. 8192 costs
+				     * batches of many sequences least; few long sequences want less, such as 2048 */
 };
 #define TERRACE_CUDA_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_attend_options)
 
@@ -997,7 +1018,7 @@ struct terrace_cuda_codec_options {
 	const uint64_t *blocks;    /* [block_count] addresses, each 16-byte aligned */
 	uint32_t block_count;
 	enum terrace_dtype dtype;  /* of k and v */
-	void *k, *v;               /* [tokens][heads][head_dim]; encode only reads them */
+	void *k, *v;               /* [tokens][heads][head_dim], k with a rope part [tokens][576]; encode only reads */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	const int64_t *rows;       /* [tokens], decode alone: token i's row of k and v, as in an engine's pages; -1: none. NULL: row i */
 };

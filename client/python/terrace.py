@@ -157,8 +157,9 @@ def _check(status):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """One KV group of a model (terrace_layout). Formats are names: "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2"; of V also
-    "none". fingerprint: any text or bytes that names what must not be mixed. See opaque() for bytes of other formats."""
+    """One KV group of a model (terrace_layout). Formats are names: "fp16", "bf16", "fp8", "int4_pth", "tq4", "tq3", "tq2"; of
+    V also "none", and of a rope part "fp16", "bf16" and "fp8". fingerprint: any text or bytes that names what must not be mixed.
+    See opaque() for bytes of other formats."""
     fingerprint: object
     layers: int
     heads: int
@@ -174,6 +175,7 @@ class Layout:
     int4_bf16: bool = False  # of int4_pth: the model's dtype is bf16, and not fp16
     opaque_bytes: int = 0  # of "opaque" alone, with its name
     opaque_name: str = ""
+    rope_format: str = "none"  # of multi-head latent attention: head_dim is 512 then, heads 1 and v_format "none"
 
     def __post_init__(self):
         problem = _lib.terrace_layout_problem(self._c())
@@ -187,7 +189,8 @@ class Layout:
                          head_dim_v=self.head_dim_v or self.head_dim, block_tokens=self.block_tokens,
                          k_format=_format(self.k_format), v_format=_format(self.v_format or self.k_format),
                              window=self.window,
-                         int4_rounding=int(self.int4_bf16), opaque_bytes=self.opaque_bytes,
+                         int4_rounding=int(self.int4_bf16), rope_dim=64 if self.rope_format != "none" else 0,
+                         rope_format=_format(self.rope_format), opaque_bytes=self.opaque_bytes,
                          opaque_name=self.opaque_name.encode()[:abi.Layout.opaque_name.size])
         _lib.terrace_fingerprint(text, len(text), ctypes.addressof(out.fingerprint))
         return out
@@ -676,18 +679,24 @@ class Operation(_Handle):
 
 # ---- packed blocks on the CPU ----
 
+def _key_dims(layout):
+    """Elements of a key and of a query: those of a rope part come behind the latent's."""
+    return layout.head_dim_k + layout.rope_dim
+
+
 def _sides(layout, n, k, v, dtype, write):
     """Addresses of the two sides' vectors, and what keeps them."""
     size = _SIZES.get(dtype, 1)
-    return sized(k, "k", n * layout.head_dim_k, size, write), sized(v, "v", n * layout.head_dim_v, size, write)
+    return sized(k, "k", n * _key_dims(layout), size, write), sized(v, "v", n * layout.head_dim_v, size, write)
 
 
 def encode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dtype.F32):
-    """Packs n tokens of one layer and head: k and v are [n][head_dim], dense; either may be None."""
+    """Packs n tokens of one layer and head: k and v are [n][head_dim], dense; either may be None. With a rope part k is
+    [n][576]."""
     c = layout._c()
     block, *kept = sized(block, "block", _lib.terrace_block_bytes(c), 1, write=True)
     (k, *more), (v, *most) = _sides(c, n, k, v, dtype, False)
-    _check(_lib.terrace_encode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
+    _check(_lib.terrace_encode(c, block, layer, head, first_token, n, k, _key_dims(c), v, c.head_dim_v, dtype))
     del kept, more, most
 
 
@@ -696,7 +705,7 @@ def decode(layout, block, layer, head, first_token, n, k=None, v=None, dtype=Dty
     c = layout._c()
     block, *kept = sized(block, "block", _lib.terrace_block_bytes(c), 1)
     (k, *more), (v, *most) = _sides(c, n, k, v, dtype, True)
-    _check(_lib.terrace_decode(c, block, layer, head, first_token, n, k, c.head_dim_k, v, c.head_dim_v, dtype))
+    _check(_lib.terrace_decode(c, block, layer, head, first_token, n, k, _key_dims(c), v, c.head_dim_v, dtype))
     del kept, more, most
 
 
@@ -710,7 +719,7 @@ def attend(layout, **options):
             raise ValueError("block_count: %d of %d blocks that were given" % (options["block_count"], len(blocks)))
     rows = queries * q_heads
     kept = fill(c, options, {
-        "q": (rows * shape.head_dim_k, _SIZES.get(options.get("q_dtype", Dtype.F32), 1)),
+        "q": (rows * _key_dims(shape), _SIZES.get(options.get("q_dtype", Dtype.F32), 1)),
         "out": (rows * shape.head_dim_v, _SIZES.get(options.get("out_dtype", Dtype.F32), 1), True),
         "lse": (rows, 4, True), "blocks": (_lib.terrace_block_bytes(shape), 1)}, lists=("blocks",))
     if features:

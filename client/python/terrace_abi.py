@@ -47,7 +47,8 @@ class Layout(Sized):
     _fields_ = [("size", c_size_t), ("fingerprint", c_uint8 * 32), ("first_layer", c_uint32), ("layers", c_uint32),
                 ("first_head", c_uint32), ("heads", c_uint32), ("total_heads", c_uint32), ("head_dim_k", c_uint32),
                 ("head_dim_v", c_uint32), ("block_tokens", c_uint32), ("k_format", c_int), ("v_format", c_int), ("window", c_uint32),
-                ("int4_rounding", c_int), ("opaque_bytes", c_uint64), ("opaque_name", c_char * 64)]
+                ("int4_rounding", c_int), ("rope_dim", c_uint32), ("rope_format", c_int), ("opaque_bytes", c_uint64),
+                ("opaque_name", c_char * 64)]
 
 
 class Keys(Structure):
@@ -127,7 +128,8 @@ class CudaAttendOptions(Sized):
     _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32),
                 ("scale", c_float), ("q_dtype", c_int), ("out_dtype", c_int), ("blocks_stride", c_uint32), ("q", c_void_p),
                 ("blocks", c_void_p), ("kv_tokens", c_void_p), ("features", c_void_p), ("out", c_void_p), ("lse", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool), ("reserved", c_uint8 * 7)]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool), ("reserved", c_uint8 * 3),
+                ("split_tokens", c_uint32)]
 
 
 class CudaExtendOptions(Sized):

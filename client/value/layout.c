@@ -32,7 +32,7 @@ _Static_assert((int)TERRACE_FORMAT_TQ2 + 1 == (int)KV_FORMAT_COUNT, "every forma
 _Static_assert(sizeof(((struct terrace_layout *)0)->fingerprint) == KV_FINGERPRINT_BYTES, "fingerprint");
 _Static_assert(sizeof(((struct terrace_layout *)0)->opaque_name) == KV_OPAQUE_NAME_BYTES, "opaque_name");
 
-_Static_assert((int)CLIENT_LAYOUT_LEAST == (int)offsetof(struct terrace_layout, opaque_bytes), "the first version");
+_Static_assert((int)CLIENT_LAYOUT_LEAST == (int)offsetof(struct terrace_layout, rope_dim), "the first version");
 
 enum { OPTIONS_BYTES_MAX = 4096 }; /* no version of a struct is larger: a size that was never set mostly is */
 
@@ -90,6 +90,8 @@ const char *client_layout_read(const struct terrace_layout *in, struct kv_layout
 		.layout_version = KV_LAYOUT_VERSION,
 		.int4_rounding = (enum kv_rounding)l.int4_rounding,
 		.opaque_bytes = (uint32_t)l.opaque_bytes,
+		.rope_dim = l.rope_dim,
+		.rope_format = (enum kv_format)l.rope_format,
 	};
 	memcpy(out->fingerprint, l.fingerprint, sizeof(out->fingerprint));
 	memcpy(out->opaque_name, l.opaque_name, sizeof(out->opaque_name));
@@ -113,6 +115,8 @@ void client_layout_write(const struct kv_layout *in, struct terrace_layout *out)
 		.window = in->window,
 		.int4_rounding = (enum terrace_rounding)in->int4_rounding,
 		.opaque_bytes = in->opaque_bytes,
+		.rope_dim = in->rope_dim,
+		.rope_format = (enum terrace_format)in->rope_format,
 	};
 	memcpy(out->fingerprint, in->fingerprint, sizeof(out->fingerprint));
 	memcpy(out->opaque_name, in->opaque_name, sizeof(out->opaque_name));

@@ -17,6 +17,9 @@ bool client_options_copy(void *out, size_t out_bytes, const void *in, size_t lea
 /* The way back: fills a caller's struct, whose `size` says how much of it there is, from one of in_bytes bytes. False as above. */
 bool client_options_give(void *out, const void *in, size_t in_bytes, size_t least);
 
+/* What a call that repacks says to a layout with a rope part. */
+#define CLIENT_ROPE_REPACK "the layout has a rope part, of which no engine keeps int4_pth pages: decode and encode"
+
 /* Takes a public layout over. NULL, or what is wrong with it (then *out is undefined). */
 const char *client_layout_read(const struct terrace_layout *in, struct kv_layout *out);
 /* The way back, of a sound one. Its versions, which are this build's, the public struct does not have. */

@@ -67,15 +67,21 @@ static enum terrace_status stride_check(const struct span *s, const void *vector
 	if ((uintptr_t)vectors % kv_dtype_bytes(s->dtype))
 		return client_fail(TERRACE_INVALID, "k or v is not aligned to its elements");
 	if (vectors && s->n > 1 && stride < dim)
-		return client_fail(TERRACE_INVALID, "stride %zu is less than the head dim %u", stride, dim);
+		return client_fail(TERRACE_INVALID, "stride %zu is less than the %u elements of a vector", stride, dim);
 	return TERRACE_OK;
 }
 
 static enum terrace_status strides_check(const struct span *s, const void *k, size_t k_stride, const void *v, size_t v_stride)
 {
-	enum terrace_status status = stride_check(s, k, k_stride, s->layout.head_dim_k);
+	enum terrace_status status = stride_check(s, k, k_stride, kv_key_dims(&s->layout));
 
 	return status ? status : stride_check(s, v, v_stride, s->layout.head_dim_v);
+}
+
+/* The rope part in vectors of the key, behind the latent's elements. */
+static uint8_t *rope_of(const struct span *s, const void *k)
+{
+	return (uint8_t *)(uintptr_t)k + s->layout.head_dim_k * kv_dtype_bytes(s->dtype);
 }
 
 enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head,
@@ -93,6 +99,9 @@ enum terrace_status terrace_encode(const struct terrace_layout *layout, void *bl
 	mode = kv_float_mode_enter();
 	if (k)
 		kv_encode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_K, first_token, n, k, s.dtype, k_stride);
+	if (k && s.layout.rope_dim)
+		kv_encode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_ROPE, first_token, n, rope_of(&s, k),
+			  s.dtype, k_stride);
 	if (v)
 		kv_encode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_V, first_token, n, v, s.dtype, v_stride);
 	kv_float_mode_leave(mode);
@@ -115,6 +124,9 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 	if (k)
 		kv_decode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_K, first_token, n, false, k, s.dtype,
 			  k_stride);
+	if (k && s.layout.rope_dim)
+		kv_decode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_ROPE, first_token, n, false,
+			  rope_of(&s, k), s.dtype, k_stride);
 	if (v)
 		kv_decode(&s.layout, &s.geometry, block, layer, head, KV_SIDE_V, first_token, n, false, v, s.dtype,
 			  v_stride);
@@ -169,6 +181,8 @@ static enum terrace_status attend_check(const struct kv_layout *l, const struct 
 				   (int)o->out_dtype);
 	if (!isfinite(o->scale))
 		return client_fail(TERRACE_INVALID, "scale is not finite");
+	if (o->scale == 0.0f && l->rope_dim)
+		return client_fail(TERRACE_INVALID, KV_ROPE_SCALE);
 	if (o->queries && (!o->q || !o->out))
 		return client_fail(TERRACE_INVALID, "q or out is NULL");
 	/* Positions are added to and subtracted from: keep them where that cannot overflow. */
@@ -267,6 +281,8 @@ enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float
 
 static enum terrace_status repack_sides_check(const struct kv_layout *l, const struct terrace_repack_options *o)
 {
+	if (l->rope_dim)
+		return client_fail(TERRACE_UNSUPPORTED, CLIENT_ROPE_REPACK);
 	if (!o->k.codes && !o->v.codes)
 		return client_fail(TERRACE_INVALID, "neither K's nor V's pages are given");
 	if ((o->k.codes && l->k_format != KV_INT4_PTH) || (o->v.codes && l->v_format != KV_INT4_PTH))

@@ -1,5 +1,5 @@
-/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. Behind them an opaque layout, of
- * another form, has the bytes of a block and its name. */
+/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. Behind them, in forms of their own,
+ * an opaque layout has the bytes of a block and its name, and one with a rope part has that. */
 #include "daemon/block/layout_bytes.h"
 
 #include "kernels/format.h"
@@ -8,7 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { LAYOUT_FORM = 1, LAYOUT_FORM_OPAQUE = 2 };
+enum { LAYOUT_FORM = 1, LAYOUT_FORM_OPAQUE = 2, LAYOUT_FORM_ROPE = 3 };
+enum { LAYOUT_BYTES_ROPE = LAYOUT_BYTES + 8 };
 
 _Static_assert((int)LAYOUT_BYTES_MAX == (int)LAYOUT_BYTES + 4 + KV_OPAQUE_NAME_BYTES, "an opaque layout's end");
 
@@ -29,30 +30,43 @@ uint32_t layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES_MAX])
 	const uint32_t fields[] = { l->first_layer, l->layers, l->first_head, l->heads, l->total_heads, l->head_dim_k,
 				    l->head_dim_v, l->block_tokens, l->k_format, l->v_format, l->window, l->rotation_version,
 				    l->codebook_version, l->layout_version, l->int4_rounding };
-	uint8_t *at = put32(out, kv_is_opaque(l) ? LAYOUT_FORM_OPAQUE : LAYOUT_FORM);
+	uint8_t *at = put32(out, kv_is_opaque(l) ? LAYOUT_FORM_OPAQUE : l->rope_dim ? LAYOUT_FORM_ROPE : LAYOUT_FORM);
 
 	memset(at, 0, LAYOUT_BYTES - 4);
 	memcpy(at, l->fingerprint, KV_FINGERPRINT_BYTES);
 	at += KV_FINGERPRINT_BYTES;
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		at = put32(at, fields[i]);
+	if (l->rope_dim) {
+		put32(put32(out + LAYOUT_BYTES, l->rope_dim), l->rope_format);
+		return LAYOUT_BYTES_ROPE;
+	}
 	if (!kv_is_opaque(l))
 		return LAYOUT_BYTES;
 	at = put32(out + LAYOUT_BYTES, l->opaque_bytes);
 	memset(at, 0, KV_OPAQUE_NAME_BYTES);
 	memcpy(at, l->opaque_name, strnlen(l->opaque_name, KV_OPAQUE_NAME_BYTES));
-	return LAYOUT_BYTES + 4 + KV_OPAQUE_NAME_BYTES;
+	return LAYOUT_BYTES_MAX;
 }
 
 /* The form that so many bytes have; 0: none. */
 static uint32_t form_of(size_t n)
 {
-	return n == LAYOUT_BYTES ? LAYOUT_FORM : n == LAYOUT_BYTES_MAX ? LAYOUT_FORM_OPAQUE : 0;
+	switch (n) {
+	case LAYOUT_BYTES:
+		return LAYOUT_FORM;
+	case LAYOUT_BYTES_ROPE:
+		return LAYOUT_FORM_ROPE;
+	case LAYOUT_BYTES_MAX:
+		return LAYOUT_FORM_OPAQUE;
+	default:
+		return 0;
+	}
 }
 
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 {
-	uint32_t form, k_format, v_format, rounding;
+	uint32_t form, k_format, v_format, rounding, rope_format = KV_NONE;
 	const uint8_t *at;
 
 	if (!form_of(n))
@@ -72,7 +86,10 @@ bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out)
 	out->k_format = (enum kv_format)k_format;
 	out->v_format = (enum kv_format)v_format;
 	out->int4_rounding = (enum kv_rounding)rounding; /* 0 in records of the first version */
-	if (kv_is_opaque(out) != (form == LAYOUT_FORM_OPAQUE))
+	if (form == LAYOUT_FORM_ROPE)
+		get32(get32(bytes + LAYOUT_BYTES, &out->rope_dim), &rope_format);
+	out->rope_format = (enum kv_format)rope_format;
+	if (kv_is_opaque(out) != (form == LAYOUT_FORM_OPAQUE) || (out->rope_dim != 0) != (form == LAYOUT_FORM_ROPE))
 		return false;
 	if (form == LAYOUT_FORM_OPAQUE)
 		memcpy(out->opaque_name, get32(bytes + LAYOUT_BYTES, &out->opaque_bytes), KV_OPAQUE_NAME_BYTES);

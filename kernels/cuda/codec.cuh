@@ -100,12 +100,13 @@ template <int FORMAT> DEVICE float codebook_magnitude(uint32_t i)
 	return m;
 }
 
-/* Which sides a launch does: grid.y of them, from `first` on. */
+/* Which sides a launch does: grid.y of them, from `first` on. The second is V; with `rope` the rope part. */
 struct codec_work {
 	codec_args args;
 	codec_side sides[2];
 	uint32_t first, count;
 	cudaStream_t stream;
+	enum kv_format rope; /* of a layout with a rope part, else KV_NONE */
 };
 
 template <class Kernel, int D>
@@ -181,11 +182,31 @@ static inline bool codec_sound(const struct kv_cuda_codec *c)
 	    (l->v_format != KV_NONE && !c->v) || (uint64_t)c->tokens * l->heads > UINT32_MAX ||
 	    (uint64_t)c->block_count * (l->block_tokens / KV_ATOM_TOKENS) > UINT32_MAX)
 		return false;
-	const size_t k = (size_t)l->heads * l->head_dim_k, v = l->v_format == KV_NONE ? 0 : (size_t)l->heads * l->head_dim_v;
+	const size_t k = (size_t)l->heads * kv_key_dims(l),
+		     v = l->v_format == KV_NONE ? 0 : (size_t)l->heads * l->head_dim_v;
 
 	return aligned_to(kv_dtype_bytes(c->dtype), {c->k, c->v}) && aligned_to(8, {c->slots, c->blocks}) &&
 	       (c->tokens == 0 || (c->slots && c->blocks)) && aligned_to(8, {c->rows}) &&
 	       (c->tokens <= 1 || (c->k_stride >= k && c->v_stride >= v));
+}
+
+/* A latent and its rope part, whose elements follow the latent's, by one launch. */
+template <class Kernel> static enum status codec_launch_latent(const struct kv_cuda_codec *c, codec_work w)
+{
+#ifdef TERRACE_CUDA_CODEC_DIMS
+	const struct kv_layout *l = c->layout;
+	const struct kv_geometry *g = c->geometry;
+
+	w.sides[1] = {g->rope_codes_at, g->rope_scales_at,
+		      (uint8_t *)c->k + (size_t)l->head_dim_k * kv_dtype_bytes(c->dtype), c->k_stride};
+	w.count = 2;
+	w.rope = l->rope_format;
+	return codec_launch_format<typename Kernel::latent, KV_LATENT_DIM>(l->k_format, w);
+#else
+	(void)c;
+	(void)w;
+	return STATUS_UNSUPPORTED;
+#endif
 }
 
 /* Checks a call and launches the kernel, for both sides at once if they are alike; one warp a vector. */
@@ -210,8 +231,11 @@ static enum status codec_launch(const struct kv_cuda_codec *c, cudaStream_t stre
 			 {g->v_codes_at, g->v_scales_at, c->v, c->v_stride}},
 			0,
 			1,
-			stream};
+			stream,
+			KV_NONE};
 
+	if (l->rope_dim)
+		return codec_launch_latent<Kernel>(c, w);
 	if (l->k_format == l->v_format && l->head_dim_k == l->head_dim_v) {
 		w.count = 2;
 		return codec_launch_dim<Kernel>(l->head_dim_k, l->k_format, w);

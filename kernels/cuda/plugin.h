@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "store/device.h"
 
-#define KV_CUDA_PLUGIN_VERSION 5
+#define KV_CUDA_PLUGIN_VERSION 6
 #define KV_CUDA_PLUGIN_SYMBOL "kv_cuda_plugin"
 
 struct kv_cuda_plugin {

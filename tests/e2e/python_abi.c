@@ -20,7 +20,8 @@ int main(void)
 		M(terrace_layout, layers) M(terrace_layout, first_head) M(terrace_layout, heads) M(terrace_layout, total_heads)
 		M(terrace_layout, head_dim_k) M(terrace_layout, head_dim_v) M(terrace_layout, block_tokens)
 		M(terrace_layout, k_format) M(terrace_layout, v_format) M(terrace_layout, window)
-		M(terrace_layout, int4_rounding) M(terrace_layout, opaque_bytes) M(terrace_layout, opaque_name));
+		M(terrace_layout, int4_rounding) M(terrace_layout, rope_dim) M(terrace_layout, rope_format)
+		M(terrace_layout, opaque_bytes) M(terrace_layout, opaque_name));
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
@@ -75,7 +76,8 @@ int main(void)
 		M(terrace_cuda_attend_options, features) M(terrace_cuda_attend_options, out)
 		M(terrace_cuda_attend_options, out_dtype) M(terrace_cuda_attend_options, lse)
 		M(terrace_cuda_attend_options, workspace) M(terrace_cuda_attend_options, workspace_bytes)
-		M(terrace_cuda_attend_options, settled) M(terrace_cuda_attend_options, reserved));
+		M(terrace_cuda_attend_options, settled) M(terrace_cuda_attend_options, reserved)
+		M(terrace_cuda_attend_options, split_tokens));
 	LIST(terrace_cuda_extend_options, M(terrace_cuda_extend_options, size) M(terrace_cuda_extend_options, layer)
 		M(terrace_cuda_extend_options, sequences) M(terrace_cuda_extend_options, total_queries)
 		M(terrace_cuda_extend_options, q_heads) M(terrace_cuda_extend_options, scale)

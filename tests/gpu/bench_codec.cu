@@ -5,19 +5,25 @@
 /* Whose tokens they are: pages of one prefill; or the newest of so many sequences, each somewhere in a page of its own. */
 enum tokens_of { OF_A_PREFILL, OF_SEQUENCES };
 
-/* Encode and decode of `tokens` tokens of 8 heads, of a prefill also to the rows of an engine's own pages; pages are shuffled. */
-static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, enum kv_dtype dtype, double ceiling, cudaStream_t stream)
+/* Encode and decode of `tokens` tokens of 8 heads, or of a latent with a rope part, of a prefill also to the rows of an
+ * engine's own pages; pages are shuffled. */
+static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, enum kv_format rope, enum kv_dtype dtype,
+		      double ceiling, cudaStream_t stream)
 {
-	const uint32_t heads = 8, d = 128, blocks = whose == OF_SEQUENCES ? tokens : (tokens + 15) / 16;
-	struct kv_layout l = layout_of(f, d, 1, heads, 16);
+	const bool mla = rope != KV_NONE;
+	const uint32_t heads = mla ? 1 : 8, d = mla ? KV_LATENT_DIM : 128,
+		       blocks = whose == OF_SEQUENCES ? tokens : (tokens + 15) / 16;
+	struct kv_layout l = layout_of(f, mla ? KV_NONE : f, d, 1, heads, 16);
 	struct kv_geometry g;
 	random_source r(3);
 	std::vector<uint64_t> table(blocks);
 	std::vector<int64_t> slots(tokens);
 
+	l.rope_dim = mla ? KV_ROPE_DIM : 0;
+	l.rope_format = rope;
 	kv_geometry_of(&l, &g);
 	device_array<uint8_t> bytes(blocks * g.block_bytes);
-	device_array<__half> k((size_t)tokens * heads * d), v(k.count);
+	device_array<__half> k((size_t)tokens * heads * kv_key_dims(&l)), v(k.count);
 	struct kv_cuda_codec c = {};
 
 	for (uint32_t i = 0; i < blocks; i++)
@@ -43,9 +49,9 @@ static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, e
 	c.block_count = blocks;
 	c.k = k.data;
 	c.v = v.data;
-	c.k_stride = c.v_stride = heads * d;
+	c.k_stride = c.v_stride = heads * kv_key_dims(&l);
 	c.dtype = dtype;
-	const double moved = 2.0 * k.count * 2 + (double)tokens / 16 * heads * g.atom_bytes;
+	const double moved = (mla ? 1 : 2) * 2.0 * k.count + (double)tokens / 16 * heads * g.atom_bytes;
 
 	static const char *const ways[] = {"encode", "decode", "decode to rows"};
 
@@ -58,10 +64,12 @@ static void run_codec(uint32_t tokens, enum tokens_of whose, enum kv_format f, e
 				       }) /
 			    4;
 
-		printf("{\"bench\":\"%s\",\"format\":\"%s\",\"dtype\":\"%s\",\"tokens\":%u,\"of\":\"%s\",\"kv_heads\":%u,\"head_dim\":%"
-		       "u,\"us\":%.2f,\"bytes\":%.0f,"
+		printf("{\"bench\":\"%s\",\"format\":\"%s\",%s%s%s\"dtype\":\"%s\",\"tokens\":%u,\"of\":\"%s\","
+		       "\"kv_heads\":%u,"
+		       "\"head_dim\":%u,\"us\":%.2f,\"bytes\":%.0f,"
 		       "\"gbs\":%.0f,\"copy_share\":%.3f}\n",
-		       ways[way], kv_format_info(f)->name,
+		       ways[way], kv_format_info(f)->name, mla ? "\"rope\":\"" : "",
+		       mla ? kv_format_info(rope)->name : "", mla ? "\"," : "",
 		       dtype == KV_DTYPE_F16 ? "fp16" : "bf16", tokens, whose == OF_SEQUENCES ? "sequences" : "a prefill", heads, d, us, moved,
 		       moved / us / 1e3, moved / us / 1e3 / ceiling);
 	}
@@ -212,11 +220,15 @@ void bench_codec(const char *format, double, cudaStream_t stream)
 		if (format && strcmp(format, kv_format_info(f)->name))
 			continue;
 		for (enum kv_dtype t : {KV_DTYPE_F16, KV_DTYPE_BF16})
-			run_codec(32768, OF_A_PREFILL, f, t, 2 * copy, stream);
+			run_codec(32768, OF_A_PREFILL, f, KV_NONE, t, 2 * copy, stream);
 		for (uint32_t n : {4096, 1024, 256})
-			run_codec(n, OF_A_PREFILL, f, KV_DTYPE_F16, 2 * copy, stream);
+			run_codec(n, OF_A_PREFILL, f, KV_NONE, KV_DTYPE_F16, 2 * copy, stream);
 		for (uint32_t n : {32, 256, 1024})
-			run_codec(n, OF_SEQUENCES, f, KV_DTYPE_F16, 2 * copy, stream);
+			run_codec(n, OF_SEQUENCES, f, KV_NONE, KV_DTYPE_F16, 2 * copy, stream);
+#ifdef TERRACE_CUDA_ALL
+		run_codec(32768, OF_A_PREFILL, f, KV_BF16, KV_DTYPE_BF16, 2 * copy, stream);
+		run_codec(32, OF_SEQUENCES, f, KV_BF16, KV_DTYPE_BF16, 2 * copy, stream);
+#endif
 	}
 	if (format)
 		return;

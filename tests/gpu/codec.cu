@@ -37,12 +37,12 @@ static void halfway(float *x, uint32_t d, float m)
 
 /* Mostly bell-shaped; some vectors are tiny, huge, flat, zero, hold numbers that are none, or have few different ones, of
  * which codes are halfway between two. */
-static std::vector<float> make_vectors(uint32_t tokens, uint32_t d, uint32_t gap, random_source &r)
+static std::vector<float> make_vectors(uint32_t tokens, uint32_t heads, uint32_t d, uint32_t gap, random_source &r)
 {
-	std::vector<float> all((size_t)tokens * (HEADS * d + gap), 77);
+	std::vector<float> all((size_t)tokens * (heads * d + gap), 77);
 
-	for (size_t v = 0; v < (size_t)tokens * HEADS; v++) {
-		float *x = &all[v * d + v / HEADS * gap];
+	for (size_t v = 0; v < (size_t)tokens * heads; v++) {
+		float *x = &all[v * d + v / heads * gap];
 		const uint64_t kind = r.next() % 16;
 		const float size = kind == 0 ? 1e-3f : kind == 1 ? 3e4f : kind == 2 ? 0 : kind == 6 ? 1e6f : 1;
 
@@ -62,6 +62,18 @@ static std::vector<float> make_vectors(uint32_t tokens, uint32_t d, uint32_t gap
 			x[r.next() % d] = r.next() % 2 ? INFINITY : -INFINITY;
 	}
 	return all;
+}
+
+/* Keys with a rope part: latents, and behind each in the gap a rope part like one. */
+static std::vector<float> make_keys(uint32_t tokens, uint32_t gap, random_source &r)
+{
+	const uint32_t pitch = KV_KEY_DIM_MAX + gap;
+	std::vector<float> keys = make_vectors(tokens, 1, KV_LATENT_DIM, KV_ROPE_DIM + gap, r),
+			   ropes = make_vectors(tokens, 1, KV_ROPE_DIM, 0, r);
+
+	for (uint32_t i = 0; i < tokens; i++)
+		memcpy(&keys[i * pitch + KV_LATENT_DIM], &ropes[i * KV_ROPE_DIM], KV_ROPE_DIM * sizeof(float));
+	return keys;
 }
 
 static std::vector<uint8_t> to_dtype(enum kv_dtype t, const std::vector<float> &x)
@@ -148,7 +160,7 @@ static void encode_on_cpu(const struct kv_cuda_codec *c, const std::vector<int64
 	for (uint32_t i = 0; i < c->tokens; i++) {
 		if (slots[i] < 0 || slots[i] >= (int64_t)c->block_count * BLOCK_TOKENS)
 			continue;
-		for (uint32_t head = 0; head < HEADS; head++) {
+		for (uint32_t head = 0; head < c->layout->heads; head++) {
 			uint8_t *block = &blocks[slots[i] / BLOCK_TOKENS * c->geometry->block_bytes];
 			size_t bytes = kv_dtype_bytes(c->dtype);
 
@@ -160,6 +172,9 @@ static void encode_on_cpu(const struct kv_cuda_codec *c, const std::vector<int64
 				  slots[i] % BLOCK_TOKENS, 1,
 				  v + (i * c->v_stride + head * c->layout->head_dim_v) * bytes, c->dtype,
 				  c->v_stride);
+			kv_encode(c->layout, c->geometry, block, LAYER, head, KV_SIDE_ROPE,
+				  slots[i] % BLOCK_TOKENS, 1, k + (i * c->k_stride + c->layout->head_dim_k) * bytes,
+				  c->dtype, c->k_stride);
 		}
 	}
 }
@@ -177,7 +192,9 @@ static double decoded_error(const struct kv_cuda_codec *c, enum kv_side side,
 			    const std::vector<int64_t> &slots, const std::vector<uint8_t> &blocks,
 			    const std::vector<uint8_t> &got)
 {
-	const uint32_t d = side == KV_SIDE_K ? c->layout->head_dim_k : c->layout->head_dim_v;
+	const uint32_t d = kv_part_of(c->layout, c->geometry, side).d, heads = c->layout->heads,
+		       pitch = side == KV_SIDE_V ? d : kv_key_dims(c->layout),
+		       at = side == KV_SIDE_ROPE ? pitch - d : 0;
 	const size_t bytes = kv_dtype_bytes(c->dtype);
 	std::vector<uint8_t> want(d * bytes);
 	double worst = 0;
@@ -185,8 +202,8 @@ static double decoded_error(const struct kv_cuda_codec *c, enum kv_side side,
 	for (uint32_t i = 0; i < c->tokens; i++) {
 		const bool skipped = slots[i] < 0 || slots[i] >= (int64_t)c->block_count * BLOCK_TOKENS;
 
-		for (uint32_t head = 0; head < HEADS; head++) {
-			const uint8_t *x = &got[((size_t)i * HEADS + head) * d * bytes];
+		for (uint32_t head = 0; head < heads; head++) {
+			const uint8_t *x = &got[(((size_t)i * heads + head) * pitch + at) * bytes];
 			double difference = 0, length = 0;
 
 			if (!skipped)
@@ -220,13 +237,14 @@ static bool check_decode(struct kv_cuda_codec c, enum kv_dtype dtype, const std:
 			 const std::vector<uint8_t> &blocks, double *error)
 {
 	const double allowed = dtype == KV_DTYPE_F32 ? 1e-6 : dtype == KV_DTYPE_F16 ? 1e-3 : 8e-3;
-	const size_t count = (size_t)c.tokens * HEADS * kv_dtype_bytes(dtype);
-	device_array<uint8_t> k(count * c.layout->head_dim_k), v(count * c.layout->head_dim_v);
+	const uint32_t heads = c.layout->heads;
+	const size_t count = (size_t)c.tokens * heads * kv_dtype_bytes(dtype);
+	device_array<uint8_t> k(count * kv_key_dims(c.layout)), v(count * c.layout->head_dim_v);
 
 	c.k = k.data;
 	c.v = v.data;
-	c.k_stride = HEADS * c.layout->head_dim_k;
-	c.v_stride = HEADS * c.layout->head_dim_v;
+	c.k_stride = heads * kv_key_dims(c.layout);
+	c.v_stride = heads * c.layout->head_dim_v;
 	c.dtype = dtype;
 	const bool ok = kv_cuda_decode(&c, nullptr) == STATUS_OK;
 
@@ -234,6 +252,8 @@ static bool check_decode(struct kv_cuda_codec c, enum kv_dtype dtype, const std:
 	*error = decoded_error(&c, KV_SIDE_K, slots, blocks, k.get());
 	if (c.layout->v_format != KV_NONE)
 		*error = fmax(*error, decoded_error(&c, KV_SIDE_V, slots, blocks, v.get()));
+	if (c.layout->rope_dim)
+		*error = fmax(*error, decoded_error(&c, KV_SIDE_ROPE, slots, blocks, k.get()));
 	return ok && *error < allowed;
 }
 
@@ -270,7 +290,8 @@ static std::vector<uint8_t> spread_rows(const std::vector<uint8_t> &dense, const
 static bool check_rows(struct kv_cuda_codec c, enum kv_dtype dtype, random_source &r)
 {
 	const uint32_t room = c.tokens + c.tokens / 4 + 3;
-	const size_t bytes = kv_dtype_bytes(dtype), k_bytes = HEADS * c.layout->head_dim_k * bytes, v_bytes = HEADS * c.layout->head_dim_v * bytes,
+	const size_t bytes = kv_dtype_bytes(dtype), k_bytes = c.layout->heads * kv_key_dims(c.layout) * bytes,
+		     v_bytes = c.layout->heads * c.layout->head_dim_v * bytes,
 		     k_pitch = k_bytes + K_GAP * bytes, v_pitch = v_bytes + V_GAP * bytes;
 	const std::vector<int64_t> rows = make_rows(c.tokens, room, r);
 	const device_array<int64_t> rows_device(rows);
@@ -294,27 +315,32 @@ static bool check_rows(struct kv_cuda_codec c, enum kv_dtype dtype, random_sourc
 	       (c.layout->v_format == KV_NONE || v_rows.get() == spread_rows(v.get(), rows, room, v_bytes, v_pitch));
 }
 
-/* Of K and V. rounding: of int4_pth. */
+/* Of K and V. rounding: of int4_pth. rope: of a rope part. */
 struct formats {
 	enum kv_format k, v;
 	enum kv_rounding rounding = KV_ROUND_F16;
+	enum kv_format rope = KV_NONE;
 };
 
 static bool run_case(formats f, uint32_t d, uint32_t dv, enum kv_dtype dtype, uint32_t tokens, enum batch batch)
 {
-	struct kv_layout l = layout_of(f.k, d, LAYERS, HEADS, BLOCK_TOKENS);
+	const uint32_t heads = f.rope != KV_NONE ? 1 : HEADS;
+	struct kv_layout l = layout_of(f.k, d, LAYERS, heads, BLOCK_TOKENS);
 	const uint32_t odd = dtype == KV_DTYPE_F32, k_gap = K_GAP + odd, v_gap = V_GAP + odd; /* of 16 bits rows in pieces of 16 bytes */
 	struct kv_geometry g;
 	random_source r(d * 64 + f.k * 8 + dtype + tokens);
 	std::vector<int64_t> slots = batch_slots(batch, tokens, r);
-	std::vector<uint8_t> k = to_dtype(dtype, make_vectors(tokens, d, k_gap, r)),
-			     v = to_dtype(dtype, make_vectors(tokens, dv, v_gap, r));
+	std::vector<uint8_t> k = to_dtype(dtype, f.rope != KV_NONE ? make_keys(tokens, k_gap, r)
+								   : make_vectors(tokens, heads, d, k_gap, r)),
+			     v = to_dtype(dtype, make_vectors(tokens, heads, dv, v_gap, r));
 	std::vector<uint64_t> table(blocks_for(tokens, batch));
 
 	l.v_format = f.v;
 	l.int4_rounding = f.rounding;
 	l.rotation_version = kv_rotation_version(d, dv);
 	l.head_dim_v = dv;
+	l.rope_format = f.rope;
+	l.rope_dim = f.rope != KV_NONE ? KV_ROPE_DIM : 0;
 	kv_geometry_of(&l, &g);
 	std::vector<uint8_t> want(table.size() * g.block_bytes, 0xa5);
 	device_array<uint8_t> blocks(want), k_device(k), v_device(v);
@@ -333,8 +359,8 @@ static bool run_case(formats f, uint32_t d, uint32_t dv, enum kv_dtype dtype, ui
 	c.block_count = (uint32_t)table.size();
 	c.k = k_device.data;
 	c.v = f.v == KV_NONE ? nullptr : v_device.data;
-	c.k_stride = HEADS * d + k_gap;
-	c.v_stride = HEADS * dv + v_gap;
+	c.k_stride = heads * kv_key_dims(&l) + k_gap;
+	c.v_stride = heads * dv + v_gap;
 	c.dtype = dtype;
 	bool ok = kv_cuda_encode(&c, nullptr) == STATUS_OK;
 
@@ -353,10 +379,11 @@ static bool run_case(formats f, uint32_t d, uint32_t dv, enum kv_dtype dtype, ui
 	const bool to_rows = check_rows(c, dtype == KV_DTYPE_F16 ? KV_DTYPE_BF16 : dtype == KV_DTYPE_BF16 ? KV_DTYPE_F16 : dtype, r);
 
 	ok = ok && wrong == 0 && to_rows;
-	printf("%-4s %-8s %-8s%s d %3u, %3u from %s, %5u tokens, %-6s: %zu of %zu bytes differ; "
+	printf("%-4s %-8s %-8s%s%s%s d %3u, %3u from %s, %5u tokens, %-6s: %zu of %zu bytes differ; "
 	       "decoded %.1e, in 16 bits %.1e%s\n",
-	       ok ? "ok" : "BAD", kv_format_info(f.k)->name, kv_format_info(f.v)->name, f.rounding == KV_ROUND_BF16
-	       	? " (bf16)" : "", d, dv,
+	       ok ? "ok" : "BAD", kv_format_info(f.k)->name, kv_format_info(f.v)->name,
+	       f.rounding == KV_ROUND_BF16 ? " (bf16)" : "", f.rope != KV_NONE ? " rope " : "",
+	       f.rope != KV_NONE ? kv_format_info(f.rope)->name : "", d, dv,
 	       dtype == KV_DTYPE_F16    ? "fp16"
 	       : dtype == KV_DTYPE_BF16 ? "bf16"
 					: "fp32",
@@ -415,6 +442,26 @@ static bool refuses()
 	bad.heads = 0;
 	c.layout = &bad;
 	ok = ok && refused();
+#if defined(TERRACE_CUDA_ALL) || defined(TERRACE_CUDA_CODEC_DIMS)
+	struct kv_geometry latent_geometry;
+
+	bad = layout_of(KV_TQ4, KV_NONE, KV_LATENT_DIM, 2, 1, 16); /* a sound one: a key has 576 elements */
+	bad.rope_dim = KV_ROPE_DIM;
+	bad.rope_format = KV_BF16;
+	kv_geometry_of(&bad, &latent_geometry);
+	c = good;
+	c.layout = &bad;
+	c.geometry = &latent_geometry;
+	c.v = nullptr;
+	c.v_stride = 0;
+	c.k_stride = KV_KEY_DIM_MAX;
+	ok = ok && kv_cuda_encode(&c, nullptr) == STATUS_OK && kv_cuda_decode(&c, nullptr) == STATUS_OK;
+	c.k_stride = KV_KEY_DIM_MAX - 1;
+	ok = ok && refused();
+	c.k_stride = KV_KEY_DIM_MAX;
+	bad.rope_dim = 32;
+	ok = ok && refused();
+#endif
 #ifndef TERRACE_CUDA_ALL
 	std::vector<uint8_t> bytes(g.block_bytes, 0xa5); /* K's side is not written when V's is refused */
 	device_array<uint8_t> block(bytes);
@@ -491,6 +538,24 @@ int main(int argc, char **argv)
 				ok = run_case({(enum kv_format)f, KV_TQ3}, d, d == 80 ? 112 : 128, t, 130, OF_BOTH)
 					&& ok;
 		}
+#endif
+#if defined(TERRACE_CUDA_ALL) || defined(TERRACE_CUDA_CODEC_DIMS)
+	/* A latent and its rope part. */
+	for (int f = KV_F16; f < KV_FORMAT_COUNT && !large; f++)
+		for (enum kv_format rope : {KV_F16, KV_BF16, KV_FP8}) {
+			const enum kv_dtype t = rope == KV_F16	     ? KV_DTYPE_F16
+						: small || f % 2 ? KV_DTYPE_BF16
+								 : KV_DTYPE_F32;
+			const formats both = {(enum kv_format)f, KV_NONE, KV_ROUND_F16, rope};
+
+			ok = run_case(both, KV_LATENT_DIM, KV_LATENT_DIM, t, least ? 20 : 77, OF_ATOMS) && ok;
+			if (!least)
+				ok = run_case(both, KV_LATENT_DIM, KV_LATENT_DIM, t, small ? 130 : 1100,
+					      (enum batch)(OF_SEQUENCES + f % 3)) && ok;
+		}
+	if (!large)
+		ok = run_case({KV_INT4_PTH, KV_NONE, KV_ROUND_BF16, KV_BF16}, KV_LATENT_DIM, KV_LATENT_DIM,
+			      KV_DTYPE_BF16, 77, OF_ATOMS) && ok;
 #endif
 	/* V is a view of K; and of another head dim. */
 	for (uint32_t n : {20, 530})

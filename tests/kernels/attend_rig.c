@@ -107,7 +107,7 @@ static void element_set(void *dst, enum kv_dtype type, size_t i, float x)
 static void encode_side(struct bed *b, uint32_t head, enum kv_side side)
 {
 	const struct kv_layout *l = &b->layout;
-	uint32_t d = side == KV_SIDE_K ? l->head_dim_k : l->head_dim_v;
+	uint32_t d = kv_part_of(l, &b->geometry, side).d;
 	float mean = side == KV_SIDE_V ? b->spec.v_mean : 0;
 	float *x = allocate(sizeof(float) * l->block_tokens * d);
 
@@ -186,7 +186,7 @@ static void bed_features(struct bed *b)
 static void bed_queries(struct bed *b)
 {
 	const struct spec *s = &b->spec;
-	size_t elements = b->rows * s->dk;
+	size_t elements = b->rows * b->key_dims;
 
 	b->q = allocate(elements * sizeof(float));
 	for (size_t i = 0; i < elements; i++)
@@ -197,7 +197,7 @@ static void bed_queries(struct bed *b)
 	b->a = (struct kv_attend){
 		.layout = &b->layout, .geometry = &b->geometry, .layer = s->layer, .queries = s->queries,
 		.q_heads = s->heads * s->group, .q = b->q, .q_dtype = s->q_type,
-		.scale = 1 / sqrtf((float)s->dk),
+		.scale = 1 / sqrtf((float)b->key_dims),
 		.blocks = (const void *const *)b->block, .kv_tokens = s->tokens, .causal = s->causal,
 		.first_pos = s->first_pos, .out = b->out, .out_dtype = s->out_type, .lse = b->lse,
 	};
@@ -212,6 +212,7 @@ void bed_init(struct bed *b, const struct spec *given)
 	memset(b, 0, sizeof(*b));
 	*s = *given;
 	s->dv = s->dv ? s->dv : s->dk;
+	b->key_dims = s->dk + (s->rope ? KV_ROPE_DIM : 0);
 	s->heads = s->heads ? s->heads : 1;
 	s->group = s->group ? s->group : 1;
 	s->block_tokens = s->block_tokens ? s->block_tokens : 16;
@@ -225,6 +226,7 @@ void bed_init(struct bed *b, const struct spec *given)
 		.window = s->window, 
 		.rotation_version = kv_rotation_version(s->dk, s->dv), .codebook_version = KV_CODEBOOK_VERSION,
 			.layout_version = KV_LAYOUT_VERSION,
+		.rope_dim = s->rope ? KV_ROPE_DIM : 0, .rope_format = s->rope,
 	};
 	ck_assert_ptr_null(kv_layout_problem(&b->layout));
 	kv_geometry_of(&b->layout, &b->geometry);
@@ -239,6 +241,8 @@ void bed_init(struct bed *b, const struct spec *given)
 	for (uint32_t h = 0; h < s->heads; h++) {
 		encode_side(b, h, KV_SIDE_K);
 		encode_side(b, h, KV_SIDE_V);
+		if (s->rope)
+			encode_side(b, h, KV_SIDE_ROPE);
 	}
 	b->rows = (size_t)s->queries * s->heads * s->group;
 	bed_queries(b);
@@ -260,15 +264,25 @@ void bed_fini(struct bed *b)
 	free(b->ranges);
 }
 
-static float *decoded(const struct bed *b, uint32_t head, enum kv_side side)
+static void decode_side(const struct bed *b, uint32_t head, enum kv_side side, float *x, uint32_t stride)
 {
-	uint32_t d = side == KV_SIDE_K ? b->spec.dk : b->spec.dv, size = b->spec.block_tokens;
-	float *x = allocate(sizeof(float) * b->spec.tokens * d);
+	uint32_t size = b->spec.block_tokens;
 
 	for (uint32_t at = 0; at < b->spec.tokens; at += size)
 		kv_decode(&b->layout, &b->geometry, b->block[at / size], b->spec.layer, head, side, 0,
-			  b->spec.tokens - at < size ? b->spec.tokens - at : size, false, x + (size_t)at * d,
-			  KV_DTYPE_F32, d);
+			  b->spec.tokens - at < size ? b->spec.tokens - at : size, false, x + (size_t)at * stride,
+			  KV_DTYPE_F32, stride);
+}
+
+/* Keys with their rope part, if they have one, or V. */
+static float *decoded(const struct bed *b, uint32_t head, enum kv_side side)
+{
+	uint32_t d = side == KV_SIDE_K ? b->key_dims : b->spec.dv;
+	float *x = allocate(sizeof(float) * b->spec.tokens * d);
+
+	decode_side(b, head, side, x, d);
+	if (side == KV_SIDE_K && b->spec.rope)
+		decode_side(b, head, KV_SIDE_ROPE, x + b->spec.dk, d);
 	return x;
 }
 
@@ -327,15 +341,16 @@ KV_CLONES static double naive_row(const struct bed *b, const float *k, const flo
 {
 	const struct spec *s = &b->spec;
 	uint32_t i = (uint32_t)(row / (s->heads * s->group)), head = (uint32_t)(row % (s->heads * s->group));
-	double max = b->sinks ? (double)b->sinks[head] : (double)-INFINITY, sum = 0, q[KV_HEAD_DIM_MAX];
+	double max = b->sinks ? (double)b->sinks[head] : (double)-INFINITY, sum = 0, q[KV_KEY_DIM_MAX];
+	uint32_t dims = b->key_dims;
 
-	for (uint32_t c = 0; c < s->dk; c++)
-		q[c] = (double)element(b->q, s->q_type, row * s->dk + c);
+	for (uint32_t c = 0; c < dims; c++)
+		q[c] = (double)element(b->q, s->q_type, row * dims + c);
 	for (uint32_t j = 0; j < s->tokens; j++) {
 		weight[j] = (double)-INFINITY;
 		if (!sees(b, i, j))
 			continue;
-		weight[j] = featured(b, i, head, j, dot(q, k + (size_t)j * s->dk, s->dk) * (double)b->a.scale);
+		weight[j] = featured(b, i, head, j, dot(q, k + (size_t)j * dims, dims) * (double)b->a.scale);
 		max = fmax(max, weight[j]);
 	}
 	memset(out, 0, s->dv * sizeof(*out));

@@ -19,9 +19,9 @@ extern const uint32_t head_dims[KV_HEAD_DIM_COUNT];    /* all there are */
 extern const enum kv_format formats[7];
 
 /* Zero means: 1 head, 1 head a group, blocks of 16 tokens, 1 layer, 1 query, V of K's dims, unfilled
- * blocks of 0xff, no features. */
+ * blocks of 0xff, no features, no rope part. With one, dk is 512 and V a view of K. */
 struct spec {
-	enum kv_format k, v;
+	enum kv_format k, v, rope;
 	uint32_t dk, dv, heads, group, block_tokens, tokens, queries;
 	bool causal;
 	int64_t first_pos;
@@ -40,7 +40,7 @@ struct bed {
 	struct spec spec;
 	struct kv_layout layout;
 	struct kv_geometry geometry;
-	uint32_t blocks;
+	uint32_t blocks, key_dims;
 	void **block;
 	void *q, *out, *scratch;
 	float *lse;

@@ -30,7 +30,8 @@ static void encode(const struct kv_layout *l, const struct kv_geometry *g, uint8
 	for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
 		x[i] = (float)(i * 7919 % 1000) / 500 - 1;
 	for (uint32_t layer = 0; layer < LAYERS && tokens; layer++)
-		for (uint32_t head = 0; head < HEADS; head++) {
+		for (uint32_t head = 0; head < l->heads; head++) {
+			kv_encode(l, g, block, layer, head, KV_SIDE_ROPE, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 			kv_encode(l, g, block, layer, head, KV_SIDE_K, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 			kv_encode(l, g, block, layer, head, KV_SIDE_V, 0, tokens, x, KV_DTYPE_F32, KV_HEAD_DIM_MAX);
 		}
@@ -48,7 +49,7 @@ static void check(const struct kv_layout *l, uint32_t tokens)
 	encode(l, &g, clean, tokens);
 	encode(l, &g, dirty, tokens);
 	/* What is between the parts of atoms of valid tokens alone is nothing's. */
-	for (uint64_t i = 0; i < LAYERS * HEADS; i++)
+	for (uint64_t i = 0; i < LAYERS * l->heads; i++)
 		memcpy(dirty + i * g.chunk_bytes, clean + i * g.chunk_bytes, tokens / KV_ATOM_TOKENS * g.atom_bytes);
 	kv_zero_behind(l, &g, dirty, tokens);
 	ck_assert_mem_eq(dirty, clean, g.block_bytes);
@@ -65,6 +66,24 @@ START_TEST(nothing_is_left_behind)
 
 		ck_assert_ptr_null(kv_layout_problem(&l));
 		for (uint32_t tokens = 0; tokens < TOKENS; tokens += 1 + tokens % 3)
+			check(&l, tokens);
+	}
+}
+END_TEST
+
+START_TEST(nothing_is_left_behind_a_rope_part)
+{
+	static const enum kv_format rope[] = {KV_F16, KV_BF16, KV_FP8};
+
+	for (size_t i = 0; i < sizeof(rope) / sizeof(rope[0]); i++) {
+		struct kv_layout l = layout_of((enum kv_format)_i, KV_NONE, KV_LATENT_DIM);
+
+		l.rotation_version = KV_ROTATION_VERSION_2;
+		l.heads = l.total_heads = 1;
+		l.rope_dim = KV_ROPE_DIM;
+		l.rope_format = rope[i];
+		ck_assert_ptr_null(kv_layout_problem(&l));
+		for (uint32_t tokens = 0; tokens < TOKENS; tokens++)
 			check(&l, tokens);
 	}
 }
@@ -96,6 +115,7 @@ int main(void)
 	int failed;
 
 	tcase_add_loop_test(t, nothing_is_left_behind, 0, KV_FORMAT_COUNT * KV_FORMAT_COUNT);
+	tcase_add_loop_test(t, nothing_is_left_behind_a_rope_part, KV_F16, KV_FORMAT_COUNT);
 	tcase_add_test(t, a_full_block_is_left_alone);
 	suite_add_tcase(s, t);
 	srunner_run_all(runner, CK_ENV);

@@ -601,10 +601,10 @@ START_TEST(block_equals_linear)
 			ck_assert_mem_eq(rotated + token * d, expected, d * sizeof(float));
 		}
 		const uint8_t *second = block + kv_atom_at(&g, 0, 1, 16);
+		const struct kv_part part = kv_part_of(&l, &g, side);
 
 		memset(atom, 0, sizeof(atom));
-		kv_decode_atom(f, side, d, second + (side ? g.v_codes_at : g.k_codes_at),
-			       second + (side ? g.v_scales_at : g.k_scales_at), 5, atom);
+		kv_decode_atom(&part, second, 5, atom, d);
 		ck_assert_mem_eq(atom, rotated + 16 * d, 5 * d * sizeof(float));
 		ck_assert(squares(16 * DIM_MAX - 5 * d, atom + 5 * d) == 0);
 	}

@@ -55,6 +55,39 @@ START_TEST(names)
 }
 END_TEST
 
+/* The ids of all layouts that there were before the rope part, folded into one number, are what they were. */
+START_TEST(ids_of_old)
+{
+	enum { ALL = 8 * 8 * 8 * 8 * 2 * 2 };
+	uint64_t sum = 0;
+	unsigned sound_ones = 0;
+
+	for (unsigned i = 0; i < ALL; i++) {
+		const unsigned k = i / 2048, v = i / 256 % 8, a = i / 32 % 8, b = i / 4 % 8, r = i / 2 % 2, w = i % 2;
+		struct kv_layout l = sound();
+
+		l.layers = 8 + k;
+		l.first_layer = a;
+		l.total_heads = 4 + b;
+		l.first_head = w;
+		l.head_dim_k = dims[a];
+		l.head_dim_v = dims[b];
+		l.block_tokens = 16u << (v % 5);
+		l.k_format = (enum kv_format)k;
+		l.v_format = (enum kv_format)v;
+		l.window = w * 4096;
+		l.rotation_version = kv_rotation_version(l.head_dim_k, l.head_dim_v);
+		l.int4_rounding = (enum kv_rounding)r;
+		if (kv_layout_problem(&l))
+			continue;
+		sum = (sum << 1 | sum >> 63) ^ kv_layout_id(&l);
+		sound_ones++;
+	}
+	ck_assert_uint_eq(sound_ones, 8512);
+	ck_assert_uint_eq(sum, UINT64_C(0xf1481ba55c952411));
+}
+END_TEST
+
 /* Every field, set wrong, is refused; what is left alone is sound. */
 START_TEST(layout_problems)
 {
@@ -411,6 +444,7 @@ int main(void)
 	tcase_add_test(t, rounding_is_int4s);
 	tcase_add_test(t, layout_id);
 	tcase_add_test(t, recorded_ids);
+	tcase_add_test(t, ids_of_old);
 	tcase_add_test(t, atom_sizes);
 	tcase_add_test(t, geometry);
 	tcase_add_test(t, largest_block_fits);

@@ -13,6 +13,7 @@ static struct kv_layout every_field(void)
 		.first_layer = 1, .layers = 2, .first_head = 3, .heads = 4, .total_heads = 5, .head_dim_k = 6, .head_dim_v = 7,
 		.block_tokens = 8, .k_format = KV_TQ4, .v_format = KV_FP8, .window = 9, .rotation_version = 10,
 		.codebook_version = 11, .layout_version = 12, .int4_rounding = KV_ROUND_BF16,
+		.rope_dim = 13, .rope_format = KV_TQ3,
 	};
 
 	for (int i = 0; i < KV_FINGERPRINT_BYTES; i++)
@@ -43,6 +44,8 @@ START_TEST(each_field_has_its_place)
 	ck_assert_uint_eq(m.codebook_version, 11);
 	ck_assert_uint_eq(m.layout_version, 12);
 	ck_assert_uint_eq(m.int4_rounding, 1);
+	ck_assert_uint_eq(m.rope_dim, 13);
+	ck_assert_int_eq(m.rope_format, TERRACE__V1__FORMAT__FORMAT_TQ3);
 }
 END_TEST
 

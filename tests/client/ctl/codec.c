@@ -276,6 +276,55 @@ START_TEST(partial_vector_is_an_error)
 }
 END_TEST
 
+/* A latent and its rope part are what each is by itself, one behind the other; the other way too. */
+START_TEST(rope_part_follows)
+{
+	enum { LATENT = 512, ROPE = 64, KEY = LATENT + ROPE, N = 300 };
+	static const struct {
+		const char *latent, *rope;
+		size_t bytes;
+	} pairs[] = {{"tq4", "bf16", 386}, {"int4_pth", "fp16", 388}, {"tq2", "fp8", 196}, {"fp8", "fp8", 580}};
+	const size_t bytes = pairs[_i].bytes;
+	uint16_t *x = malloc(2 * N * KEY);
+	struct ctl_run packed, back;
+	enum kv_format latent, rope;
+
+	ck_assert(kv_format_parse(pairs[_i].latent, &latent) && kv_format_parse(pairs[_i].rope, &rope));
+	random_state = 90 + (uint64_t)_i;
+	for (size_t i = 0; i < N * KEY; i++)
+		x[i] = kv_half_from((float)gaussian());
+	packed = ctl_run((const char *const[]){"codec", "encode", "--format", pairs[_i].latent, "--dim", "512",
+					       "--rope", pairs[_i].rope, NULL},
+			 x, 2 * N * KEY);
+	ck_assert_msg(packed.code == 0, "exit code %d: %s", packed.code, packed.err);
+	ck_assert_uint_eq(packed.out_bytes, N * bytes);
+	back = ctl_run((const char *const[]){"codec", "decode", "--format", pairs[_i].latent, "--dim", "512", "--rope",
+					     pairs[_i].rope, NULL},
+		       packed.out, packed.out_bytes);
+	ck_assert_msg(back.code == 0, "exit code %d: %s", back.code, back.err);
+	ck_assert_uint_eq(back.out_bytes, 2 * N * KEY);
+	for (uint32_t v = 0; v < N; v++) {
+		const uint8_t *got = (const uint8_t *)packed.out + v * bytes,
+			      *halves = (const uint8_t *)back.out + 2 * v * KEY;
+		uint8_t want[2 * KEY];
+		float in[KEY], out[KEY];
+
+		for (uint32_t i = 0; i < KEY; i++)
+			in[i] = kv_half_to(x[v * KEY + i]);
+		kv_linear_encode(latent, KV_ROUND_F16, LATENT, false, in, want);
+		kv_linear_encode(rope, KV_ROUND_F16, ROPE, false, in + LATENT, want + kv_linear_bytes(latent, LATENT));
+		ck_assert_mem_eq(got, want, bytes);
+		kv_linear_decode(latent, LATENT, false, got, out);
+		kv_linear_decode(rope, ROPE, false, got + kv_linear_bytes(latent, LATENT), out + LATENT);
+		for (uint32_t i = 0; i < KEY; i++)
+			ck_assert_uint_eq(halves[2 * i] | halves[2 * i + 1] << 8, kv_half_from(out[i]));
+	}
+	ctl_run_free(&packed);
+	ctl_run_free(&back);
+	free(x);
+}
+END_TEST
+
 /* A full disk under standard output. */
 START_TEST(write_error_is_told)
 {
@@ -300,6 +349,7 @@ int main(void)
 	tcase_add_loop_test(tests, round_trip_error_is_bounded, 0, COUNT(errors));
 	tcase_add_test(tests, fp16_is_kept);
 	tcase_add_loop_test(tests, decode_rounds_to_nearest, 0, 7);
+	tcase_add_loop_test(tests, rope_part_follows, 0, 4);
 	tcase_add_test(tests, partial_vector_is_an_error);
 	tcase_add_test(tests, write_error_is_told);
 	suite_add_tcase(suite, tests);

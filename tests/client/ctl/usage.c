@@ -119,6 +119,9 @@ static const struct {
 	{{"codec", "encode", "--format", "tq4"}, 2, "--dim is missing"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "100"}, 2, "--dim 100"},
 	{{"codec", "encode", "--format", "tq4", "--dim", "4294967360"}, 2, "--dim 4294967360"},
+	{{"codec", "encode", "--format", "tq4", "--dim", "512", "--rope", "tq4"}, 2, "--rope tq4: not a format"},
+	{{"codec", "encode", "--format", "tq4", "--dim", "512", "--rope", "none"}, 2, "--rope none: not a format"},
+	{{"codec", "encode", "--format", "tq4", "--dim", "128", "--rope", "bf16"}, 2, "of --dim 512: not 128"},
 	{{"--address", NOWHERE, "status"}, 5, NOWHERE ": no daemon is there: No such file or directory: start terraced, or give its address"},
 	{{"--address", NOWHERE, "stat"}, 5, NOWHERE},
 	{{"--address", NOWHERE, "lookup", KEY}, 5, NOWHERE},
@@ -251,6 +254,7 @@ static const struct {
 	{"{\"head_dim_k\": 64, \"rotation_version\": 2}", "'rotation_version': not the one of these head dims"},
 	{"{\"head_dim_k\": 64, \"rotation_version\": \"1\"}", "'rotation_version'"},
 	{"{\"int4_rounding\": \"bf16\"}", "'int4_rounding'"},
+	{"{\"rope_dim\": -1}", "'rope_dim'"}, {"{\"rope_format\": 2}", "'rope_format'"},
 	{"{\"layers\": 1, \"layers\": 1}", "duplicate"},
 	{"{\"layers\": 1}", "layout 0"},
 	{"{\"k_format\": \"opaque\", \"block_tokens\": 16, \"opaque_bytes\": -16}", "'opaque_bytes'"},
@@ -354,7 +358,7 @@ START_TEST(one_daemon_a_socket)
 }
 END_TEST
 
-/* A layout with a head dim of the second rotation version, and one whose int4_pth is of a bf16 model, are taken as
+/* Layouts with a head dim of the second rotation version, int4_pth of a bf16 model and a rope part are taken as
  * they are printed: what is wrong is the address then. */
 START_TEST(later_layouts_are_read)
 {
@@ -366,6 +370,8 @@ START_TEST(later_layouts_are_read)
 		LATER("\"head_dim_k\": 64, \"head_dim_v\": 512, \"k_format\": \"tq4\", \"v_format\": \"fp8\", "
 		      "\"rotation_version\": 2"),
 		LATER("\"head_dim_k\": 64, \"k_format\": \"int4_pth\", \"v_format\": \"tq4\", \"int4_rounding\": 1"),
+		LATER("\"head_dim_k\": 512, \"k_format\": \"tq4\", \"v_format\": \"none\", \"rotation_version\": 2, "
+		      "\"rope_dim\": 64, \"rope_format\": \"bf16\""),
 	};
 #undef LATER
 	char path[] = "/tmp/terrace-layouts-XXXXXX";
@@ -454,7 +460,7 @@ int main(void)
 	tcase_add_loop_test(tests, help_is_a_page, 0, COUNT(commands));
 	tcase_add_test(tests, overview_names_all);
 	tcase_add_loop_test(tests, bad_layouts_are_refused, 0, COUNT(layouts));
-	tcase_add_loop_test(tests, later_layouts_are_read, 0, 3);
+	tcase_add_loop_test(tests, later_layouts_are_read, 0, 4);
 	tcase_add_loop_test(tests, bad_tokens_are_refused, 0, COUNT(bad_tokens));
 	tcase_add_test(tests, one_daemon_a_socket);
 	tcase_add_test(tests, no_address_is_usage);

@@ -112,6 +112,7 @@ START_TEST(test_attend_arrives)
 	o.workspace = (void *)256;
 	o.workspace_bytes = 512;
 	o.settled = true;
+	o.split_tokens = 4096;
 	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), TERRACE_OK);
 	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, NULL), TERRACE_INVALID);
 	ck_assert_uint_eq(bytes, 4096);
@@ -148,6 +149,7 @@ START_TEST(test_attend_arrives)
 	ck_assert_ptr_eq(a->workspace, o.workspace);
 	ck_assert_uint_eq(a->workspace_bytes, 512);
 	ck_assert(a->settled);
+	ck_assert_uint_eq(a->split_tokens, 4096);
 }
 END_TEST
 
@@ -330,6 +332,14 @@ START_TEST(test_repack_arrives)
 	noted->answer = STATUS_UNSUPPORTED;
 	ck_assert_int_eq(terrace_cuda_repack_from_pages(&l, &o, NULL), TERRACE_UNSUPPORTED);
 	noted->answer = STATUS_OK;
+	l.heads = l.total_heads = 1;
+	l.head_dim_k = l.head_dim_v = 512;
+	l.v_format = TERRACE_FORMAT_NONE;
+	l.rope_dim = 64;
+	l.rope_format = TERRACE_FORMAT_BF16;
+	ck_assert_int_eq(terrace_cuda_repack_from_pages(&l, &o, NULL), TERRACE_UNSUPPORTED);
+	ck_assert_msg(strstr(terrace_error(), "rope part") != NULL, "%s", terrace_error());
+	l = layout_of(TERRACE_FORMAT_INT4_PTH);
 	o.size--;
 	ck_assert_int_eq(terrace_cuda_repack_to_pages(&l, &o, NULL), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_cuda_repack_from_pages(&l, NULL, NULL), TERRACE_INVALID);

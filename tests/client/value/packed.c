@@ -332,6 +332,67 @@ START_TEST(attend_arguments)
 }
 END_TEST
 
+/* A key with a rope part goes in and out as one vector of 576 elements, of which V is the first 512. */
+START_TEST(keys_with_a_rope_part)
+{
+	enum { LATENT = 512, KEY = 576, N = 3 };
+	struct terrace_layout l = layout_of(TERRACE_FORMAT_TQ4, TERRACE_FORMAT_NONE);
+	struct terrace_attend_options o = TERRACE_ATTEND_OPTIONS_INIT;
+	struct terrace_repack_options r = TERRACE_REPACK_OPTIONS_INIT;
+	float k[N * KEY], k2[N * KEY], v2[N * LATENT], q[KEY] = {0}, out[LATENT];
+	const void *blocks[1];
+	uint8_t *block;
+
+	l.first_head = 0;
+	l.heads = l.total_heads = 1;
+	l.head_dim_k = l.head_dim_v = LATENT;
+	l.rope_dim = KEY - LATENT;
+	l.rope_format = TERRACE_FORMAT_FP16;
+	ck_assert_ptr_null(terrace_layout_problem(&l));
+	ck_assert_uint_eq(terrace_block_bytes(&l), 2 * 2 * TOKENS * 386);
+	block = block_of(&l);
+	for (int i = 0; i < N * KEY; i++)
+		k[i] = i % KEY < LATENT ? sinf((float)i) : (float)(i % KEY);
+	ck_assert_int_eq(terrace_encode(&l, block, 1, 0, 7, N, k, KEY, NULL, 0, TERRACE_F32), TERRACE_OK);
+	ck_assert_int_eq(terrace_decode(&l, block, 1, 0, 7, N, k2, KEY, v2, LATENT, TERRACE_F32), TERRACE_OK);
+	for (int i = 0; i < N * KEY; i++) {
+		ck_assert_float_eq_tol(k2[i], k[i], i % KEY < LATENT ? 0.5f : 1e-6f);
+		if (i % KEY < LATENT)
+			ck_assert_float_eq(v2[i / KEY * LATENT + i % KEY], k2[i]);
+	}
+	ck_assert_int_eq(terrace_encode(&l, block, 1, 0, 7, N, k, KEY - 1, NULL, 0, TERRACE_F32), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_decode(&l, block, 1, 0, 7, N, k2, LATENT, v2, LATENT, TERRACE_F32), TERRACE_INVALID);
+
+	/* A query that only the rope part of token 2 answers: its score is 192 * 0.5 above those of tokens 0 and 1. */
+	ck_assert_int_eq(terrace_encode(&l, block, 1, 0, 0, N, k, KEY, NULL, 0, TERRACE_F32), TERRACE_OK);
+	for (int i = 0; i < N * KEY; i++)
+		k[i] = i % KEY == KEY - 1 ? (float)(i / KEY == 2) * 192 : (float)(i / KEY);
+	ck_assert_int_eq(terrace_encode(&l, block, 1, 0, 0, N, k, KEY, NULL, 0, TERRACE_F32), TERRACE_OK);
+	q[KEY - 1] = 1;
+	blocks[0] = block;
+	o.layer = 1;
+	o.queries = o.q_heads = 1;
+	o.q = q;
+	o.blocks = blocks;
+	o.block_count = 1;
+	o.kv_tokens = N;
+	o.out = out;
+	ck_assert_int_eq(terrace_attend(&l, &o), TERRACE_INVALID);
+	ck_assert_msg(strstr(terrace_error(), "scale is 0, and the layout has a rope part"), "%s", terrace_error());
+	o.scale = 0.5f;
+	ck_assert_int_eq(terrace_attend(&l, &o), TERRACE_OK);
+	ck_assert_int_eq(terrace_decode(&l, block, 1, 0, 2, 1, NULL, 0, v2, LATENT, TERRACE_F32), TERRACE_OK);
+	for (int i = 0; i < LATENT; i++)
+		ck_assert_float_eq_tol(out[i], v2[i], 1e-4f);
+
+	l.k_format = TERRACE_FORMAT_INT4_PTH;
+	r.k.codes = r.k.scales = block;
+	ck_assert_int_eq(terrace_repack_to_pages(&l, &r), TERRACE_UNSUPPORTED);
+	ck_assert_msg(strstr(terrace_error(), "rope part") != NULL, "%s", terrace_error());
+	free(block);
+}
+END_TEST
+
 START_TEST(merge)
 {
 	float a[2] = {1, 1}, b[2] = {3, 3}, lse_a = 0, lse_b = 0;
@@ -385,6 +446,7 @@ int main(void)
 	tcase_add_test(c, codec_arguments);
 	tcase_add_test(c, attend_means);
 	tcase_add_test(c, attend_arguments);
+	tcase_add_test(c, keys_with_a_rope_part);
 	tcase_add_test(c, merge);
 	tcase_add_test(c, merge_of_odd_parts);
 	suite_add_tcase(suite, c);

@@ -17,17 +17,53 @@ static struct kv_layout some(void)
 	};
 }
 
+static struct kv_layout with_rope(void)
+{
+	struct kv_layout l = some();
+
+	l.first_head = 0;
+	l.heads = l.total_heads = 1;
+	l.head_dim_k = l.head_dim_v = KV_LATENT_DIM;
+	l.v_format = KV_NONE;
+	l.rotation_version = KV_ROTATION_VERSION_2;
+	l.rope_dim = KV_ROPE_DIM;
+	l.rope_format = KV_FP8;
+	return l;
+}
+
+/* _i: 1 with a rope part. */
 START_TEST(every_field_comes_back)
 {
-	const struct kv_layout in = some();
+	const struct kv_layout in = _i ? with_rope() : some();
 	uint8_t bytes[LAYOUT_BYTES_MAX];
 	struct kv_layout out;
+	uint32_t n;
 
 	ck_assert_ptr_null(kv_layout_problem(&in));
-	ck_assert_uint_eq(layout_pack(&in, bytes), LAYOUT_BYTES);
-	ck_assert(layout_unpack(bytes, LAYOUT_BYTES, &out));
+	n = layout_pack(&in, bytes);
+	ck_assert_uint_eq(n, _i ? LAYOUT_BYTES + 8 : LAYOUT_BYTES);
+	ck_assert(layout_unpack(bytes, n, &out));
 	ck_assert_mem_eq(&in, &out, sizeof(in));
 	ck_assert_uint_eq(kv_layout_id(&in), kv_layout_id(&out));
+}
+END_TEST
+
+/* Neither form is read as the other, and a rope part has to be one. */
+START_TEST(a_rope_part_has_its_form)
+{
+	struct kv_layout in = with_rope(), out;
+	uint8_t bytes[LAYOUT_BYTES_MAX];
+
+	layout_pack(&in, bytes);
+	ck_assert(!layout_unpack(bytes, LAYOUT_BYTES, &out));
+	bytes[0] = 1;
+	ck_assert(!layout_unpack(bytes, LAYOUT_BYTES_MAX, &out));
+	ck_assert(!layout_unpack(bytes, LAYOUT_BYTES_MAX - 4, &out));
+	layout_pack(&in, bytes);
+	bytes[LAYOUT_BYTES] = 32;
+	ck_assert(!layout_unpack(bytes, LAYOUT_BYTES_MAX, &out));
+	bytes[LAYOUT_BYTES] = bytes[LAYOUT_BYTES + 4] = 0; /* none, in the form of one */
+	ck_assert(!layout_unpack(bytes, LAYOUT_BYTES_MAX, &out));
 }
 END_TEST
 
@@ -111,7 +147,8 @@ int main(void)
 	SRunner *r;
 	int failed;
 
-	tcase_add_test(t, every_field_comes_back);
+	tcase_add_loop_test(t, every_field_comes_back, 0, 2);
+	tcase_add_test(t, a_rope_part_has_its_form);
 	tcase_add_test(t, a_record_of_the_first_version_rounds_to_fp16);
 	tcase_add_test(t, what_is_no_layout_is_refused);
 	tcase_add_test(t, an_opaque_one_comes_back);
