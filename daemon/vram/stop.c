@@ -216,7 +216,7 @@ bool vram_destroy(struct cache *c)
 	wait_spares_free(c);
 	pthread_cond_destroy(&v->room);
 	free(v);
-	c->before_unlock = c->on_call = NULL;
+	c->publish = c->on_call = NULL;
 	c->vram = NULL;
 	return true;
 }

@@ -172,7 +172,7 @@ enum status vram_create(struct cache *c, const char **why)
 	v = c->vram = calloc(1, sizeof(*v));
 	if (!v)
 		return STATUS_EXHAUSTED;
-	c->before_unlock = vram_publish;
+	c->publish = vram_publish;
 	c->on_call = vram_stir;
 	c->spare_links_max = VRAM_SPARES_MAX;
 	v->ops = o->device_ops;
