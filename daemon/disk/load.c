@@ -279,7 +279,10 @@ void loads_feed(struct cache *c)
 
 	while (t->hungry) {
 		struct move *m = t->hungry;
-		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m, m->links != NULL) : STATUS_STALE;
+		enum status s = t->stopping ? STATUS_CANCELLED : STATUS_STALE;
+
+		if (!t->stopping && block_live(m->block))
+			s = load_start(c, m, m->links != NULL);
 
 		if (s == STATUS_EXHAUSTED && !m->span && room_wants(c)) {
 			tier_wake(c);

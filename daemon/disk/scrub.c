@@ -245,7 +245,8 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 
 	if (!k)
 		return NULL;
-	*k = (struct scrub_look){ .io = { .done = look_done }, .end = { .run = look_over, .tier = TIER_DISK }, .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
+	*k = (struct scrub_look){ .io = { .done = look_done }, .end = { .run = look_over, .tier = TIER_DISK },
+				  .cache = c, .unit = b->rack->class->unit, .pool = b->pool,
 				  .ident = b->record.ident, .generation = b->generation, .target = scrub_target_of(b),
 				  .at = aligned_alloc(SLOT_HEADER_BYTES, b->pool->geometry.need_bytes) };
 	if (k->at)

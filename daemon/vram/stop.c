@@ -7,6 +7,7 @@
  */
 #include "daemon/vram/stop.h"
 
+#include "daemon/block/ends.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/wait.h"
@@ -88,6 +89,9 @@ bool vram_stop(struct cache *c, bool wait)
 
 	cache_lock(c);
 	halt(c);
+	cache_unlock(c);
+	ends_run(c);
+	cache_lock(c);
 	while (wait && v->threads && !pthread_cond_timedwait(&v->room, &c->lock, &until))
 		continue;
 	ended = wait && !v->threads;
