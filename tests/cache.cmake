@@ -65,6 +65,7 @@ terrace_test(cache_vram_commit_sums SOURCES daemon/vram/commit_sums.c LIBS cache
 terrace_test(cache_vram_compact SOURCES daemon/vram/compact.c LIBS cache_vram_rig)
 terrace_test(cache_vram_corrupt SOURCES daemon/vram/corrupt.c LIBS cache_vram_rig)
 terrace_test(cache_vram_down SOURCES daemon/vram/down.c LIBS cache_vram_rig)
+terrace_test(cache_vram_ends SOURCES daemon/vram/ends.c LIBS cache_vram_rig)
 terrace_test(cache_vram_fault SOURCES daemon/vram/fault.c LIBS cache_vram_rig)
 terrace_test(cache_vram_damaged SOURCES daemon/vram/damaged.c LIBS cache_vram_rig)
 terrace_test(cache_vram_layers SOURCES daemon/vram/layers.c LIBS cache_vram_rig)
