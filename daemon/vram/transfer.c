@@ -739,11 +739,6 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 	return s;
 }
 
-enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
-{
-	return down(c, b, spare, false, w);
-}
-
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
 {
 	const bool spare = how->effort == TAKE_SPARE || how->effort == TAKE_BELOW_SPARE;
@@ -753,11 +748,6 @@ enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how 
 	if (!s && how->links)
 		wait_links_join(&vram_down_of(c, b)->done, how->links);
 	return s;
-}
-
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
-{
-	return down(c, b, spare, true, w);
 }
 
 static void downs_go_on(struct cache *c, struct vram_move *m)

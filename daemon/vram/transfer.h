@@ -20,13 +20,9 @@ struct vram_move;
  * waiting for anything: BUSY if it would have to. */
 enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
 		    bool now);
-/* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
- * told so as its end, too. */
-enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The table's fetch (block/tier.h) of the GPUs. */
+/* The table's fetch (block/tier.h) of the GPUs. BUSY, for which memory has no place within the effort, may be its end,
+ * too. */
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-/* As vram_down, of what is to go down in any case, without a hurry: TAKE_BELOW. */
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* The end of a load, whatever it was: ups that wait for it go on when the lock is left. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Its move to that GPU; NULL. */
