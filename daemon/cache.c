@@ -18,6 +18,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
 #include "daemon/block/check.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/handle.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -172,6 +173,9 @@ static enum status create_parts(struct cache *c, const char **why)
 		s = index_create(sizeof(struct block), 1 << 16, &c->index);
 	if (s)
 		return s;
+	*why = "no thread for the ends of transfers: raise the limit of threads (ulimit -u, TasksMax, pids.max)";
+	if ((o->disk_count || o->gpu_count) && !ends_create(c))
+		return STATUS_EXHAUSTED;
 	if (o->disk_count) {
 		s = tier_create(c, why);
 		if (s)
@@ -262,6 +266,7 @@ bool cache_destroy(struct cache *c)
 	ended = !c->vram || vram_stop(c, true) || is_left(c, "a GPU's driver does not answer");
 	if ((c->tier && !tier_stop(c, !advised)) || !advised)
 		ended = is_left(c, "a disk does not answer, and the next start reads all headers");
+	ends_destroy(c, ended);
 	if (!ended)
 		return false;
 	sums_destroy(c->sums);

@@ -29,6 +29,7 @@ struct cache_wait;
 struct cache_wait_link;
 struct cache_watch;
 struct damage_notes;
+struct ends;
 struct fetch_how;
 struct grants;
 struct index;
@@ -63,7 +64,9 @@ struct cache {
 	/* tiers_fetch() */
 	enum status (*fetch)(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 	const struct observers *observers; /* who listens to the news (block/observer.h) */
+	struct ends *ends;             /* of transfers (block/ends.h); NULL: there are no disks and no GPUs */
 	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
+	void (*publish)(struct cache *c); /* then, with GPUs: the lists of copies go to their threads; NULL: nothing */
 	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
 	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
 	struct quota *quota;           /* who may hold how much, of this cache and of the daemon around it */

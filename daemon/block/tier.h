@@ -86,7 +86,8 @@ struct tier_ops {
 	/* Begins to write more of that layout here, as room in memory is waited for. False: nothing is under way or
 	 * to be begun. The tier's lock. */
 	bool (*hurry)(struct cache *c, struct pool *p);
-	/* Begins what background work there is. The tier's lock. */
+	/* Begins what background work there is, and what has waited for room. Called once after the tier's ends
+	 * (block/ends.h). The tier's lock. */
 	void (*pump)(struct cache *c);
 
 	/* ---- room ---- */

@@ -27,7 +27,6 @@
 #include "daemon/session/session.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/slot_map.h"
-#include "daemon/vram/transfer.h"
 #include "store/crash_point.h"
 #include "store/index.h"
 #include "store/ring/ring.h"

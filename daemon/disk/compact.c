@@ -15,6 +15,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/counters.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
@@ -243,8 +244,8 @@ static enum status copies_land(struct cache *c, struct rack *r)
 	cache_lock(c);
 	for (uint32_t i = 0; i < t->unit_count && s; i++)
 		unit_failed(c, &t->units[i]);
-	spills_land(c, copied, s);
 	cache_unlock(c);
+	spills_land(c, copied, s);
 	return s;
 }
 
@@ -294,7 +295,7 @@ static void rack_stay(struct cache *c, struct rack *r)
 	r->copied = NULL;
 	r->leaving = r->sealed = false;
 	disk_slab_close(r->class->unit->disk, r->slab, false);
-	spills_land(c, late, STATUS_CANCELLED);
+	spills_drop(c, late);
 }
 
 /* Its slab is gone from the disk: so are its blocks. */
@@ -332,6 +333,9 @@ enum status rack_give_up(struct cache *c, struct rack *r, enum counter why)
 	burials_feed(c);
 	if (!s)
 		blocks_give_up(c, r, why);
+	cache_unlock(c);
+	ends_run(c); /* burials in it: nobody else frees a rack that is gone */
+	cache_lock(c);
 	if (!s && !r->moves)
 		rack_free(c, r);
 	cache_unlock(c);

@@ -5,6 +5,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_bytes.h"
 #include "daemon/block/layout_pool.h"
@@ -166,10 +167,17 @@ void promise_pool(struct cache *c, struct pool *p)
 /* A link that is a request of its own. */
 struct wait_errand {
 	struct cache_wait_link link;   /* first */
+	struct end end;
+	enum status status;            /* the catalog's, or the disk's, when it has ended */
 	struct cache *cache;
 	struct disk_request sync;
 	uint64_t covers;               /* the unit's `written` when it began */
 };
+
+static struct wait_errand *errand_of_end(struct end *e)
+{
+	return (struct wait_errand *)((char *)e - offsetof(struct wait_errand, end));
+}
 
 static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
 {
@@ -178,6 +186,7 @@ static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
 	if (!e)
 		return NULL;
 	e->cache = c;
+	e->end.tier = TIER_KINDS;
 	e->link.errand = true;
 	wait_link_in(w, &e->link);
 	return e;
@@ -190,14 +199,20 @@ static void errand_drop(struct cache_wait *w, struct wait_errand *e)
 	free(e);
 }
 
+static void catalog_over(struct cache *c, struct end *end)
+{
+	struct wait_errand *e = errand_of_end(end);
+
+	wait_link_done(c, &e->link, e->status);
+}
+
 static void catalog_done(void *arg, enum status s)
 {
 	struct wait_errand *e = arg;
-	struct cache *c = e->cache;
 
-	cache_lock(c);
-	wait_link_done(c, &e->link, s);
-	cache_unlock(c);
+	e->status = s;
+	e->end.run = catalog_over;
+	ends_arrive(e->cache, &e->end);
 }
 
 enum status wait_catalog(struct cache *c, struct cache_wait *w)
@@ -216,25 +231,30 @@ enum status wait_catalog(struct cache *c, struct cache_wait *w)
 	return s;
 }
 
-static void sync_done(struct disk_request *q)
+static void sync_over(struct cache *c, struct end *end)
 {
-	struct wait_errand *e = (struct wait_errand *)((char *)q - offsetof(struct wait_errand, sync));
-	struct cache *c = e->cache;
-	enum status s = q->ring.status;
+	struct wait_errand *e = errand_of_end(end);
 
-	cache_lock(c);
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
 
-		if (u->disk != q->disk)
+		if (u->disk != e->sync.disk)
 			continue;
-		if (s)
+		if (e->status)
 			unit_failed(c, u);
 		else if (u->synced < e->covers)
 			u->synced = e->covers;
 	}
-	wait_link_done(c, &e->link, s);
-	cache_unlock(c);
+	wait_link_done(c, &e->link, e->status);
+}
+
+static void sync_done(struct disk_request *q)
+{
+	struct wait_errand *e = (struct wait_errand *)((char *)q - offsetof(struct wait_errand, sync));
+
+	e->status = q->ring.status;
+	e->end.run = sync_over;
+	ends_arrive(e->cache, &e->end);
 }
 
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)

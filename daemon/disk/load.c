@@ -8,6 +8,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
@@ -18,7 +19,6 @@
 #include "daemon/block/wait.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/slab_map.h"
-#include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/checksum_pool.h"
@@ -92,7 +92,7 @@ static void load_lost(struct cache *c, struct move *m, enum status s)
 	}
 }
 
-/* With the lock; frees the move. */
+/* Frees the move. s: how the load went, in the end. */
 static void load_end(struct cache *c, struct move *m, enum status s)
 {
 	struct block *b = m->block;
@@ -131,24 +131,31 @@ static void load_hurry(struct move *m, enum ring_priority priority)
 	disk_promote(m->unit->disk, &m->io, priority);
 }
 
+/* The disk has answered. */
+static void load_over(struct cache *c, struct end *e)
+{
+	struct move *m = move_of_end(e);
+
+	m->unit->loading--;
+	load_end(c, m, m->judged);
+}
+
+/* One that has waited for memory comes to nothing: the disk was never asked. */
+static void load_dropped(struct cache *c, struct end *e)
+{
+	struct move *m = move_of_end(e);
+
+	load_end(c, m, m->judged);
+}
+
 static void load_check(struct work *w)
 {
-	struct move *next, *m = (struct move *)((char *)w - offsetof(struct move, check));
-	struct cache *c = m->cache;
+	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
 
 	m->judged = load_judge(m);
 	CRASH_POINT("load_read");
-	if (moves_push(&c->tier->checked, m))
-		return; /* another thread is about to end it, with its own */
-	cache_lock(c);
-	for (m = moves_take(&c->tier->checked); m; m = next) {
-		next = m->checked_next;
-		m->unit->loading--;
-		load_end(c, m, m->judged);
-	}
-	spill_pump(c);
-	loads_feed(c);
-	cache_unlock(c);
+	m->end.run = load_over;
+	ends_arrive(m->cache, &m->end);
 }
 
 /* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
@@ -161,8 +168,9 @@ static void load_done(struct disk_request *q)
 		load_check(&m->check);
 }
 
-/* A slot of memory, and the read. EXHAUSTED with c->grow set: memory is to be had, but not now. */
-static enum status load_start(struct cache *c, struct move *m)
+/* A slot of memory, and the read. awaited: a call waits for it. EXHAUSTED with c->grow set: memory is to be had, but
+ * not now. */
+static enum status load_start(struct cache *c, struct move *m, bool awaited)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct block *b = m->block;
@@ -171,7 +179,7 @@ static enum status load_start(struct cache *c, struct move *m)
 	enum status s;
 
 	b->refused = memory->refuses(c, b->pool, &e);
-	s = memory->take(c, k, (m->priority == RING_URGENT && !m->spare) || m->links ? TAKE_ANY : TAKE_SPARE, &m->slot);
+	s = memory->take(c, k, (m->priority == RING_URGENT && !m->spare) || awaited ? TAKE_ANY : TAKE_SPARE, &m->slot);
 	if (s)
 		return s;
 	m->span = m->slot.span;
@@ -219,17 +227,18 @@ static struct move *load_create(struct cache *c, struct block *b, const struct f
 	return m;
 }
 
-/* It could not be begun: the caller of w is told so as its answer, not as an event. */
-static void load_refuse(struct cache *c, struct move *m, enum status s, struct cache_wait *w)
+/* It could not be begun, and has no end: frees the move, which has no links. */
+static void load_undo(struct cache *c, struct move *m, enum status s)
 {
-	struct cache_wait_link *l = m->links;
+	struct block *b = m->block;
 
-	m->links = NULL;
-	if (l) {
-		l->done = true;
-		w->outstanding--;
-	}
-	load_end(c, m, s);
+	tier_move_leave(m);
+	if (m->span)
+		load_give_slot(m);
+	load_lost(c, m, s);
+	observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+	block_unpin(b);
+	free(m);
 }
 
 enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
@@ -248,9 +257,7 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 	m = load_create(c, b, how);
 	if (!m)
 		return STATUS_EXHAUSTED;
-	s = tier_move_join(m, w);
-	if (!s)
-		s = load_start(c, m);
+	s = load_start(c, m, w != NULL);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		hungry_add(c, m);
 		tier_wake(c);
@@ -259,9 +266,12 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 	/* Its slab is being deleted: that is no damage. */
 	if (s == STATUS_STALE)
 		s = STATUS_CANCELLED;
-	if (s)
-		load_refuse(c, m, s, w);
-	else
+	if (s) {
+		load_undo(c, m, s);
+		return s;
+	}
+	s = tier_move_join(m, w);
+	if (!s) /* else it goes on, for nobody */
 		wait_links_join(&m->links, how->links);
 	return s;
 }
@@ -272,7 +282,10 @@ void loads_feed(struct cache *c)
 
 	while (t->hungry) {
 		struct move *m = t->hungry;
-		enum status s = t->stopping ? STATUS_CANCELLED : block_live(m->block) ? load_start(c, m) : STATUS_STALE;
+		enum status s = t->stopping ? STATUS_CANCELLED : STATUS_STALE;
+
+		if (!t->stopping && block_live(m->block))
+			s = load_start(c, m, m->links != NULL);
 
 		if (s == STATUS_EXHAUSTED && !m->span && room_wants(c)) {
 			tier_wake(c);
@@ -282,7 +295,10 @@ void loads_feed(struct cache *c)
 		if (!t->hungry)
 			t->hungry_end = &t->hungry;
 		c->loads_wait = t->hungry;
-		if (s)
-			load_end(c, m, s == STATUS_STALE ? STATUS_CANCELLED : s);
+		if (!s)
+			continue;
+		m->judged = s == STATUS_STALE ? STATUS_CANCELLED : s;
+		m->end.run = load_dropped;
+		ends_append(c, &m->end);
 	}
 }

@@ -3,8 +3,10 @@
 #define TERRACE_DAEMON_DISK_MOVE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/block/ends.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/pool.h"
@@ -24,6 +26,7 @@ struct unit;
 
 struct move {
 	struct disk_request io;        /* first */
+	struct end end;
 	struct cache *cache;
 	enum move_kind kind;
 	enum ring_priority priority;
@@ -49,12 +52,18 @@ struct move {
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
-	struct work check;             /* of a load, and of a spill that has been written; what it found: */
-	enum status judged;
+	enum status landed;            /* ... the word of the sync behind it */
+	struct work check;             /* of a load, and of a spill that has been written */
+	enum status judged;            /* what that found; else how it ends, before it is told so */
 	bool known;                    /* of a load: header_crc is that of the header which was written there, */
 	uint32_t header_crc;           /* ... and in the end that of the one which was read */
 	uint64_t position;             /* of the block's first token */
-	struct move *checked_next;
+	struct move *written_next;     /* of those that are to be checked */
 };
+
+static inline struct move *move_of_end(struct end *e)
+{
+	return (struct move *)((char *)e - offsetof(struct move, end));
+}
 
 #endif

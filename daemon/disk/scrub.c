@@ -6,6 +6,7 @@
 #include "daemon/disk/scrub.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/gpu_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
@@ -160,6 +161,8 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 struct scrub_look {
 	struct disk_request io;        /* first */
 	struct work check;
+	struct end end;
+	enum status sound;             /* what the check found */
 	struct cache *cache;
 	struct unit *unit;
 	struct pool *pool;
@@ -201,17 +204,13 @@ static struct block *look_found(const struct scrub_look *k)
 	return b && b->pool == k->pool && b->generation == k->generation ? b : NULL;
 }
 
-static void look_check(struct work *w)
+static void look_over(struct cache *c, struct end *e)
 {
-	struct scrub_look *k = (struct scrub_look *)((char *)w - offsetof(struct scrub_look, check));
-	const enum status read = k->io.ring.status, sound = look_judge(k);
-	struct cache *c = k->cache;
-	struct block *b;
+	struct scrub_look *k = (struct scrub_look *)((char *)e - offsetof(struct scrub_look, end));
+	const enum status read = k->io.ring.status;
+	struct block *b = read ? NULL : look_found(k);
 
-	CRASH_POINT("scrub_looked");
-	cache_lock(c);
-	b = read ? NULL : look_found(k);
-	if (b && !sound)
+	if (b && !k->sound)
 		rack_doubt(b, false);
 	else if (b)
 		copy_lost(c, b);
@@ -221,9 +220,17 @@ static void look_check(struct work *w)
 		wait_link_done(c, k->link, read);
 	else
 		k->unit->looks--;
-	scrub_pump(c);
-	cache_unlock(c);
+	c->tier->looks_due = true;
 	look_free(k);
+}
+
+static void look_check(struct work *w)
+{
+	struct scrub_look *k = (struct scrub_look *)((char *)w - offsetof(struct scrub_look, check));
+
+	k->sound = look_judge(k);
+	CRASH_POINT("scrub_looked");
+	ends_arrive(k->cache, &k->end);
 }
 
 static void look_done(struct disk_request *q)
@@ -243,6 +250,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 	if (!k)
 		return NULL;
 	*k = (struct scrub_look){ .io = { .done = look_done },
+				  .end = { .run = look_over, .tier = TIER_DISK },
 				  .cache = c,
 				  .unit = b->rack->class->unit,
 				  .pool = b->pool,
@@ -329,6 +337,7 @@ void scrub_pump(struct cache *c)
 {
 	struct tier *t = c->tier;
 
+	t->looks_due = false;
 	if (!t->restored || t->stopping)
 		return;
 	for (uint32_t i = 0; i < t->unit_count; i++) {

@@ -43,8 +43,10 @@ struct tier {
 	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
 	struct move *hungry, **hungry_end;
 	struct move *unburied, **unburied_end;
+	bool burials_due;              /* the pump is to try those again, */
+	bool looks_due;                /* is to begin more looks (disk/scrub.c), */
+	bool spared;                   /* is to tell that memory has something to spare that it had not */
 	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
-	struct move *_Atomic checked;  /* loads that are to be ended, the last first; who found none before his takes the lock, and ends all */
 	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */

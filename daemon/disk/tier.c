@@ -6,6 +6,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
@@ -219,6 +220,7 @@ bool tier_stop(struct cache *c, bool read)
 		cache_lock(c);
 		burials_feed(c);
 		cache_unlock(c);
+		ends_run(c); /* what was refused at the last */
 	}
 	CRASH_POINT("clean_before");
 	if (clean && ended && !read)
@@ -422,9 +424,20 @@ static bool in_flight(struct cache *c, const struct block *b)
 	return b->moving && !b->span;
 }
 
+/* What has ended may have made room, on a disk or in memory, for what waits for it. */
 static void pump(struct cache *c)
 {
+	struct tier *t = c->tier;
+
+	if (t->burials_due)
+		burials_feed(c);
+	if (t->looks_due)
+		scrub_pump(c);
+	if (t->spared)
+		observe_memory_spare(c);
+	t->spared = false;
 	spill_pump(c);
+	loads_feed(c);
 }
 
 /* Until the disks are taken up not all slabs are known. */

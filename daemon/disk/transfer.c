@@ -1,8 +1,8 @@
-/* Moves: what all have in common, spills and burials, from their beginning under the lock to their end on a disk's thread. Loads are in
- * disk/load.c.
+/* Moves: what all have in common, spills and burials, from their beginning under the lock to their end in the queue of
+ * ends (block/ends.h). Loads are in disk/load.c.
  *
- * What an end does, it does in one hold of the lock: the books, the catalog's queue, the links of those who wait, and what can be started
- * next.
+ * An end does the books, the catalog's queue, and the links of those who wait. What can be started next is begun by the
+ * tier's pump (disk/tier.c), once after all ends of a hold of the lock.
  *
  * A write reads the memory that engines may write. So a spill is compared with the commit's sums when the write has completed, before anything
  * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
@@ -13,18 +13,16 @@
 #include "daemon/block/block.h"
 #include "daemon/block/check.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/observer.h"
 #include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/durable.h"
-#include "daemon/disk/load.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
-#include "daemon/disk/spill.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/threads/checksum_pool.h"
@@ -78,6 +76,7 @@ struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit 
 
 	if (!m)
 		return NULL;
+	m->end.tier = TIER_DISK;
 	m->cache = c;
 	m->kind = kind;
 	m->unit = u;
@@ -175,28 +174,6 @@ struct disk_place tier_move_place(const struct move *m)
 	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
 }
 
-bool moves_push(struct move *_Atomic *list, struct move *m)
-{
-	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
-
-	do
-		m->checked_next = before;
-	while (!atomic_compare_exchange_weak_explicit(list, &before, m, memory_order_acq_rel, memory_order_relaxed));
-	return before;
-}
-
-struct move *moves_take(struct move *_Atomic *list)
-{
-	struct move *m = atomic_exchange_explicit(list, NULL, memory_order_acquire), *first = NULL, *next;
-
-	for (; m; m = next) {
-		next = m->checked_next;
-		m->checked_next = first;
-		first = m;
-	}
-	return first;
-}
-
 /* ---- burials ---- */
 
 /* Frees the move, and with it the second name that the header may have had. */
@@ -224,23 +201,37 @@ static void unburied_add(struct cache *c, struct move *m)
 	c->tier->unburied_end = &m->hungry_next;
 }
 
-static void bury_done(struct disk_request *q)
+/* The disk has answered. */
+static void bury_over(struct cache *c, struct end *e)
 {
-	struct move *m = (struct move *)q;
-	struct cache *c = m->cache;
-	enum status s = q->ring.status;
+	struct move *m = move_of_end(e);
+	const enum status s = m->io.ring.status;
 
-	CRASH_POINT("bury_done");
-	cache_lock(c);
 	tier_move_judge(m, s);
 	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
 	if (s && !m->unit->failed && !c->tier->stopping) {
 		unburied_add(c, m);
-	} else {
-		bury_end(c, m, s);
-		burials_feed(c);
+		return;
 	}
-	cache_unlock(c);
+	bury_end(c, m, s);
+	c->tier->burials_due = true;
+}
+
+static void bury_done(struct disk_request *q)
+{
+	struct move *m = (struct move *)q;
+
+	CRASH_POINT("bury_done");
+	m->end.run = bury_over;
+	ends_arrive(m->cache, &m->end);
+}
+
+/* It could not be begun, or need not be. */
+static void bury_dropped(struct cache *c, struct end *e)
+{
+	struct move *m = move_of_end(e);
+
+	bury_end(c, m, m->judged);
 }
 
 /* The header that the slot has, as far as a tombstone repeats it. */
@@ -293,7 +284,9 @@ static bool bury_try(struct cache *c, struct move *m)
 	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->rack->gone && !m->unit->failed))
 		return false;
 	tier_move_judge(m, s);
-	bury_end(c, m, s == STATUS_STALE && m->rack->gone ? STATUS_OK : s);
+	m->judged = s == STATUS_STALE && m->rack->gone ? STATUS_OK : s;
+	m->end.run = bury_dropped;
+	ends_append(c, &m->end);
 	return true;
 }
 
@@ -302,6 +295,7 @@ void burials_feed(struct cache *c)
 	struct tier *t = c->tier;
 	struct move *m = t->unburied, *next;
 
+	t->burials_due = false;
 	t->unburied = NULL;
 	t->unburied_end = &t->unburied;
 	for (; m; m = next) {
@@ -498,7 +492,7 @@ static void spill_damaged(struct cache *c, struct block *b)
 	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
 }
 
-/* With the lock; frees the move. s: of the write, and of the sync of a copy out of a rack. */
+/* Frees the move. s: of the write, and of the sync of a copy out of a rack. */
 static void spill_end(struct move *m, enum status s)
 {
 	struct cache *c = m->cache;
@@ -531,9 +525,25 @@ static void spill_end(struct move *m, enum status s)
 	grave_leave(m);
 	tier_move_tell(m, damaged ? m->judged : s);
 	block_unpin(b);
-	observe_memory_spare(c);
+	c->tier->spared = c->tier->burials_due = true;
 	free(m->old);
 	free(m);
+}
+
+/* It was a copy out of a rack, which is not written again: its check's word was OK. */
+static void spill_landed(struct cache *c, struct end *e)
+{
+	struct move *m = move_of_end(e);
+
+	(void)c;
+	spill_end(m, m->landed);
+}
+
+static struct end *landed(struct move *m, enum status s)
+{
+	m->landed = s;
+	m->end.run = spill_landed;
+	return &m->end;
 }
 
 void spills_land(struct cache *c, struct move *copied, enum status s)
@@ -541,9 +551,17 @@ void spills_land(struct cache *c, struct move *copied, enum status s)
 	CRASH_POINT("spills_land");
 	for (struct move *next; copied; copied = next) {
 		next = copied->hungry_next;
-		spill_end(copied, s);
+		ends_push(c, landed(copied, s));
 	}
-	burials_feed(c);
+	ends_run(c);
+}
+
+void spills_drop(struct cache *c, struct move *copied)
+{
+	for (struct move *next; copied; copied = next) {
+		next = copied->hungry_next;
+		ends_append(c, landed(copied, STATUS_CANCELLED));
+	}
 }
 
 /* Without the lock: whether memory still has what was committed, now that the disk has read it. */
@@ -555,11 +573,13 @@ static void spill_judge(struct move *m)
 		m->judged = STATUS_CORRUPT;
 }
 
-/* With the lock. */
-static void spill_over(struct cache *c, struct move *m)
+/* It has been written, or not, and checked. */
+static void spill_over(struct cache *c, struct end *e)
 {
+	struct move *m = move_of_end(e);
 	const enum status s = m->io.ring.status;
 
+	(void)c;
 	tier_move_judge(m, s);
 	m->unit->spilling--;
 	if (!s && !m->judged && m->old && m->old->rack->leaving) {
@@ -573,32 +593,55 @@ static void spill_over(struct cache *c, struct move *m)
 	}
 	/* A copy out of a rack that stays after all is not wanted. */
 	spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
-	burials_feed(c);
 }
 
-/* Checks these, by checked_next, and ends them in one hold of the lock. */
+/* True: there was one before it, so that another thread is about to check both. */
+static bool written_push(struct move *m)
+{
+	struct move *_Atomic *list = &m->cache->tier->written;
+	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
+
+	do
+		m->written_next = before;
+	while (!atomic_compare_exchange_weak_explicit(list, &before, m, memory_order_acq_rel, memory_order_relaxed));
+	return before;
+}
+
+/* All, in the order in which they came. */
+static struct move *written_take(struct cache *c)
+{
+	struct move *m = atomic_exchange_explicit(&c->tier->written, NULL, memory_order_acquire), *first = NULL, *next;
+
+	for (; m; m = next) {
+		next = m->written_next;
+		m->written_next = first;
+		first = m;
+	}
+	return first;
+}
+
+/* Checks these, by written_next, and ends them together. */
 static void spills_over(struct cache *c, struct move *first)
 {
-	struct move *next;
+	bool mine = false;
 
-	for (struct move *m = first; m; m = m->checked_next)
+	for (struct move *m = first; m; m = m->written_next)
 		spill_judge(m);
 	CRASH_POINT("spill_checked");
-	cache_lock(c);
-	for (struct move *m = first; m; m = next) {
-		next = m->checked_next;
-		spill_over(c, m);
+	for (struct move *m = first, *next; m; m = next) {
+		next = m->written_next; /* another thread may end it now */
+		m->end.run = spill_over;
+		mine |= ends_push(c, &m->end);
 	}
-	spill_pump(c);
-	loads_feed(c);
-	cache_unlock(c);
+	if (mine)
+		ends_run(c);
 }
 
 static void spill_check(struct work *w)
 {
 	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
 
-	m->checked_next = NULL;
+	m->written_next = NULL;
 	spills_over(m->cache, m);
 }
 
@@ -606,7 +649,7 @@ static void spills_check(struct work *w)
 {
 	struct cache *c = ((struct move *)((char *)w - offsetof(struct move, check)))->cache;
 
-	spills_over(c, moves_take(&c->tier->written));
+	spills_over(c, written_take(c));
 }
 
 /* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. To wake one of them for a small block costs more than its
@@ -618,7 +661,7 @@ static void spill_done(struct disk_request *q)
 
 	CRASH_POINT("spill_written");
 	m->check.run = small ? spills_check : spill_check;
-	if (small && moves_push(&m->cache->tier->written, m))
+	if (small && written_push(m))
 		return;
 	if (!sums_submit(m->cache->sums, &m->check))
 		m->check.run(&m->check);

@@ -2,7 +2,6 @@
 #ifndef TERRACE_DAEMON_DISK_TRANSFER_H
 #define TERRACE_DAEMON_DISK_TRANSFER_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,8 +32,11 @@ enum status spill_begin(struct cache *c, struct block *b, enum ring_priority pri
 /* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
 void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
 		uint64_t generation);
-/* Copies that were written out of a rack (of its list `copied`) have been synced (OK), or are given up. */
+/* Copies that were written out of a rack (of its list `copied`) have been synced (OK), or have not. Without the lock;
+ * when it returns, all of them have ended. */
 void spills_land(struct cache *c, struct move *copied, enum status s);
+/* They are given up. */
+void spills_drop(struct cache *c, struct move *copied);
 /* The rack's slab is gone, or stays: the slots that were left are buried. */
 void burials_release(struct cache *c, struct rack *r);
 /* Burials that waited for the disk. */
@@ -48,10 +50,6 @@ void tier_move_leave(struct move *m);
 enum status tier_move_join(struct move *m, struct cache_wait *w);
 void tier_move_tell(struct move *m, enum status s);
 void tier_move_judge(struct move *m, enum status s);
-/* Lists that need no lock. push: true if there was one before it, so that another thread is about to take both. take: all, in the order in which they
- * came, by checked_next. */
-bool moves_push(struct move *_Atomic *list, struct move *m);
-struct move *moves_take(struct move *_Atomic *list);
 struct disk_place tier_move_place(const struct move *m);
 
 #endif

@@ -27,7 +27,6 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/trade.h"
-#include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 #include "store/status.h"
@@ -142,6 +141,23 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, b, CACHE_REASON_EVICTED);
+}
+
+/* ---- what begins to go down ---- */
+
+static enum status go_down(struct cache *c, struct block *b, enum take_effort effort, struct cache_wait *w)
+{
+	return c->tiers[TIER_GPU]->fetch(c, b, &(struct fetch_how){ .effort = effort }, w);
+}
+
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	return go_down(c, b, spare ? TAKE_SPARE : TAKE_ANY, w);
+}
+
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+{
+	return go_down(c, b, spare ? TAKE_BELOW_SPARE : TAKE_BELOW, w);
 }
 
 /* ---- slots ---- */

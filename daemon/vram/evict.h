@@ -50,6 +50,11 @@ bool vram_clean(const struct vram_slot *s);
 /* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
  * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
 void vram_settle(struct cache *c, struct pool *p, uint32_t most);
+/* Of a block that is on a GPU and not in host memory: it begins to come down, by the tier's table. spare: nothing that is
+ * nowhere else goes for it: BUSY, memory has no other place. It may be told so as its end, too. */
+enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
+/* The same of what is to go down in any case, without a hurry: TAKE_BELOW. */
+enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* As vram_down, without a hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some

@@ -12,7 +12,7 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/move_table.h"
-#include "daemon/vram/placement.h"
+#include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
@@ -61,11 +61,11 @@ static void fail_each(struct cache *c, struct vram_move *doomed)
 {
 	for (struct vram_move *m; (m = doomed);) {
 		doomed = m->next;
-		vram_move_end(c, m, STATUS_UNAVAILABLE);
+		vram_move_fail(c, m);
 	}
 }
 
-/* Takes the GPU's of those that wait, and ends them. Those of others that would come from it look for another copy when they go on. */
+/* Takes the GPU's of those that wait, and has them end. Those of others that would come from it look for another copy when they go on. */
 static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
 {
 	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
@@ -101,8 +101,7 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 			next = m->hash_next;
 			if (m->gpu != g || m->step != STEP_HOST || m->way == DEVICE_DOWN || m->slot)
 				continue;
-			g->fetching--;
-			vram_up_end(c, m, STATUS_UNAVAILABLE);
+			vram_move_fail(c, m);
 		}
 }
 

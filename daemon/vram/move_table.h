@@ -3,11 +3,14 @@
 #define TERRACE_DAEMON_VRAM_MOVE_TABLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/block/ends.h"
 #include "daemon/block/memory_class.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
+#include "store/status.h"
 
 struct block;
 struct board;
@@ -18,7 +21,7 @@ struct vram_slot;
 
 enum { VRAM_SPARES_MAX = 8192 };
 
-enum move_step { STEP_NEW, STEP_HOST, STEP_ROOM, STEP_QUEUED };
+enum move_step { STEP_NEW, STEP_HOST, STEP_DUE, STEP_ROOM, STEP_QUEUED };
 
 /* The mover goes through queues that other processors have filled: what it needs of a move is on the move's first cache line, and it asks for
  * the line of `ahead` before it comes there. */
@@ -39,7 +42,7 @@ struct vram_move {
 	struct gpu *gpu;               /* up, across: to; down: from */
 	struct vram_move *hash_next;   /* of the bucket by block */
 	enum ring_priority priority;   /* up: of a load for it */
-	enum move_step step;           /* waits for the block's copy in host memory; for a slot; for its turn, or is copied */
+	enum move_step step;           /* waits for the copy in host memory; in the queue of ends; for a slot; for its turn */
 	struct vram_slot *from;        /* across: on another GPU */
 	struct memory_slot host;         /* down: to */
 	struct span_map *span;
@@ -53,6 +56,13 @@ struct vram_move {
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
 	bool early;                    /* down: begun while the sum of the commit was due, which its end waits for */
 	bool arrived;                  /* across: its sums are known */
+	enum status ended;             /* in the queue of ends: how it ends, or how what it waited for has */
+	struct end end;
 };
+
+static inline struct vram_move *vram_move_of_end(struct end *e)
+{
+	return (struct vram_move *)((char *)e - offsetof(struct vram_move, end));
+}
 
 #endif

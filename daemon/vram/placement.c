@@ -1,5 +1,4 @@
-/* Where a lease finds its blocks, with GPUs; the marks that tell how far copies are that it need not wait for, and
- * the boards on which they tell it. */
+/* Where a lease finds its blocks, with GPUs; and the marks that tell how far copies are that it need not wait for. */
 #include "daemon/vram/placement.h"
 
 #include "daemon/block/block.h"
@@ -10,13 +9,10 @@
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "proto/fdsock.h"
 #include "store/device.h"
-#include "store/host/extent.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want)
@@ -160,100 +156,4 @@ void vram_mark_end(struct vram_move *m, enum status s)
 		board_fail(m->board, m->gpu);
 	m->board->marks--;
 	free(m);
-}
-
-void vram_marks_fail(struct gpu *g)
-{
-	for (struct vram_move *m = g->marks; m; m = m->hash_next)
-		board_fail(m->board, g);
-}
-
-/* ---- boards, and what is registered with the GPUs ---- */
-
-static uint64_t register_with(struct cache *c, const struct gpu *g, void *memory, uint64_t bytes)
-{
-	const char *why = "";
-	uint64_t address = 0;
-
-	if (g->device && !c->vram->ops->lost(g->device) &&
-	    c->vram->ops->host_register(g->device, memory, bytes, true, &address, &why))
-		address = 0;
-	vram_came_back(c);
-	return address;
-}
-
-void vram_register(struct cache *c, const struct extent *e, uint64_t *address)
-{
-	for (uint32_t i = 0; i < DEVICES_MAX; i++)
-		address[i] = 0;
-	for (uint32_t i = 0; e && i < c->vram->count; i++)
-		address[i] = register_with(c, c->vram->gpu[i], e->base, e->bytes);
-}
-
-void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
-{
-	for (uint32_t i = 0; i < c->vram->count; i++)
-		if (address[i] && c->vram->gpu[i]->device)
-			c->vram->ops->host_unregister(c->vram->gpu[i]->device, memory);
-	vram_came_back(c);
-}
-
-struct board *board_create(struct cache *c)
-{
-	struct board *b = calloc(1, sizeof(*b));
-
-	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
-		free(b);
-		b = NULL;
-	}
-	if (b)
-		vram_register(c, &b->page, b->address);
-	return b;
-}
-
-void board_destroy(struct cache *c, struct board *b)
-{
-	vram_unregister(c, b->page.base, b->address);
-	extent_close(&b->page);
-	free(b);
-}
-
-void board_let_go(struct cache *c, struct board *b)
-{
-	b->dead_next = c->vram->dead_boards;
-	c->vram->dead_boards = b;
-}
-
-/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once
- * more. */
-void board_fail(struct board *b, const struct gpu *g)
-{
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
-
-	atomic_store_explicit(word + FDSOCK_BOARD_FAILED + g->number, 1, memory_order_release);
-	atomic_store_explicit(word + FDSOCK_BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
-	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
-}
-
-bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
-{
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
-
-	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
-}
-
-void board_summed(struct board *b, const struct gpu *g, uint32_t value)
-{
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + FDSOCK_BOARD_SUMMED + g->number;
-	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
-
-	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
-		continue;
-}
-
-bool board_tells(const struct board *b, const struct gpu *g)
-{
-	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
-
-	return b->address[g->number] && !atomic_load_explicit(word + FDSOCK_BOARD_FAILED + g->number, memory_order_acquire);
 }

@@ -38,8 +38,6 @@ struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
-/* Copies up came to nothing, though the GPU is not lost: no mark that stands behind them may be believed. Before the device goes on. */
-void vram_marks_fail(struct gpu *g);
 /* Behind the ups that have begun: how far they are is told at the board's word for that GPU. overtakes: what it is to tell of is none of
  * vram_tail's. False: no memory. */
 bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base);

@@ -33,7 +33,7 @@ struct board {
 void vram_register(struct cache *c, const struct extent *e, uint64_t *address);
 void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 
-/* ---- boards: vram/placement.c ---- */
+/* ---- boards ---- */
 
 /* Without the lock: makes one, registered with the GPUs. NULL: no memory. */
 struct board *board_create(struct cache *c);
@@ -43,6 +43,9 @@ void board_let_go(struct cache *c, struct board *b);
 /* With the lock: copies to that GPU that the board was to tell of will not come. Says so there, once and for all,
  * and lets streams that wait go on. */
 void board_fail(struct board *b, const struct gpu *g);
+/* The same of all that marks in the GPU's queue of ups, or under way, tell of: copies up have failed, so that no mark
+ * behind them may be believed. Before the device goes on. */
+void vram_marks_fail(struct gpu *g);
 /* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who
  * looked would not believe it any more. */
 bool board_tells(const struct board *b, const struct gpu *g);

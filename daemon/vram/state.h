@@ -66,7 +66,6 @@ struct gpu {
 	char unsummed_why[DEVICE_WORDS_MAX]; /* and why the last of them */
 	bool freed;                    /* a slot, since those that wait were looked at */
 	uint32_t feeds;                /* times that those that wait were looked at, from 1 on */
-	bool feeding;                  /* one of them is tried, and others after it, that are not in `waiting` meanwhile */
 	bool lost, swept;
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;

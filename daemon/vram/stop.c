@@ -7,6 +7,7 @@
  */
 #include "daemon/vram/stop.h"
 
+#include "daemon/block/ends.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/wait.h"
@@ -88,6 +89,9 @@ bool vram_stop(struct cache *c, bool wait)
 
 	cache_lock(c);
 	halt(c);
+	cache_unlock(c);
+	ends_run(c);
+	cache_lock(c);
 	while (wait && v->threads && !pthread_cond_timedwait(&v->room, &c->lock, &until))
 		continue;
 	ended = wait && !v->threads;
@@ -216,7 +220,7 @@ bool vram_destroy(struct cache *c)
 	wait_spares_free(c);
 	pthread_cond_destroy(&v->room);
 	free(v);
-	c->before_unlock = c->on_call = NULL;
+	c->publish = c->on_call = NULL;
 	c->vram = NULL;
 	return true;
 }

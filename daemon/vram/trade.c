@@ -19,7 +19,6 @@
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
 #include "store/arena/arena.h"
 #include "store/status.h"

@@ -7,10 +7,15 @@
  * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
  * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (vram/checksum.c). Bytes that are not the block's
  * end their move, and the copy that they are of: who waits gets the block from another, or does without.
+ *
+ * What is begun by a call ends later. A move that cannot be begun is undone, and the caller has its status. The end of a
+ * load makes the ups that wait for it go on, and what waited for room may come to nothing: both are queued
+ * (block/ends.h), and run when the lock is left.
  */
 #include "daemon/vram/transfer.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
@@ -185,6 +190,15 @@ static void wait_for_room(struct vram_move *m)
 	*at = m;
 }
 
+/* It goes on, or ends, by this when the lock is left. */
+static void move_due(struct cache *c, struct vram_move *m, void (*run)(struct cache *, struct end *), enum status s)
+{
+	m->step = STEP_DUE;
+	m->ended = s;
+	m->end = (struct end){ .run = run, .tier = TIER_KINDS };
+	ends_append(c, &m->end);
+}
+
 /* ---- up and across ---- */
 
 static uint64_t host_address(const struct block *b, const struct gpu *g)
@@ -306,8 +320,9 @@ static enum status fetch_begin(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
-/* As far as it goes without waiting. OK: it waits, or is in its queue; else it is the caller's to end. */
-static enum status up_go_on(struct cache *c, struct vram_move *m)
+/* As far as it goes without waiting. more: others wait for room on its GPU. OK: it waits, or is in its queue; else it is
+ * the caller's to end. */
+static enum status up_go_on(struct cache *c, struct vram_move *m, bool more)
 {
 	struct block *b = m->block;
 	enum status s;
@@ -333,7 +348,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	if (m->from)
 		take_along(m);
 	vram_fetched(c, m, false);
-	if (m->gpu->waiting || m->gpu->feeding)
+	if (more)
 		m->slot->span->class->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
 	if (m->way == DEVICE_UP)
@@ -344,7 +359,7 @@ static enum status up_go_on(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
-void vram_up_end(struct cache *c, struct vram_move *m, enum status s)
+static void up_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct block *b = m->block;
 
@@ -375,7 +390,7 @@ static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 	m->slot = NULL;
 	m->from = NULL;
 	m->way = DEVICE_UP;
-	return up_go_on(c, m) == STATUS_OK;
+	return up_go_on(c, m, m->gpu->waiting) == STATUS_OK;
 }
 
 /* Somebody who cannot wait as long has joined it. */
@@ -420,7 +435,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		return STATUS_EXHAUSTED;
 	m->priority = priority;
 	m->hasty = now;
-	s = up_go_on(c, m);
+	s = up_go_on(c, m, g->waiting);
 	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
 		if (now) { /* nothing of it was begun but to make room */
 			struct vram_move **at = &g->waiting;
@@ -436,7 +451,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		}
 	}
 	if (s)
-		vram_up_end(c, m, s);
+		up_end(c, m, s); /* nobody waits for it yet */
 	return s;
 }
 
@@ -450,34 +465,45 @@ static struct vram_move *awaiting(const struct cache *c, const struct block *b)
 	return m;
 }
 
-/* An up that goes on is in another step, or has ended: each is met once. */
+/* The block has come to memory, or has not. */
+static void up_came(struct cache *c, struct end *e)
+{
+	struct vram_move *m = vram_move_of_end(e);
+	enum status s = m->ended ? m->ended : m->block->span ? STATUS_OK : STATUS_EXHAUSTED;
+
+	m->step = STEP_ROOM;
+	m->gpu->fetching--;
+	vram_fetched(c, m, !s);
+	if ((s == STATUS_EXHAUSTED || (s == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
+		wait_for_room(m);
+		return;
+	}
+	if (s == STATUS_BUSY && m->priority == RING_URGENT && !m->hasty) {
+		m->hasty = true; /* it takes the place which it was spared */
+		s = STATUS_OK;
+	}
+	m->checked = !m->ended;
+	if (!s)
+		s = up_go_on(c, m, m->gpu->waiting);
+	if (s)
+		up_end(c, m, s);
+}
+
 void vram_host_came(struct cache *c, struct block *b, enum status s)
 {
 	struct vram_move *m;
 
 	b->awaited = false;
-	while ((m = awaiting(c, b))) {
-		enum status one = s ? s : b->span ? STATUS_OK : STATUS_EXHAUSTED;
+	while ((m = awaiting(c, b)))
+		move_due(c, m, up_came, s);
+}
 
-		m->step = STEP_ROOM;
-		m->gpu->fetching--;
-		vram_fetched(c, m, !one);
-		if ((one == STATUS_EXHAUSTED || (one == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
-			wait_for_room(m);
-			continue;
-		}
-		if (one == STATUS_BUSY && m->priority == RING_URGENT && !m->hasty) { /* whoever's place it was spared: it takes that now */
-			m->hasty = m->gpu->freed = true;
-			wait_for_room(m);
-			vram_keeper_wake(m->gpu);
-			continue;
-		}
-		m->checked = !s;
-		if (!one)
-			one = up_go_on(c, m);
-		if (one)
-			vram_up_end(c, m, one);
-	}
+/* What waited for room comes to nothing. */
+static void up_over(struct cache *c, struct end *e)
+{
+	struct vram_move *m = vram_move_of_end(e);
+
+	up_end(c, m, m->ended);
 }
 
 /* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout (several may be full, and their
@@ -496,14 +522,14 @@ void vram_feed(struct cache *c, struct gpu *g)
 		struct vram_class *k = g->pools[layout] ? g->pools[layout]->class : NULL;
 		enum status s;
 
-		g->feeding = (next = m->next) != NULL;
+		next = m->next;
 		if (!g->lost && (needs_memory(m) ? memory_full : k && k->full_at == g->feeds)) {
 			wait_for_room(m);
 			continue;
 		}
-		s = up_go_on(c, m);
+		s = up_go_on(c, m, next || g->waiting);
 		if (s)
-			vram_up_end(c, m, s);
+			move_due(c, m, up_over, s);
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
@@ -660,6 +686,25 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 		down_ended(c, m, !s && has_lost_sum(m) ? STATUS_UNAVAILABLE : s);
 }
 
+static void down_over(struct cache *c, struct end *e)
+{
+	struct vram_move *m = vram_move_of_end(e);
+
+	down_end(c, m, m->ended);
+}
+
+/* It could not be begun, and nobody waits for it. */
+static void down_undo(struct cache *c, struct vram_move *m, enum status s)
+{
+	struct vram_slot *from = m->slot;
+
+	if (s != STATUS_BUSY)
+		cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
+	move_leave(c, m, s);
+	if (s == STATUS_BUSY && from->dirty)
+		through_again(from, s);
+}
+
 static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
 {
 	struct vram_slot *from = vram_ready(b);
@@ -690,13 +735,8 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 		vram_sync(b);
 		return move_join(c, m, w, true);
 	}
-	down_end(c, m, s);
+	down_undo(c, m, s);
 	return s;
-}
-
-enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
-{
-	return down(c, b, spare, false, w);
 }
 
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
@@ -710,11 +750,6 @@ enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how 
 	return s;
 }
 
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
-{
-	return down(c, b, spare, true, w);
-}
-
 static void downs_go_on(struct cache *c, struct vram_move *m)
 {
 	for (struct vram_move *next; m; m = next) {
@@ -723,7 +758,7 @@ static void downs_go_on(struct cache *c, struct vram_move *m)
 		next = m->next;
 		s = down_go_on(c, m);
 		if (s)
-			down_end(c, m, s);
+			move_due(c, m, down_over, s);
 	}
 }
 
@@ -737,21 +772,23 @@ void vram_feed_host(struct cache *c)
 	downs_go_on(c, m);
 }
 
-void vram_summed_end(struct cache *c, struct gpu *g)
+/* Its sum has come, or will not: the sum of a lost GPU is not waited for. */
+static void down_summed(struct cache *c, struct end *e)
 {
-	for (struct vram_move *m = vram_summed_take(g), *next; m; m = next) {
-		next = m->next;
-		down_end(c, m, vram_sums_lost(m->gpu) ? STATUS_UNAVAILABLE : STATUS_OK);
-	}
+	struct vram_move *m = vram_move_of_end(e);
+
+	down_end(c, m, vram_sums_lost(m->gpu) ? STATUS_UNAVAILABLE : STATUS_OK);
 }
 
-void vram_feed_summed(struct cache *c, struct gpu *g)
+bool vram_summed_end(struct cache *c, struct gpu *g)
 {
-	vram_summed_end(c, g);
-	if (g->waiting) /* what was pinned for its sum may go */
-		vram_feed(c, g);
-	vram_room_keep(c, g);
-	vram_pump(c);
+	struct vram_move *first = vram_summed_take(g);
+
+	for (struct vram_move *m = first, *next; m; m = next) {
+		next = m->next;
+		move_due(c, m, down_summed, STATUS_OK);
+	}
+	return first;
 }
 
 /* ---- ends ---- */
@@ -776,7 +813,7 @@ static void across_corrupt(struct cache *c, struct vram_move *m)
 		vram_condemn(c, from);
 	}
 	if (!again_by_host(c, m, STATUS_CORRUPT))
-		vram_up_end(c, m, STATUS_CORRUPT);
+		up_end(c, m, STATUS_CORRUPT);
 	if (block_live(b) && !b->span && !b->rack && !vram_ready(b))
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 	block_unpin(b);
@@ -795,13 +832,29 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {
-		vram_up_end(c, m, STATUS_CORRUPT);
+		up_end(c, m, STATUS_CORRUPT);
 	} else if (!s && is_wrong_across(m)) {
 		across_corrupt(c, m);
 	} else if (!s && from_condemned(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
-			vram_up_end(c, m, STATUS_CORRUPT);
+			up_end(c, m, STATUS_CORRUPT);
 	} else if (!again_by_host(c, m, s)) {
-		vram_up_end(c, m, s);
+		up_end(c, m, s);
 	}
+}
+
+static void move_over(struct cache *c, struct end *e)
+{
+	struct vram_move *m = vram_move_of_end(e);
+
+	vram_move_end(c, m, m->ended);
+}
+
+void vram_move_fail(struct cache *c, struct vram_move *m)
+{
+	if (m->step == STEP_HOST)
+		m->gpu->fetching--;
+	if (m->slot && m->way != DEVICE_DOWN)
+		m->slot->failed = true; /* no lease is to rely on it until then */
+	move_due(c, m, move_over, STATUS_UNAVAILABLE);
 }

@@ -20,27 +20,23 @@ struct vram_move;
  * waiting for anything: BUSY if it would have to. */
 enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_priority priority, struct cache_wait *w, bool wait_end,
 		    bool now);
-/* Of a block that is on a GPU and not in host memory. spare: nothing that is nowhere else goes for it: BUSY, memory has no other place. It may be
- * told so as its end, too. */
-enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The table's fetch (block/tier.h) of the GPUs. */
+/* The table's fetch (block/tier.h) of the GPUs. BUSY, for which memory has no place within the effort, may be its end,
+ * too. */
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-/* As vram_down, of what is to go down in any case, without a hurry: TAKE_BELOW. */
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The end of a load, whatever it was: ups that wait for it go on. */
+/* The end of a load, whatever it was: ups that wait for it go on when the lock is left. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* Its move to that GPU; NULL. */
 struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g);
 /* Moves that wait for memory, on a GPU, of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Moves down that have come, and waited for sums of that GPU, end, or wait for those that are due yet. */
-void vram_summed_end(struct cache *c, struct gpu *g);
-/* Sums of commits have come: moves down that waited for them end, and whoever waits for room on that GPU goes on. */
-void vram_feed_summed(struct cache *c, struct gpu *g);
-/* It ends so, with who waits for it; the same of an up that has not been copied. */
+/* Moves down that have come, and waited for sums of that GPU, end when the lock is left, or wait for those that are due
+ * yet. False: there are none. */
+bool vram_summed_end(struct cache *c, struct gpu *g);
+/* It ends so, and those that wait for it are told. By the keeper, or by an end. */
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
-void vram_up_end(struct cache *c, struct vram_move *m, enum status s);
+/* It ends with UNAVAILABLE when the lock is left. It is in no list any more. */
+void vram_move_fail(struct cache *c, struct vram_move *m);
 void vram_spares_free(struct vram *v);
 
 #endif

@@ -7,6 +7,7 @@
 #include "daemon/vram/vram.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/options.h"
@@ -40,7 +41,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ASK_EVERY_US = 50 * 1000, ENDS_A_HOLD = 128, ENDS_AHEAD = 4 };
+enum { ASK_EVERY_US = 50 * 1000, ENDS_AHEAD = 4 };
 
 /* ---- birth ---- */
 
@@ -172,7 +173,7 @@ enum status vram_create(struct cache *c, const char **why)
 	v = c->vram = calloc(1, sizeof(*v));
 	if (!v)
 		return STATUS_EXHAUSTED;
-	c->before_unlock = vram_publish;
+	c->publish = vram_publish;
 	c->on_call = vram_stir;
 	c->spare_links_max = VRAM_SPARES_MAX;
 	v->ops = o->device_ops;
@@ -338,7 +339,15 @@ static bool summed_take(struct cache *c, struct gpu *g)
 {
 	if (!vram_sums_end(c, g))
 		return false;
-	vram_feed_summed(c, g);
+	if (vram_summed_end(c, g)) {
+		cache_unlock(c);
+		ends_run(c);
+		cache_lock(c);
+	}
+	if (g->waiting) /* what was pinned for its sum may go */
+		vram_feed(c, g);
+	vram_room_keep(c, g);
+	vram_pump(c);
 	return true;
 }
 

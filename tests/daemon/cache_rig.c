@@ -5,6 +5,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
@@ -341,6 +342,15 @@ void rig_tick(struct cache *c, uint64_t now_us)
 		return;
 	cache_disk_chores(c);
 	cache_chores(c);
+}
+
+uint32_t rig_ends_arrived(const struct cache *c)
+{
+	uint32_t n = 0;
+
+	for (const struct end *e = atomic_load(&c->ends->arrived); e; e = e->next)
+		n++;
+	return n;
 }
 
 double rig_stat(struct rig *r, const char *name, const char *labels)

@@ -92,6 +92,8 @@ enum status rig_lease(struct rig *r, uint64_t first, uint32_t count, bool all, s
 /* What the daemon does every 50 ms, chores included. */
 void rig_tick(struct cache *c, uint64_t now_us);
 double rig_stat(struct rig *r, const char *name, const char *labels);
+/* Ends that have arrived and have not been looked at yet (daemon/block/ends.h). */
+uint32_t rig_ends_arrived(const struct cache *c);
 
 /* ---- with a disk tier ---- */
 

@@ -2,6 +2,8 @@
  * up, where the ring asks the kernel (store/ring/ring.h). */
 #include "daemon/block/block.h"
 #include "daemon/block/check.h"
+#include "daemon/block/disk_class.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
@@ -12,6 +14,7 @@
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/stream.h"
+#include "daemon/disk/load.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -275,6 +278,86 @@ START_TEST(who_overtakes_keeps_his_place)
 }
 END_TEST
 
+static void count_ready(void *arg)
+{
+	atomic_fetch_add((_Atomic uint32_t *)arg, 1);
+}
+
+/* With the disk's queue full: the answer says so. There is no end, and nothing is left in the wait or of the load. */
+START_TEST(what_cannot_begin_has_no_end)
+{
+	_Atomic uint32_t ready = 0;
+	struct cache_wait w = { .ready = count_ready, .arg = &ready };
+	struct rig_disks d;
+	struct block *late;
+	struct rig r;
+
+	open_full(&r, &d);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK); /* there is memory for all that is read */
+	late = block_at(&r, QUEUE + 1);
+	gate.noting = gate.shut = true;
+	read_ahead(&r, 0, 1);
+	until_one_waits();
+	read_ahead(&r, 1, QUEUE);
+	cache_lock(r.c);
+	ck_assert_int_eq(source_bring(r.c, late, RING_AHEAD, &w), STATUS_EXHAUSTED);
+	ck_assert_ptr_null(w.links);
+	ck_assert_uint_eq(w.outstanding, 0);
+	ck_assert(!late->moving);
+	ck_assert_uint_eq(block_pins(late), 0);
+	cache_unlock(r.c);
+	gate.shut = false;
+	rig_quiet(&r);
+	ck_assert_uint_eq(ready, 0);
+	cache_wait_end(r.c, &w);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* Loads that wait for memory, more than one hold of the lock may end, as the tier stops: each wait is told of each once,
+ * but not inside the call that stops them. */
+START_TEST(the_stop_ends_what_waits_for_memory)
+{
+	enum { WAITING = HOST - 8 };
+	_Atomic uint32_t ready = 0;
+	struct cache_wait w = { .ready = count_ready, .arg = &ready };
+	struct rig_disks d;
+	struct rig r;
+
+	_Static_assert((int)WAITING > (int)ENDS_A_HOLD, "more than one hold ends");
+	open_full(&r, &d);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	cache_lock(r.c);
+	for (uint32_t i = 0; i < WAITING; i++) {
+		struct move *m = tier_move_create(r.c, MOVE_LOAD, block_at(&r, i)->rack->class->unit, RING_URGENT);
+
+		ck_assert_ptr_nonnull(m);
+		m->rack = block_at(&r, i)->rack;
+		tier_move_enter(m, block_at(&r, i));
+		ck_assert_int_eq(tier_move_join(m, &w), STATUS_OK);
+		m->hungry_next = NULL;
+		*r.c->tier->hungry_end = m;
+		r.c->tier->hungry_end = &m->hungry_next;
+	}
+	ck_assert_uint_eq(w.outstanding, WAITING);
+	r.c->tier->stopping = true;
+	loads_feed(r.c);
+	ck_assert_ptr_null(r.c->tier->hungry);
+	ck_assert_uint_eq(w.outstanding, WAITING);
+	ck_assert_uint_eq(ready, 0);
+	cache_unlock(r.c);
+	RIG_AWAIT(ready == 1);
+	ck_assert_uint_eq(w.outstanding, 0);
+	ck_assert_uint_eq(w.shed, WAITING);
+	cache_wait_end(r.c, &w);
+	rig_check_books(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* Deleted between the lease and the read: the lease hears that it is gone, the others come. */
 START_TEST(what_was_overtaken_for_may_be_deleted)
 {
@@ -338,15 +421,6 @@ START_TEST(what_is_loaded_together_lies_together)
 }
 END_TEST
 
-static uint32_t checked(struct rig *r)
-{
-	uint32_t n = 0;
-
-	for (const struct move *m = atomic_load(&r->c->tier->checked); m; m = m->checked_next)
-		n++;
-	return n;
-}
-
 /* One of two threads waits for the lock; the other goes on, and the first ends all of it. */
 START_TEST(what_is_checked_meanwhile_ends_together)
 {
@@ -360,10 +434,10 @@ START_TEST(what_is_checked_meanwhile_ends_together)
 	cache_lock(r.c);
 	for (uint32_t i = 0; i < AHEAD; i++)
 		ck_assert_int_eq(source_bring(r.c, b[i], RING_AHEAD, NULL), STATUS_OK);
-	RIG_AWAIT(checked(&r) == AHEAD);
+	RIG_AWAIT(rig_ends_arrived(r.c) == AHEAD);
 	cache_unlock(r.c);
 	rig_quiet(&r);
-	ck_assert_uint_eq(checked(&r), 0);
+	ck_assert_uint_eq(rig_ends_arrived(r.c), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_loads_under_way", "disk=0"), 0);
 	for (uint32_t i = 0; i < AHEAD; i++)
 		ck_assert_ptr_nonnull(b[i]->span);
@@ -477,6 +551,7 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
+		what_cannot_begin_has_no_end, the_stop_ends_what_waits_for_memory,
 		what_was_overtaken_for_may_be_deleted, what_is_loaded_together_lies_together,
 		what_is_checked_meanwhile_ends_together, a_lease_that_has_found_what_ends_has_a_miss,
 		a_get_that_has_found_what_ends_has_a_miss,

@@ -71,6 +71,7 @@ START_TEST(an_engine_holds_the_last)
 	uint64_t cursor = 0;
 	struct rig_disks d;
 	struct vram_rig v;
+	uint32_t there;
 
 	vr_disks_make(&d, 1, 192);
 	open_with(&v, &d, 1);
@@ -82,10 +83,11 @@ START_TEST(an_engine_holds_the_last)
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	vr_push_out(&v, 3 * SLOTS);
 	ck_assert_str_eq(vr_tier(&v, 0), "disk");
+	there = (uint32_t)rig_stat(&v.r, "terrace_blocks", "tier=disk");
 	rot(&d);
 	while (cursor != UINT64_MAX)
 		ck_assert_int_eq(cache_verify_disk_step(v.r.c, &cursor, UINT64_MAX, &sum), STATUS_OK);
-	ck_assert_uint_eq(sum.corrupt, sum.blocks);
+	ck_assert_uint_eq(sum.corrupt, there); /* what is written meanwhile is sound */
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	vr_release(&v, &l);

@@ -17,6 +17,7 @@
 #include "daemon/session/watch.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
+#include "daemon/vram/evict.h"
 #include "daemon/vram/transfer.h"
 #include "kernels/format.h"
 #include "store/arena/arena.h"
