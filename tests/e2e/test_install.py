@@ -70,7 +70,8 @@ class Install(unittest.TestCase):
         for words in (("sbin/terraced", "--version"), ("bin/terracectl", "--version"), ("bin/terrace-replay", "--help")):
             told = run(os.path.join(prefix, words[0]), *words[1:])
             self.assertEqual(told.returncode, 0, told.stdout.decode())
-        self.assertTrue(os.path.exists(os.path.join(prefix, "include/terrace.h")))
+        for header in ("terrace.h", "terrace_kernels.h"):
+            self.assertTrue(os.path.exists(os.path.join(prefix, "include", header)))
 
 
 if __name__ == "__main__":
