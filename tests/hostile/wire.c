@@ -185,6 +185,8 @@ static uint64_t valid_number(struct writer *w, const ProtobufCFieldDescriptor *f
 		return rng_one_in(w->rng, 16);
 	if (is(f, "tokens"))
 		return 1 + rng_below(w->rng, 16);
+	if (is(f, "unit_tokens")) /* of the layout's block, which put_layout has */
+		return 16 * rng_below(w->rng, 2);
 	if (is(f, "max_bytes"))
 		return 8 << 20;
 	return rng_below(w->rng, f->type == PROTOBUF_C_TYPE_BOOL ? 2 : 16);
@@ -406,6 +408,8 @@ static uint32_t valid_count(struct writer *w, const ProtobufCFieldDescriptor *f)
 		return rng_one_in(w->rng, 2) ? w->keys : 0;
 	if (is(f, "layouts"))
 		return 1;
+	if (is(f, "rules") || is(f, "cells"))
+		return 0;
 	if (is(f, "leases") || is(f, "calls"))
 		return 1 + rng_below(w->rng, 4);
 	if (is(f, "items") || is(f, "reservations")) {

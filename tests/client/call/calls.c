@@ -170,12 +170,12 @@ START_TEST(sizes_of_another_version)
 	ck_assert_int_eq(terrace_reserve(other, &two, &infos[0].known, 0, NULL, &r), TERRACE_INVALID);
 	infos[0].known.size = (size_t)1 << 40;
 	ck_assert_int_eq(terrace_reserve(other, &two, &infos[0].known, 0, NULL, &r), TERRACE_INVALID);
-	got.known.size = offsetof(struct terrace_layout, opaque_bytes) - 1;
+	got.known.size = offsetof(struct terrace_layout, rope_dim) - 1;
 	ck_assert_int_eq(terrace_session_layout(other, 1, &got.known), TERRACE_INVALID);
 
 	/* The layout's first version: what came later is neither read nor written. */
 	memset(got.known.opaque_name, 7, sizeof(got.known.opaque_name));
-	got.known.size = offsetof(struct terrace_layout, opaque_bytes);
+	got.known.size = offsetof(struct terrace_layout, rope_dim);
 	ck_assert_int_eq(terrace_session_layout(other, 1, &got.known), TERRACE_OK);
 	ck_assert_uint_eq(got.known.first_layer, 2);
 	ck_assert_int_eq(got.known.opaque_name[0], 7);

@@ -315,7 +315,7 @@ START_TEST(reserve_commit_abort)
 	ck_assert_int_eq(ask("Cache.Reserve", &q, &reply), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(call.why, "info[0].role"));
 	info.role = TERRACE__V1__ROLE__ROLE_USER;
-	info.tokens = 257;
+	info.tokens = KV_OPAQUE_TOKENS_MAX + 1;
 	ck_assert_int_eq(ask("Cache.Reserve", &q, &reply), STATUS_INVALID);
 	info.tokens = 16;
 	info.parent = (ProtobufCBinaryData){ 65, keys_65 };
@@ -340,7 +340,7 @@ START_TEST(reserve_commit_abort)
 	item.key = (ProtobufCBinaryData){ 65, keys_65 };
 	ck_assert_int_eq(ask("Cache.Commit", &commit, &reply), STATUS_INVALID);
 	item.key.len = 0;
-	item.tokens = 300;
+	item.tokens = KV_OPAQUE_TOKENS_MAX + 1;
 	ck_assert_int_eq(ask("Cache.Commit", &commit, &reply), STATUS_INVALID);
 	item.tokens = 0;
 	commit.lease = true;
