@@ -60,6 +60,8 @@ static void decode(enum catalog_table t, const MDB_val *k, const void *value, si
 	case CATALOG_BLOCKS:
 		if (block_record_decode(k->mv_data, k->mv_size, value, n, &block) != STATUS_OK)
 			break;
+		if (*(const uint8_t *)value != BLOCK_RECORD_VERSION)
+			break; /* of a version that is no longer written */
 		/* What decodes has one form only. */
 		if (block_record_encode(&block, &again) != STATUS_OK || again.key_bytes != k->mv_size ||
 		    again.value_bytes != n || memcmp(again.key, k->mv_data, k->mv_size) != 0 ||
