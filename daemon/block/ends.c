@@ -6,7 +6,7 @@
  * nothing, and has nothing to do.
  *
  * What is appended with the lock stands in the list `own` until the lock is left. What is more than the bound moves to
- * `due` then, and the queue's own thread is woken. So `own` is empty while nobody holds the lock. While `due` is not
+ * `due` then, and the queue's own thread is woken. So `own` is empty while the lock is free. While `due` is not
  * empty, a thread in ends_run is between two holds, or the queue's own thread is on its way there.
  */
 #include "daemon/block/ends.h"

@@ -334,7 +334,7 @@ enum status rack_give_up(struct cache *c, struct rack *r, enum counter why)
 	if (!s)
 		blocks_give_up(c, r, why);
 	cache_unlock(c);
-	ends_run(c); /* burials in it: nobody else frees a rack that is gone */
+	ends_run(c); /* burials in it: nothing else frees a rack that is gone */
 	cache_lock(c);
 	if (!s && !r->moves)
 		rack_free(c, r);

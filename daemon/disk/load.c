@@ -271,7 +271,7 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 		return s;
 	}
 	s = tier_move_join(m, w);
-	if (!s) /* else it goes on, for nobody */
+	if (!s) /* else it goes on, without a waiter */
 		wait_links_join(&m->links, how->links);
 	return s;
 }

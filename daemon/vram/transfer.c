@@ -451,7 +451,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		}
 	}
 	if (s)
-		up_end(c, m, s); /* nobody waits for it yet */
+		up_end(c, m, s); /* it has no waiter yet */
 	return s;
 }
 
@@ -693,7 +693,7 @@ static void down_over(struct cache *c, struct end *e)
 	down_end(c, m, m->ended);
 }
 
-/* It could not be begun, and nobody waits for it. */
+/* It could not be begun, and has no waiter. */
 static void down_undo(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct vram_slot *from = m->slot;
