@@ -236,7 +236,7 @@ static inline enum terrace_status view_read_watch(struct view_rig *r, const stru
 	struct terrace_watch_event event;
 	enum terrace_status status = client_watch_read(r->view->layout_count, &event, m);
 
-	VIEW_MUST(status || (event.key_bytes <= 32 && event.layout == 0));
+	VIEW_MUST(status || (event.key_bytes <= TERRACE_KEY_BYTES_MAX && event.layout == 0));
 	return status;
 }
 
