@@ -175,7 +175,7 @@ uint64_t arena_class_stride(const struct arena_class *k)
 static uint64_t slots_of(const struct arena_class *k, uint64_t granules)
 {
 	const struct arena_tenant *t = k->tenant;
-	const uint64_t left = t->free + t->unready + arena_unmade(k->arena), reserve = arena_reserve_of(t);
+	const uint64_t left = arena_left(t), reserve = arena_reserve_of(t);
 	const uint64_t spare = left > reserve ? left - reserve : 0;
 
 	return min_u64(granules, spare) / k->span_granules * k->span_slots;

@@ -241,9 +241,11 @@ static enum status extent_add(struct arena_tenant *t, uint64_t bytes, uint32_t n
 	enum status s;
 
 	a->taken_bytes += bytes;
+	t->coming = granules;
 	pthread_mutex_unlock(&a->mutex);
 	s = extent_make(t, bytes, ready * a->granule_bytes, &e, &failure);
 	pthread_mutex_lock(&a->mutex);
+	t->coming = 0;
 	if (s == STATUS_OK)
 		s = extent_publish(a, e, ready);
 	if (s == STATUS_OK) {

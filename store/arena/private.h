@@ -63,6 +63,7 @@ struct arena_tenant {
 	uint32_t spans;                  /* of all its classes */
 	bool growing;                    /* a thread takes pages for it */
 	uint64_t granules, free, unready; /* of its extents; `free` have their pages and no claim */
+	uint64_t coming;                 /* of an extent that is being made, in no table yet */
 	struct host_range range;         /* with a device; reserved with the first extent */
 };
 
@@ -107,8 +108,10 @@ void arena_classes_free(struct arena *a);
 uint32_t arena_extent_place(const struct arena *a, uint32_t id);
 struct arena_extent *arena_extent_find(const struct arena *a, uint32_t id);
 
-/* Granules that the budget has left for extents that are not made yet; and those that the tenant keeps back. */
+/* Granules that the budget has left for extents that are not made yet; those that the tenant has free or could get; and
+ * those that it keeps back. */
 uint64_t arena_unmade(const struct arena *a);
+uint64_t arena_left(const struct arena_tenant *t);
 uint64_t arena_reserve_of(const struct arena_tenant *t);
 /* Granules that a span of the class could be cut from: the smallest run that is large enough. False: there is none.
  * `reserve`: the tenant's last ones too. */

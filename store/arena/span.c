@@ -77,15 +77,20 @@ uint64_t arena_unmade(const struct arena *a)
 	return a->refused ? 0 : (a->options.budget_bytes - a->taken_bytes) / a->granule_bytes;
 }
 
+uint64_t arena_left(const struct arena_tenant *t)
+{
+	return t->free + t->unready + t->coming + arena_unmade(t->arena);
+}
+
 uint64_t arena_reserve_of(const struct arena_tenant *t)
 {
-	return max_u64((t->granules + arena_unmade(t->arena)) / RESERVE_PART, 1);
+	return max_u64((t->granules + t->coming + arena_unmade(t->arena)) / RESERVE_PART, 1);
 }
 
 /* Whether the reserve is left when n granules that are free are taken. */
 static bool spares_reserve(const struct arena_tenant *t, uint64_t n)
 {
-	return t->free + t->unready + arena_unmade(t->arena) >= arena_reserve_of(t) + n;
+	return arena_left(t) >= arena_reserve_of(t) + n;
 }
 
 /* The smallest run of at least n free granules of the extent, if it is smaller than *length. */

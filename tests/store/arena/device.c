@@ -162,6 +162,43 @@ START_TEST(growth_is_whole_extents)
 }
 END_TEST
 
+static struct arena_class *watched;
+static uint64_t room_meanwhile;
+
+static enum status make_and_look(struct device *d, uint64_t at, uint64_t bytes, struct device_extent *out, int *fd,
+				 const char **why)
+{
+	struct arena_class_usage u;
+
+	arena_class_usage(watched, &u);
+	room_meanwhile = u.room;
+	return ops->extent_make(d, at, bytes, out, fd, why);
+}
+
+/* Who shares out the room must not see it shrink for the moment in which a thread makes an extent. */
+START_TEST(room_counts_an_extent_that_is_being_made)
+{
+	struct device_ops looking = *ops;
+	struct arena_class_usage u;
+	struct arena_growth g;
+	struct arena *a;
+
+	device_begin();
+	looking.extent_make = make_and_look;
+	a = arena_with(&(struct arena_options){ .budget_bytes = 64 * MIB, .extent_bytes = 32 * MIB,
+						.first_extent_id = GPU_IDS, .ops = &looking, .device = device });
+	watched = class_of(a, 1 * MIB);
+	arena_class_usage(watched, &u);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+		for (int n = 0; n < 31; n++)
+			taken(watched);
+		ck_assert_uint_eq(room_meanwhile, u.room);
+	}
+	end(a);
+}
+END_TEST
+
 /* Beside the memory there is a page of the host, which is lent and asked about in its place. */
 START_TEST(an_extent_has_a_hold)
 {
@@ -330,6 +367,7 @@ int main(void)
 	tcase_add_test(tc, a_tenant_has_one_range);
 	tcase_add_test(tc, the_budget_is_used_and_kept);
 	tcase_add_test(tc, growth_is_whole_extents);
+	tcase_add_test(tc, room_counts_an_extent_that_is_being_made);
 	tcase_add_test(tc, an_extent_has_a_hold);
 	tcase_add_test(tc, host_memory_is_no_device);
 	tcase_add_test(tc, extents_can_be_imported);
