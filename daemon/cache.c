@@ -25,11 +25,14 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/options.h"
 #include "daemon/block/quota.h"
+#include "daemon/block/source.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
-#include "daemon/call/bring.h"
+#include "daemon/call/arrival.h"
 #include "daemon/call/lease.h"
+#include "daemon/call/source.h"
+#include "daemon/disk/load.h"
 #include "daemon/disk/tier.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
@@ -45,6 +48,7 @@
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/vram/fetch.h"
+#include "daemon/vram/source.h"
 #include "daemon/vram/stop.h"
 #include "daemon/vram/transfer.h"
 #include "daemon/vram/vram.h"
@@ -110,6 +114,15 @@ static void tiers_register(struct cache *c)
 	c->tiers[TIER_DISK] = c->options.disk_count ? &disk_tier : NULL;
 	c->tiers[TIER_GPU] = c->options.gpu_count ? &gpu_tier : NULL;
 	c->fetch = source_fetch;
+}
+
+/* Where blocks come from, by rising cost as long as nothing is known: a bus is faster than a disk. */
+static void sources_register(struct cache *c)
+{
+	if (c->vram)
+		source_add(c, &gpus_source);
+	if (c->tier)
+		source_add(c, &disks_source);
 }
 
 static bool random_bytes(void *out, size_t bytes)
@@ -190,6 +203,8 @@ static enum status create_parts(struct cache *c, const char **why)
 	s = arena_create(&host, &c->host);
 	if (!s && o->gpu_count)
 		s = vram_create(c, why);
+	if (!s)
+		sources_register(c);
 	if (!s && c->vram && !vram_ahead_create(c))
 		s = STATUS_EXHAUSTED;
 	if (!s && c->vram)
@@ -263,6 +278,8 @@ bool cache_destroy(struct cache *c)
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
+	if (!arrivals_stop(c))
+		return is_left(c, "a source of blocks does not answer");
 	ended = !c->vram || vram_stop(c, true) || is_left(c, "a GPU's driver does not answer");
 	if ((c->tier && !tier_stop(c, !advised)) || !advised)
 		ended = is_left(c, "a disk does not answer, and the next start reads all headers");
@@ -342,6 +359,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->grants->lease_age, now_us, c->options.lease_ttl_ms * 1000ull);
 	aging_tick(&c->grants->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
+	arrivals_tick(c);
 	if (c->vram)
 		vram_tick(c);
 	if (c->tier)
@@ -359,6 +377,7 @@ void cache_chores(struct cache *c)
 {
 	room_ahead(c);
 	trades_chores(c);
+	arrivals_chores(c);
 	if (c->vram)
 		vram_chores(c);
 	if (c->tier)

@@ -23,6 +23,7 @@
 #include "store/status.h"
 
 struct advice;
+struct arrivals;
 struct attachment;
 struct block;
 struct cache_wait;
@@ -38,6 +39,7 @@ struct policy_ops;
 struct observers;
 struct quota;
 struct session;
+struct source;
 struct sums;
 struct tier;
 struct tier_ops;
@@ -47,6 +49,9 @@ enum { ATTACHMENT_BUCKETS = 1024, LEASES_LATE = 16, CACHE_IDLED_MAX = 16 };
 
 /* Those that hold copies (block/tier.h), and their number. */
 enum tier_kind { TIER_MEMORY, TIER_DISK, TIER_GPU, TIER_KINDS };
+
+/* Sources of blocks' bytes (block/source.h). */
+enum { SOURCES_MAX = 8 };
 
 struct cache {
 	struct cache_options options;
@@ -61,6 +66,10 @@ struct cache {
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
 	const struct tier_ops *tiers[TIER_KINDS]; /* what each does for others (block/tier.h); NULL: there is none */
+	struct source *sources[SOURCES_MAX]; /* what brings blocks to memory (block/source.h), */
+	uint32_t source_count;         /* how many there are, */
+	uint32_t sources_by_name;      /* and which of these may have what the index does not know, a bit each */
+	struct arrivals *arrivals;     /* blocks on their way from those (call/arrival.h); NULL: none has been yet */
 	/* tiers_fetch() */
 	enum status (*fetch)(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 	const struct observers *observers; /* who listens to the news (block/observer.h) */

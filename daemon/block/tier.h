@@ -145,7 +145,7 @@ static inline void tiers_copies_changed(struct cache *c, struct block *b, enum t
 			c->tiers[i]->copies_changed(c, b, which, came);
 }
 
-/* To memory, from wherever that costs least: the part above the tiers chooses (call/bring.c). As the member `fetch`.
+/* To memory, from wherever that costs least: the part above the tiers chooses (call/source.c). As the member `fetch`.
  * The cache's lock. */
 static inline enum status tiers_fetch(struct cache *c, struct block *b, const struct fetch_how *how,
 				      struct cache_wait *w)

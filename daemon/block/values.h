@@ -80,4 +80,12 @@ struct cache_block_name {
 	uint32_t key_bytes;
 };
 
+/* How fast a device has been, and what it has to do: block/rate.h. */
+struct rate {
+	double us, bytes;              /* busy for so long with so many bytes */
+	uint32_t samples;
+	uint64_t queued;               /* bytes that are under way, or wait for it */
+	uint64_t ended_us;             /* the last end; of a device that was idle, when it was given work */
+};
+
 #endif

@@ -1,22 +1,17 @@
 /* Blocks are brought to where a Lease or a Warm wants them: to memory by loads and by what comes down from GPUs, to a GPU from memory, which a
  * disk's pass on the way.
- *
- * The one place that chooses where a block comes from is source_fetch; the tiers carry out. What brings the block
- * already is joined, whatever it is. Else a copy on a GPU comes before one on a disk: a bus is faster than a disk, and
- * a disk may have others waiting. If memory has no place within the effort, it has none for a copy from elsewhere
- * either.
+ * Where a block comes from is chosen in call/source.c.
  */
-#include "daemon/call/bring.h"
+#include "daemon/call/admission.h"
 
 #include "daemon/advice/prefetch.h"
 #include "daemon/block/block.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
-#include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
-#include "daemon/call/admission.h"
+#include "daemon/call/source.h"
 #include "daemon/memory/evict.h"
 #include "daemon/session/lease.h"
 #include "daemon/vram/copy_queue.h"
@@ -33,31 +28,6 @@ enum {
 	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
 };
 
-/* ---- where a block comes from ---- */
-
-enum status source_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
-{
-	const struct tier_ops *disk = c->tiers[TIER_DISK], *gpu = c->tiers[TIER_GPU];
-	enum status s = STATUS_UNAVAILABLE;
-
-	if (b->moving)
-		return disk->fetch(c, b, how, w);
-	if (b->span)
-		return STATUS_OK;
-	if (b->vram && ((!how->not_gpu && vram_ready(b)) || gpu->in_flight(c, b)))
-		s = gpu->fetch(c, b, how, w);
-	if (s == STATUS_OK || s == STATUS_BUSY || !b->rack)
-		return s;
-	return disk->fetch(c, b, how, w);
-}
-
-enum status source_bring(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
-{
-	return source_fetch(c, b, &(struct fetch_how){ .priority = priority }, w);
-}
-
-/* ---- a call's blocks ---- */
-
 /* In memory, for those that it has not. */
 static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
 {
@@ -73,12 +43,10 @@ static void room_for_loads(struct cache *c, uint32_t n, struct block *const *blo
 
 static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		if (block[i] && !block[i]->span) {
+	for (uint32_t i = 0; i < n; i++)
+		if (block[i] && !block[i]->span)
 			ahead_wanted(c, block[i]);
-			w->shed += source_bring(c, block[i], priority, w) != STATUS_OK;
-		}
-	}
+	w->shed += source_bring_run(c, n, block, priority, w);
 	if (c->vram)
 		vram_publish(c);
 }

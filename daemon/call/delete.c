@@ -15,6 +15,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
+#include "daemon/call/arrival.h"
 #include "daemon/disk/durable.h"
 #include "daemon/disk/move.h"
 #include "daemon/disk/slab_map.h"
@@ -99,10 +100,11 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 				w->worst = STATUS_IO;
 			s = STATUS_OK;
 		}
+		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
+		arrivals_forget(c, &ident);
 		if (!c->tier)
 			continue;
 		c->tier->deleted = true;
-		block_ident(pools[l], one->bytes, one->key_bytes, &ident);
 		CRASH_POINT("delete_untell");
 		catalog_untell(c, &ident);
 		join_graves(c, &ident, w);

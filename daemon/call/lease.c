@@ -27,6 +27,7 @@
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
+#include "daemon/call/arrival.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
@@ -241,11 +242,14 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 			 struct cache_leased *out, const char **why)
 {
 	struct cache *c = a->cache;
-	const bool wait = (c->tier || c->vram) && wait_wanted(a->wait);
+	const bool wait = (c->tier || c->vram || c->sources_by_name) && wait_wanted(a->wait);
 	struct lease *l = *lp;
 	uint32_t n, fit = a->keys->count;
-	enum status status = admit_find(a, s, fit, wait, l, &n, why);
+	const bool comes = wait && c->sources_by_name && admit_prefix(a, fit, true, l) < fit && arrivals_begin(a, l);
+	enum status status = STATUS_BUSY;
 
+	if (!comes || admit_prefix(a, fit, true, l))
+		status = admit_find(a, s, fit, wait, l, &n, why);
 	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
 		const struct cache_keys first = keys_slice(a->keys, 0, fit);
 
@@ -254,7 +258,7 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	}
 	if (status)
 		return status;
-	if (wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.board))
+	if ((wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.board)) || comes)
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
 	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);

@@ -18,7 +18,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
-#include "daemon/call/bring.h"
+#include "daemon/call/source.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/budget.h"

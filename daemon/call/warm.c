@@ -8,6 +8,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
+#include "daemon/call/arrival.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/copy_queue.h"
@@ -53,14 +54,16 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	struct cache *c = a->cache;
 	struct cache_wait *w = a->wait;
 	const uint64_t since = a->ahead ? w->warmed_since : a->cache->pinned_lost;
-	const bool first = w && !w->stage, wait = (c->tier || c->vram) && wait_wanted(w);
+	const bool first = w && !w->stage, wait = (c->tier || c->vram || c->sources_by_name) && wait_wanted(w);
 	uint64_t gpu_bytes;
+	bool comes;
 
 	*blocks = admit_prefix(a, a->keys->count, wait, l);
+	comes = wait && c->sources_by_name && *blocks < a->keys->count && arrivals_begin(a, l);
 	admit_trim(a, *blocks, l, &gpu_bytes);
-	if (!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true))
+	if ((!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true)) && !comes)
 		return STATUS_OK;
-	w->warmed = first ? *blocks : 0;
+	w->warmed = first && !comes ? *blocks : 0; /* what arrives makes the prefix longer */
 	w->warmed_links = 0;
 	w->warmed_since = since;
 	for (uint32_t i = 0; i < *blocks * a->layouts; i++)

@@ -1,5 +1,8 @@
 /* Loads: blocks that are on a disk alone come to memory.
  *
+ * A load reads into a slot that its caller has reserved (a piece of a source's fetch, block/source.h), or takes one
+ * itself (the tier's fetch). Either way it is the block's one move: whatever else wants the block joins it.
+ *
  * What the disk gave is checked without the lock, header and checksums, before anybody can see the block. A load that finds no memory waits
  * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it moves up in the disk's
  * queue, before what nobody waits for.
@@ -14,6 +17,8 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
+#include "daemon/block/rate.h"
+#include "daemon/block/source.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
@@ -23,6 +28,7 @@
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/checksum_pool.h"
 #include "eviction/policy.h"
+#include "store/clock.h"
 #include "store/crash_point.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
@@ -32,15 +38,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void load_done(struct disk_request *q);
+
+/* Into the move's slot. */
 static enum status load_read(struct move *m)
 {
-	enum status s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at,
-				  (uint32_t)m->block->pool->geometry.need_bytes,
-				  m->span->memory->buffer[m->unit->number], m->priority, &m->io);
+	const uint32_t bytes = (uint32_t)m->block->pool->geometry.need_bytes;
+	enum status s;
 
-	if (!s)
-		m->unit->loading++;
-	return s;
+	CRASH_POINT("load_begin");
+	m->io.done = load_done;
+	s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, bytes, m->span->memory->buffer[m->unit->number],
+		      m->priority, &m->io);
+	if (s)
+		return s;
+	m->unit->loading++;
+	rate_begun(&m->unit->reads, bytes, m->begun_us);
+	return STATUS_OK;
+}
+
+/* With the lock. The disk has done what it was asked for. */
+static void load_was_read(struct move *m)
+{
+	const uint64_t bytes = m->block->pool->geometry.need_bytes;
+	struct rate *reads = &m->unit->reads;
+
+	m->unit->loading--;
+	if (!m->io.ring.status)
+		rate_came(reads, bytes, m->io.ring.started_us, m->ended_us);
+	rate_over(reads, bytes);
 }
 
 /* Without the lock: what the disk gave, judged. */
@@ -92,24 +118,39 @@ static void load_lost(struct cache *c, struct move *m, enum status s)
 	}
 }
 
+/* The slot is the caller's again: the fetch's, or the load's own. */
+static void load_slot_over(struct cache *c, struct move *m, enum status s)
+{
+	struct fetch *f = m->fetch;
+
+	if (f) {
+		f->piece[m->piece].position = m->position;
+		f->piece_ended(c, f, m->piece, s);
+	} else if (!s && block_live(m->block)) {
+		span_held(m->span, -1);
+		block_arrive(c, m->block, &m->slot, m->position);
+	} else if (m->span) {
+		load_give_slot(m);
+	}
+}
+
 /* Frees the move. s: how the load went, in the end. */
 static void load_end(struct cache *c, struct move *m, enum status s)
 {
+	struct fetch *f = m->fetch;
 	struct block *b = m->block;
 
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		span_held(m->span, -1);
 		rack_doubt(b, false);
 		block_header_keep(b, m->header_crc);
 		b->rack_known = b->rack != NULL;
-		block_arrive(c, b, &m->slot, m->position);
+		load_slot_over(c, m, s);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
 	} else {
-		if (m->span)
-			load_give_slot(m);
+		load_slot_over(c, m, s);
 		if (s)
 			load_lost(c, m, s);
 		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
@@ -119,6 +160,8 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_tell(m, s);
 	block_unpin(b);
 	free(m);
+	if (f && --f->outstanding == 0)
+		f->ended(c, f);
 }
 
 /* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. One that the disk
@@ -136,7 +179,7 @@ static void load_over(struct cache *c, struct end *e)
 {
 	struct move *m = move_of_end(e);
 
-	m->unit->loading--;
+	load_was_read(m);
 	load_end(c, m, m->judged);
 }
 
@@ -163,6 +206,7 @@ static void load_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
 
+	m->ended_us = clock_us();
 	m->check.run = load_check;
 	if (m->io.ring.status || !sums_submit(m->cache->sums, &m->check))
 		load_check(&m->check);
@@ -183,8 +227,7 @@ static enum status load_start(struct cache *c, struct move *m, bool awaited)
 	if (s)
 		return s;
 	m->span = m->slot.span;
-	CRASH_POINT("load_begin");
-	m->io.done = load_done;
+	m->begun_us = clock_us();
 	return load_read(m);
 }
 
@@ -211,14 +254,13 @@ static enum status join(struct cache *c, struct move *m, const struct fetch_how 
 }
 
 /* NULL: no memory. */
-static struct move *load_create(struct cache *c, struct block *b, const struct fetch_how *how)
+static struct move *load_create(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu)
 {
-	struct move *m = tier_move_create(c, MOVE_LOAD, b->rack->class->unit, how->priority);
+	struct move *m = tier_move_create(c, MOVE_LOAD, b->rack->class->unit, priority);
 
 	if (!m)
 		return NULL;
-	m->for_gpu = how->for_gpu;
-	m->spare = how->effort != TAKE_ANY;
+	m->for_gpu = for_gpu;
 	m->rack = b->rack;
 	m->rack_slot = b->rack_slot;
 	m->known = b->rack_known;
@@ -241,6 +283,14 @@ static void load_undo(struct cache *c, struct move *m, enum status s)
 	free(m);
 }
 
+/* Why the block cannot be loaded; OK: it can. */
+static enum status load_problem(const struct cache *c, const struct block *b)
+{
+	if (!rack_serves(b) || c->tier->stopping)
+		return STATUS_UNAVAILABLE;
+	return b->rack->sealed ? STATUS_CANCELLED : STATUS_OK;
+}
+
 enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
 {
 	struct move *m;
@@ -248,15 +298,13 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 
 	if (b->moving)
 		return join(c, move_of(c, b), how, w);
-	if (!b->rack || c->tier->stopping)
-		return STATUS_UNAVAILABLE;
-	if (b->rack->sealed)
-		return STATUS_CANCELLED;
-	if (b->rack->class->failed)
-		return STATUS_UNAVAILABLE;
-	m = load_create(c, b, how);
+	s = load_problem(c, b);
+	if (s)
+		return s;
+	m = load_create(c, b, how->priority, how->for_gpu);
 	if (!m)
 		return STATUS_EXHAUSTED;
+	m->spare = how->effort != TAKE_ANY;
 	s = load_start(c, m, w != NULL);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		hungry_add(c, m);
@@ -302,3 +350,106 @@ void loads_feed(struct cache *c)
 		ends_append(c, &m->end);
 	}
 }
+
+/* ---- the disks as a source (block/source.h) ---- */
+
+static void disks_known(struct cache *c, struct source *s, const struct key_run *run, uint8_t *word)
+{
+	(void)s;
+	for (uint32_t i = 0; i < run->count; i++)
+		word[i] = run->key[i].block && !load_problem(c, run->key[i].block) ? SOURCE_HAS : SOURCE_NOT;
+}
+
+/* The disks read side by side: the last block is there when the slowest of them has read its own. */
+static bool disks_estimate(struct cache *c, struct source *s, const struct key_run *run, struct source_cost *out)
+{
+	const uint64_t now_us = clock_us();
+	uint64_t bytes[CACHE_DISKS_MAX] = { 0 }, us;
+
+	(void)s;
+	*out = (struct source_cost){ .first_us = 0 };
+	for (uint32_t i = 0; i < run->count; i++) {
+		const struct block *b = run->key[i].block;
+		const struct unit *u;
+
+		if (!b || load_problem(c, b))
+			return false;
+		u = b->rack->class->unit;
+		bytes[u->number] += b->pool->geometry.need_bytes;
+		us = rate_us(&u->reads, bytes[u->number], now_us);
+		out->first_us = i ? out->first_us : us;
+		out->last_us = us > out->last_us ? us : out->last_us;
+	}
+	return true;
+}
+
+static enum status piece_begin(struct cache *c, struct fetch *f, uint32_t i, uint64_t now_us)
+{
+	struct fetch_piece *p = &f->piece[i];
+	struct block *b = p->key.block;
+	enum status s = b->moving ? STATUS_BUSY : load_problem(c, b);
+	struct move *m = s ? NULL : load_create(c, b, f->priority, f->for_gpu);
+
+	if (!m)
+		return s ? s : STATUS_EXHAUSTED;
+	m->slot = p->slot;
+	m->span = p->slot.span;
+	m->begun_us = now_us;
+	s = load_read(m);
+	if (s == STATUS_STALE)
+		s = STATUS_CANCELLED;
+	if (s) {
+		m->span = NULL; /* the slot is not its own */
+		load_undo(c, m, s);
+		return s;
+	}
+	m->fetch = f;
+	m->piece = i;
+	m->links = p->links;
+	return STATUS_OK;
+}
+
+/* An end waits for the lock, and so for the last piece's beginning. */
+static enum status disks_fetch(struct cache *c, struct source *s, struct fetch *f)
+{
+	const uint64_t now_us = clock_us();
+	enum status first = STATUS_OK;
+
+	(void)s;
+	f->outstanding = 0;
+	for (uint32_t i = 0; i < f->count; i++) {
+		struct fetch_piece *p = &f->piece[i];
+
+		p->begun = piece_begin(c, f, i, now_us);
+		f->outstanding += !p->begun;
+		first = first ? first : p->begun;
+	}
+	return f->outstanding ? STATUS_OK : first;
+}
+
+/* What the kernel has not been asked for yet ends CANCELLED; the others have come before long. */
+static void disks_cancel(struct cache *c, struct source *s, struct fetch *f)
+{
+	(void)s;
+	if (f->cancelled)
+		return;
+	f->cancelled = true;
+	for (uint32_t i = 0; i < f->count; i++) {
+		struct block *b = f->piece[i].key.block;
+		struct move *m = !f->piece[i].begun && b->moving ? move_of(c, b) : NULL;
+
+		if (m && m->fetch == f && !m->links && !b->awaited)
+			disk_withdraw(m->unit->disk, &m->io);
+	}
+}
+
+/* A disk that has failed says so itself (disk/lost.c). */
+static const struct source_ops disks_ops = {
+	.name = "disk",
+	.known = disks_known,
+	.estimate = disks_estimate,
+	.fetch = disks_fetch,
+	.cancel = disks_cancel,
+};
+
+struct source disks_source = { .ops = &disks_ops, .tier = TIER_DISK };

@@ -22,6 +22,7 @@ struct cache_wait_link;
 struct pool;
 struct rack;
 struct slot_header;
+struct fetch;
 struct unit;
 
 struct move {
@@ -40,6 +41,8 @@ struct move {
 	uint32_t rack_slot;
 	struct block *block;           /* pinned; NULL: a burial */
 	struct memory_slot slot;         /* of a load */
+	struct fetch *fetch;    /* of a load whose slot is the fetch's; NULL: the slot is the move's own */
+	uint32_t piece;                /* of it */
 	struct span_map *span;
 	bool spare;                    /* of a load: takes only what memory can spare, unless another call waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
@@ -53,6 +56,7 @@ struct move {
 	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
 	bool written;                  /* ... and in rack->copied */
 	enum status landed;            /* ... the word of the sync behind it */
+	uint64_t begun_us, ended_us;   /* of a load: when its disk was asked, and when that had read it */
 	struct work check;             /* of a load, and of a spill that has been written */
 	enum status judged;            /* what that found; else how it ends, before it is told so */
 	bool known;                    /* of a load: header_crc is that of the header which was written there, */

@@ -15,6 +15,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
+#include "daemon/block/rate.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
@@ -33,6 +34,7 @@
 enum {
 	QUEUE_PER_DEPTH = 64,
 	BAN_KEY_BYTES = 12,
+	READ_US_PER_MIB = 500,         /* of a disk that has not been read yet: 2 GB/s */
 	COMMIT_WAITS = 100,            /* for the catalog, of so long each: */
 	COMMIT_WAIT_US = 100 * 1000,
 };
@@ -496,6 +498,7 @@ static enum status unit_take(struct cache *c, uint32_t configured, bool must_exi
 	u->configured = configured;
 	u->options = &c->options.disks[configured];
 	u->written = 1;
+	rate_init(&u->reads, READ_US_PER_MIB);
 	s = unit_open(c, u, must_exist);
 	if (!s && is_banned(c, u))
 		s = unit_wipe(c, u);

@@ -32,6 +32,7 @@ struct unit {
 	struct rack *rack_hash[RACK_BUCKETS];
 	uint64_t slow_us;              /* since when it refuses spills as it is slow; 0: it does not */
 	uint32_t spilling, loading;    /* moves under way */
+	struct rate reads;             /* of loads */
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */
 	bool over;                     /* its slabs take more than its budget, as an earlier run's was larger */

@@ -12,6 +12,7 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/values.h"
 #include "daemon/vram/slot_map.h"
 #include "store/clock.h"
 #include "store/device.h"
@@ -50,6 +51,7 @@ struct gpu {
 	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
 	uint64_t through_us;           /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */
+	struct rate down_rate;         /* of these */
 	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
 	uint64_t ahead_bytes;          /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */

@@ -31,6 +31,7 @@
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
+#include "daemon/vram/source.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
 #include "store/device.h"
@@ -100,7 +101,8 @@ static struct vram_move *move_create(struct cache *c, struct gpu *g, struct bloc
 	block_pin(b);
 	c->moving_bytes += b->pool->geometry.need_bytes;
 	c->vram->move_count++;
-	g->downs += way == DEVICE_DOWN;
+	if (way == DEVICE_DOWN)
+		vram_down_begun(g, b);
 	return m;
 }
 
@@ -148,7 +150,8 @@ static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 	*at = m->hash_next;
 	c->moving_bytes -= b->pool->geometry.need_bytes;
 	c->vram->move_count--;
-	m->gpu->downs -= m->way == DEVICE_DOWN;
+	if (m->way == DEVICE_DOWN)
+		vram_down_over(m->gpu, b);
 	if (block_live(b))
 		vram_sync(b);
 	move_tell(c, &m->placed, s);

@@ -25,6 +25,7 @@
 #include "daemon/vram/queue.h"
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/slot_map.h"
+#include "daemon/vram/source.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/trade.h"
 #include "daemon/vram/transfer.h"
@@ -136,6 +137,7 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	}
 	g->cache = c;
 	g->number = number;
+	gpu_rate_init(g);
 	g->passed = UINT32_MAX; /* no call has been waited for */
 	for (int way = 0; way < 3; way++) {
 		g->queue[way].end = g->queue[way].tail = &g->queue[way].first;
@@ -291,6 +293,7 @@ static void flight_end(struct cache *c, struct flight *f)
 		vram_flight_seal_here(c, f);
 		cache_lock(c);
 	}
+	vram_flight_timed(f);
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
 	for (m = f->moves; m; m = next) {

@@ -198,6 +198,9 @@ enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page
 enum status disk_sync(struct disk *d, struct disk_request *q);
 /* A read or write, only while it waits: see ring_promote. False for a sync. */
 bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority);
+/* Takes a read or write back that waits: its `done` comes with CANCELLED. One that the kernel has goes on: ring_cancel.
+ */
+void disk_withdraw(struct disk *d, struct disk_request *q);
 
 /* Memory for transfers without a copy. Not from `done`. */
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer);

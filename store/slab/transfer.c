@@ -171,6 +171,12 @@ bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority pri
 	return q->ring.op != RING_SYNC && ring_promote(d->ring, &q->ring, priority);
 }
 
+void disk_withdraw(struct disk *d, struct disk_request *q)
+{
+	if (q->ring.op != RING_SYNC)
+		ring_cancel(d->ring, &q->ring);
+}
+
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer)
 {
 	return ring_buffer_add(d->ring, base, bytes, buffer);

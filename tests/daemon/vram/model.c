@@ -476,7 +476,8 @@ static void finish(struct model *m)
 static void run(unsigned seed, bool disks, bool write_back, bool lose, const char *policy, uint32_t memory, bool mixed)
 {
 	struct vram_rig_options o = { .gpus = GPUS, .gpu_slots = 32, .host_slots = memory ? memory : disks ? 40 : 64, .write_back = write_back,
-				      .layouts = LAYOUTS, .mixed = mixed, .policy = policy, .sum_threads = seed % 3 };
+				      .layouts = LAYOUTS, .mixed = mixed, .policy = policy, .sum_threads = seed % 3,
+				      .by_cost = seed & 1 };
 	struct model *m = calloc(1, sizeof(*m));
 	struct rig_disks d;
 

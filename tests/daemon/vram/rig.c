@@ -3,6 +3,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
+#include "daemon/block/rate.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
@@ -14,6 +15,7 @@
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/warm.h"
+#include "daemon/disk/state.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/slot_map.h"
@@ -87,11 +89,20 @@ void vr_board(struct vram_rig *v)
 	v->board = at;
 }
 
+void vr_disks_seem_slow(struct rig *r)
+{
+	cache_lock(r->c);
+	for (uint32_t i = 0; r->c->tier && i < r->c->tier->unit_count; i++)
+		rate_init(&r->c->tier->units[i].reads, 1e15);
+	cache_unlock(r->c);
+}
+
 void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 {
 	static const uint32_t ordinals[VR_GPUS_MAX] = { 0, 1, 2, 3 };
 	struct kv_layout layouts[CACHE_LAYOUTS_MAX];
-	struct cache_options c = o->disks ? rig_disk_options(o->disks, 1, 1) : rig_options(1);
+	const uint32_t disks = o->disk_count ? o->disk_count : 1;
+	struct cache_options c = o->disks ? rig_disk_options(o->disks, disks, 1) : rig_options(1);
 
 	memset(v, 0, sizeof(*v));
 	devices_set(v, o);
@@ -122,6 +133,8 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 		layouts[i].window = o->own ? o->own[i].window : o->window;
 	}
 	rig_open_layouts(&v->r, &c, layouts, o->layouts ? o->layouts : 1);
+	if (!o->by_cost)
+		vr_disks_seem_slow(&v->r);
 	ck_assert(o->own || v->r.s.block_bytes[0] == VR_BLOCK_BYTES);
 	if (o->write_back)
 		ck_assert_int_eq(cache_session_write_back(v->r.c, v->r.s.id), STATUS_OK);

@@ -36,6 +36,9 @@ struct vram_rig {
 struct vram_rig_options {
 	uint32_t gpus, gpu_slots, host_slots; /* gpu_slots: a multiple of VR_EXTENT_SLOTS, without the reserve, which comes on top */
 	const struct rig_disks *disks;  /* NULL: none */
+	uint32_t disk_count;            /* of these; 0 for 1 */
+	bool by_cost;                   /* what a GPU and a disk have comes from the cheaper; else from the GPU, which
+					 * is not faster than files when it is simulated */
 	const char *policy;             /* NULL: lru */
 	uint32_t recompute_growth;      /* that policies are told; 0: none */
 	bool no_board, write_back;
@@ -68,6 +71,8 @@ void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, con
 /* Maps its attachment's board, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */
 void vr_board(struct vram_rig *v);
 void vr_close(struct vram_rig *v);
+/* The disks seem to be so slow that nothing comes from there that a GPU has. */
+void vr_disks_seem_slow(struct rig *r);
 
 /* Lists of the GPU stop before that part of each, until vr_go. */
 void vr_hold(struct vram_rig *v, uint32_t gpu, uint32_t part);

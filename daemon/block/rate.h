@@ -1,0 +1,65 @@
+/* How fast a device has brought bytes lately, and from that when more bytes will be there: a running average that costs
+ * a few additions for each end of a transfer and needs no system call to be asked.
+ *
+ * What is averaged is the time for which the device was busy with the bytes. A transfer is charged from its own
+ * beginning, or from the end of the transfer that ended before it if that is later: so transfers side by side are not
+ * counted twice, and a device that is idle costs nothing. The lock is the owner's.
+ */
+#ifndef TERRACE_DAEMON_BLOCK_RATE_H
+#define TERRACE_DAEMON_BLOCK_RATE_H
+
+#include <stdint.h>
+
+#include "daemon/block/values.h"
+
+enum {
+	RATE_SAMPLES = 64,             /* so many transfers, or */
+	RATE_BYTES = 64 << 20,         /* so many bytes, count as much as all that came before them */
+	RATE_STALL_US = 1000,          /* a device with work that has ended nothing for longer is slower than it was */
+};
+
+/* us_per_mib: what is assumed until transfers have been seen; it weighs as much as one transfer of a MiB. */
+static inline void rate_init(struct rate *r, double us_per_mib)
+{
+	*r = (struct rate){ .us = us_per_mib, .bytes = 1 << 20 };
+}
+
+/* So many bytes are under way from now on. now_us is looked at only if nothing is queued. */
+static inline void rate_begun(struct rate *r, uint64_t bytes, uint64_t now_us)
+{
+	if (!r->queued)
+		r->ended_us = now_us;
+	r->queued += bytes;
+}
+
+/* They are not under way any more, whatever came of them. */
+static inline void rate_over(struct rate *r, uint64_t bytes)
+{
+	r->queued -= bytes;
+}
+
+/* So many bytes have come: the device began with them at begun_us, and was done at ended_us. Before their rate_over. */
+static inline void rate_came(struct rate *r, uint64_t bytes, uint64_t begun_us, uint64_t ended_us)
+{
+	const uint64_t since = begun_us > r->ended_us ? begun_us : r->ended_us;
+
+	r->us += ended_us > since ? (double)(ended_us - since) : 0;
+	r->bytes += (double)bytes;
+	r->ended_us = ended_us > r->ended_us ? ended_us : r->ended_us;
+	if (++r->samples < RATE_SAMPLES && r->bytes < RATE_BYTES)
+		return;
+	r->samples /= 2;
+	r->us /= 2;
+	r->bytes /= 2;
+}
+
+/* Microseconds until so many bytes more are there, behind what is queued. */
+static inline uint64_t rate_us(const struct rate *r, uint64_t bytes, uint64_t now_us)
+{
+	const double us = (double)(r->queued + bytes) * r->us / r->bytes;
+	const uint64_t stalled = r->queued && now_us > r->ended_us ? now_us - r->ended_us : 0;
+
+	return (uint64_t)us + (stalled > RATE_STALL_US ? stalled : 0);
+}
+
+#endif

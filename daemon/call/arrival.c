@@ -1,0 +1,723 @@
+/* What a source by name brings enters as a put of the daemon's own: a slot is reserved, the source writes it, the bytes
+ * are checked, and the block is published.
+ *
+ *     asked --end: the calls look again--> (known) --> fetched --came--> checked --> published, or its slot given back
+ *
+ * A name is under way once, whoever wants it: a second call joins the first (arrival_find). It is not claimed as an
+ * engine's reservation is: an engine that puts the same name meanwhile is first, and what arrives later is dropped. A
+ * name that is deleted meanwhile is dropped, too.
+ *
+ * Bytes from a source are bytes from outside. The header is compared with the name that was asked for and with the
+ * layout's own sizes before anything in it is used, then every layer with its sum; both without the lock, on a thread
+ * for checksums or on the source's own. Then the header is sealed anew, with the slot's generation.
+ *
+ * A slot that a source was given is touched by nobody else until the piece's end. So a batch that is given up, since it
+ * takes too long or since no call waits for it, is cancelled and then ends like any other.
+ */
+#include "daemon/call/arrival.h"
+
+#include "daemon/block/block.h"
+#include "daemon/block/by_id.h"
+#include "daemon/block/grid.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_bytes.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
+#include "daemon/block/slot_at.h"
+#include "daemon/block/source.h"
+#include "daemon/block/tier.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/admission.h"
+#include "daemon/call/source.h"
+#include "daemon/session/lease.h"
+#include "daemon/session/reservation.h"
+#include "daemon/threads/checksum_pool.h"
+#include "daemon/threads/deadline.h"
+#include "daemon/threads/pool.h"
+#include "eviction/policy.h"
+#include "store/clock.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 512, STOP_US = ARRIVAL_US + 2 * 1000 * 1000 };
+
+/* One name under way. */
+struct arrival {
+	struct arrival *next;          /* of the bucket */
+	struct batch *batch;
+	struct index_ident ident;      /* its key is: */
+	uint8_t key[INDEX_KEY_MAX];
+	struct pool *pool;
+	struct cache_wait_link *links; /* of the calls that wait for it, by move_next */
+	struct block *block;           /* unpublished, whose slot is being filled; NULL: the name is asked for */
+	struct work check;
+	enum status status;            /* what came of it */
+	uint64_t position;             /* of its first token */
+	bool forgotten;                /* deleted meanwhile */
+};
+
+/* Names that were given to a source together. */
+struct batch {
+	struct batch *next, *prev;
+	struct cache *cache;
+	struct source *source;
+	struct source_ask *ask;        /* one of the two */
+	struct fetch *fetch;
+	struct run_key *key;           /* of the ask: [count] */
+	uint64_t deadline_us;
+	uint32_t count, left;          /* names; pieces that have not ended */
+	struct arrival name[];
+};
+
+struct arrivals {
+	struct arrival *bucket[BUCKETS];
+	struct batch *batches;
+	struct memory_class *hungry;   /* had no slot */
+	uint32_t names;
+	uint64_t bytes;                /* of slots that sources write */
+	pthread_cond_t none;           /* the last batch has ended */
+};
+
+/* NULL: no memory. */
+static struct arrivals *arrivals_get(struct cache *c)
+{
+	if (c->arrivals)
+		return c->arrivals;
+	c->arrivals = calloc(1, sizeof(*c->arrivals));
+	if (c->arrivals)
+		deadline_cond_init(&c->arrivals->none);
+	return c->arrivals;
+}
+
+static struct arrival **bucket_of(struct arrivals *all, const struct index_ident *ident)
+{
+	return &all->bucket[ident_hash(ident, 0) % BUCKETS];
+}
+
+static struct arrival *arrival_find(struct arrivals *all, const struct index_ident *ident)
+{
+	struct arrival *n = *bucket_of(all, ident);
+
+	while (n && !ident_equal(&n->ident, ident))
+		n = n->next;
+	return n;
+}
+
+static void arrival_enter(struct batch *b, struct arrival *n, const struct run_key *key)
+{
+	struct arrival **bucket = bucket_of(b->cache->arrivals, &key->name);
+
+	n->batch = b;
+	n->ident = key->name;
+	memcpy(n->key, key->name.key, key->name.key_bytes);
+	n->ident.key = n->key;
+	n->pool = key->pool;
+	n->next = *bucket;
+	*bucket = n;
+	b->cache->arrivals->names++;
+}
+
+static void arrival_leave(struct arrival *n)
+{
+	struct arrivals *all = n->batch->cache->arrivals;
+	struct arrival **at = bucket_of(all, &n->ident);
+
+	while (*at != n)
+		at = &(*at)->next;
+	*at = n->next;
+	all->names--;
+	if (n->block)
+		all->bytes -= n->pool->geometry.need_bytes;
+}
+
+/* False: no memory for it; the call goes on without. */
+static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *w)
+{
+	struct cache_wait_link *l = wait_link(c, w, NULL);
+
+	if (!l)
+		return false;
+	l->move_next = n->links;
+	n->links = l;
+	return true;
+}
+
+/* b: what is there now, which the calls keep; NULL: nothing. */
+static void arrival_tell(struct cache *c, struct arrival *n, struct block *b, enum status s)
+{
+	for (struct cache_wait_link *l = n->links, *next; l; l = next) {
+		next = l->move_next;
+		if (b && l->wait) {
+			block_pin(b);
+			l->pinned = b;
+		}
+		wait_link_done(c, l, s);
+	}
+	n->links = NULL;
+}
+
+/* Nothing was begun for the call that has just joined, which is told so as its answer and not as an event. */
+static void arrival_undo(struct arrival *n)
+{
+	for (struct cache_wait_link *l = n->links; l; l = l->move_next) {
+		l->done = true;
+		l->wait->outstanding--;
+		l->wait->shed++;
+	}
+	n->links = NULL;
+}
+
+static struct batch *batch_create(struct cache *c, struct source *s, uint32_t count)
+{
+	struct batch *b = calloc(1, sizeof(*b) + count * sizeof(b->name[0]));
+
+	if (!b)
+		return NULL;
+	b->cache = c;
+	b->source = s;
+	b->deadline_us = clock_us() + ARRIVAL_US;
+	return b;
+}
+
+static void batch_free(struct batch *b)
+{
+	free(b->ask);
+	free(b->fetch);
+	free(b->key);
+	free(b);
+}
+
+static void batch_enter(struct batch *b)
+{
+	struct arrivals *all = b->cache->arrivals;
+
+	b->next = all->batches;
+	if (b->next)
+		b->next->prev = b;
+	all->batches = b;
+}
+
+static void batch_leave(struct batch *b)
+{
+	struct arrivals *all = b->cache->arrivals;
+
+	if (b->prev)
+		b->prev->next = b->next;
+	else
+		all->batches = b->next;
+	if (b->next)
+		b->next->prev = b->prev;
+	if (!all->batches)
+		pthread_cond_broadcast(&all->none);
+	batch_free(b);
+}
+
+/* ---- asks ---- */
+
+static struct batch *batch_of_ask(struct cache *c, const struct source_ask *a)
+{
+	struct batch *b = c->arrivals->batches;
+
+	while (b->ask != a)
+		b = b->next;
+	return b;
+}
+
+static void ask_ended(struct cache *c, struct source_ask *a, enum status s)
+{
+	struct batch *b = batch_of_ask(c, a);
+
+	(void)s; /* the calls look what is known now */
+	for (uint32_t i = 0; i < b->count; i++) {
+		arrival_leave(&b->name[i]);
+		arrival_tell(c, &b->name[i], NULL, STATUS_OK);
+	}
+	batch_leave(b);
+}
+
+/* Asks that source for these, none of which is under way. */
+static bool ask_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
+{
+	struct batch *b = batch_create(c, s, run->count);
+
+	if (!b)
+		return false;
+	b->ask = calloc(1, sizeof(*b->ask));
+	b->key = malloc(run->count * sizeof(b->key[0]));
+	if (!b->ask || !b->key) {
+		batch_free(b);
+		return false;
+	}
+	for (; b->count < run->count && arrival_join(c, &b->name[b->count], w); b->count++) {
+		arrival_enter(b, &b->name[b->count], &run->key[b->count]);
+		b->key[b->count] = (struct run_key){ run->key[b->count].pool, b->name[b->count].ident, NULL };
+	}
+	*b->ask = (struct source_ask){ { b->count, b->key }, b->deadline_us, ask_ended };
+	batch_enter(b);
+	if (b->count && !s->ops->ask(c, s, b->ask))
+		return true;
+	for (uint32_t i = 0; i < b->count; i++)
+		arrival_undo(&b->name[i]);
+	ask_ended(c, b->ask, STATUS_UNAVAILABLE);
+	return false;
+}
+
+/* ---- fetches ---- */
+
+/* Without the lock: what came, judged, and sealed as a block of this cache. */
+static enum status arrival_judge(struct arrival *n)
+{
+	struct block *b = n->block;
+	const struct pool *p = n->pool;
+	const char *tenant = n->batch->cache->tenant.name;
+	uint8_t layout[LAYOUT_BYTES_MAX], *at = block_slot_at(b);
+	struct slot_ident ident;
+	struct slot_header h;
+	struct slot_info info;
+	enum status s;
+
+	memcpy(&h, at, sizeof(h));
+	block_slot_ident(p, tenant, n->ident.key, n->ident.key_bytes, &ident);
+	s = slot_header_match(&h, &ident, 0);
+	if (s)
+		return STATUS_CORRUPT; /* not what was asked for */
+	info = (struct slot_info){
+		.parent_bytes = h.parent_bytes,
+		.role = h.role,
+		.turn = h.turn,
+		.tokens = h.tokens,
+		.position = h.position,
+	};
+	if (!info.tokens || slot_info_problem(&info, p->layout.block_tokens, false))
+		return STATUS_CORRUPT;
+	memcpy(info.parent, h.parent, sizeof(info.parent));
+	s = slot_block_check(&h, at + SLOT_HEADER_BYTES);
+	if (s)
+		return s;
+	memset(at + SLOT_HEADER_BYTES + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
+	ident.layout = layout;
+	ident.layout_bytes = layout_pack(&p->layout, layout);
+	n->position = h.position;
+	b->tokens = (uint16_t)h.tokens;
+	b->role = h.role < POLICY_ROLES ? h.role : POLICY_ROLE_UNKNOWN;
+	b->turn = h.turn < UINT16_MAX ? (uint16_t)h.turn : UINT16_MAX;
+	block_header_keep(b, slot_seal_header(at, &ident, &info, b->generation, h.stored_unix_ms));
+	return STATUS_OK;
+}
+
+/* In a read section. OK: a block of that name is there, whose ever; *out: ours. */
+static enum status arrival_publish(struct cache *c, struct arrival *n, struct block **out)
+{
+	enum status s = n->forgotten ? STATUS_CANCELLED : n->status;
+
+	*out = NULL;
+	if (!s)
+		s = block_publish(c, n->block, c->now_us);
+	if (s) {
+		block_discard(c, n->block);
+		return s == STATUS_EXISTS ? STATUS_OK : s;
+	}
+	*out = n->block;
+	block_enter_policy(c, n->block, n->position);
+	return STATUS_OK;
+}
+
+/* With the lock: nothing writes to its slot any more. */
+static void arrival_end(struct cache *c, struct arrival *n)
+{
+	struct batch *b = n->batch;
+	struct block *stored;
+	enum status s;
+
+	if (n->status == STATUS_CORRUPT)
+		cache_count(c, COUNTER_CORRUPT, 1);
+	arrival_leave(n);
+	index_read_lock();
+	s = arrival_publish(c, n, &stored);
+	arrival_tell(c, n, stored, s);
+	index_read_unlock();
+	if (--b->left == 0)
+		batch_leave(b);
+	tiers_pump(c);
+}
+
+static void arrival_check(struct work *w)
+{
+	struct arrival *n = (struct arrival *)((char *)w - offsetof(struct arrival, check));
+	struct cache *c = n->batch->cache;
+
+	n->status = arrival_judge(n);
+	cache_lock(c);
+	arrival_end(c, n);
+	cache_unlock(c);
+}
+
+/* The source has its own work to do: others sum the bytes, as far as they keep up. */
+static void piece_came(struct fetch *f, uint32_t i, enum status s)
+{
+	struct arrival *n = f->piece[i].own;
+	struct cache *c = n->batch->cache;
+
+	n->status = s;
+	n->check.run = arrival_check;
+	if (s) {
+		cache_lock(c);
+		arrival_end(c, n);
+		cache_unlock(c);
+	} else if (!sums_submit(c->sums, &n->check)) {
+		arrival_check(&n->check);
+	}
+}
+
+/* A slot, and what calls wait by. */
+static bool arrival_reserve(struct batch *b, const struct run_key *key, struct cache_wait *w)
+{
+	struct arrivals *all = b->cache->arrivals;
+	struct arrival *n = &b->name[b->count];
+	struct fetch_piece *p = &b->fetch->piece[b->count];
+	const struct policy_event e = {
+		.now_us = b->cache->now_us,
+		.id = block_id(&key->name),
+		.tokens = key->pool->layout.block_tokens,
+	};
+	const uint64_t bytes = key->pool->geometry.need_bytes;
+
+	if (all->names == ARRIVALS_MAX || all->bytes + bytes > b->cache->options.host_bytes / ARRIVALS_SHARE)
+		return false;
+	if (block_create(b->cache, key->pool, &e, key->name.key_bytes, &n->block)) {
+		all->hungry = room_wants(b->cache);
+		if (all->hungry)
+			tier_wake(b->cache);
+		return false;
+	}
+	if (!arrival_join(b->cache, n, w)) {
+		block_discard(b->cache, n->block);
+		return false;
+	}
+	block_name_set(n->block, &key->name);
+	all->bytes += bytes;
+	arrival_enter(b, n, key);
+	p->key = (struct run_key){ key->pool, n->ident, NULL };
+	p->slot = (struct memory_slot){ n->block->span, n->block->index, block_slot_at(n->block), n->block->take };
+	p->own = n;
+	b->count++;
+	return true;
+}
+
+/* How many pieces were; the others end here. An end waits for the lock, so the batch is there until its last piece. */
+static uint32_t pieces_begun(struct cache *c, struct batch *b, enum status status)
+{
+	const uint32_t count = b->count;
+	uint32_t come = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const enum status begun = status ? status : b->fetch->piece[i].begun;
+
+		come += !begun;
+		if (!begun)
+			continue;
+		b->name[i].status = begun;
+		arrival_undo(&b->name[i]);
+		arrival_end(c, &b->name[i]); /* of the last one alone it may free the batch */
+	}
+	return come;
+}
+
+/* Fetches these from that source, as many as there is room for. How many come. */
+static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
+{
+	struct batch *b = batch_create(c, s, run->count);
+	enum status status = STATUS_EXHAUSTED;
+
+	if (!b)
+		return 0;
+	b->fetch = calloc(1, sizeof(*b->fetch) + run->count * sizeof(b->fetch->piece[0]));
+	for (uint32_t i = 0; b->fetch && i < run->count && arrival_reserve(b, &run->key[i], w);)
+		i++;
+	if (!b->count) {
+		batch_free(b);
+		return 0;
+	}
+	b->fetch->source = s;
+	b->fetch->deadline_us = b->deadline_us;
+	b->fetch->piece_came = piece_came;
+	b->fetch->count = b->left = b->count;
+	batch_enter(b);
+	status = s->ops->fetch(c, s, b->fetch);
+	return pieces_begun(c, b, status);
+}
+
+/* ---- what a call wants ---- */
+
+/* The part of a call's cells that the index lacks, and what the sources by name say of it. */
+struct lack {
+	struct cache *cache;
+	struct cache_wait *wait;
+	uint32_t count;
+	struct run_key key[ARRIVALS_A_CALL];
+	uint32_t cell[ARRIVALS_A_CALL];
+	uint8_t word[ARRIVALS_A_CALL]; /* the best that any source says */
+	uint8_t asked[ARRIVALS_A_CALL]; /* 1 + the source that may tell; 0: none */
+	bool comes;
+};
+
+/* The layout can have a block at that key's position. */
+static bool has_cell(const struct admission *a, uint32_t cell)
+{
+	const struct grid *g = a->keys->grid;
+
+	return !g || grid_has_cell(&g->rule[cell % a->layouts], (uint64_t)a->keys->first + cell / a->layouts);
+}
+
+static void lack_gather(struct lack *k, const struct admission *a, const struct lease *l)
+{
+	const uint32_t cells = a->keys->count * a->layouts;
+
+	for (uint32_t i = 0; i < cells && k->count < ARRIVALS_A_CALL; i++) {
+		const uint8_t *key = a->keys->bytes + (size_t)(i / a->layouts) * a->keys->key_bytes;
+		struct pool *p = a->pools[i % a->layouts];
+
+		if (l->block[i] || !has_cell(a, i))
+			continue;
+		k->key[k->count] = (struct run_key){ .pool = p };
+		block_ident(p, key, a->keys->key_bytes, &k->key[k->count].name);
+		k->cell[k->count++] = i;
+	}
+}
+
+static void lack_ask_words(struct lack *k)
+{
+	struct cache *c = k->cache;
+	const struct key_run all = { k->count, k->key };
+	uint8_t word[ARRIVALS_A_CALL];
+
+	for (uint32_t s = 0; s < c->source_count; s++) {
+		if (!(c->sources_by_name >> s & 1))
+			continue;
+		c->sources[s]->ops->known(c, c->sources[s], &all, word);
+		for (uint32_t i = 0; i < k->count; i++) {
+			if (word[i] == SOURCE_MAY && !k->asked[i])
+				k->asked[i] = (uint8_t)(s + 1);
+			k->word[i] = word[i] > k->word[i] ? word[i] : k->word[i];
+		}
+	}
+}
+
+/* The longest prefix, if all that is at least `least` were there. */
+static uint32_t lack_prefix(const struct lack *k, const struct admission *a, const struct lease *l,
+			    enum source_word least)
+{
+	const struct grid *grid = a->keys->grid;
+	struct grid_run cells;
+	struct prefix_run run;
+	struct prefix p;
+
+	prefix_begin(&p, a->keys->count);
+	for (uint32_t j = 0; j < a->layouts; j++) {
+		uint32_t at = 0;
+
+		if (grid)
+			grid_run_begin(&cells, &grid->rule[j], a->keys->first);
+		else
+			prefix_layout(&run, a->pools[j]);
+		for (uint32_t i = 0; i < a->keys->count; i++) {
+			const uint32_t cell = i * a->layouts + j;
+
+			while (at < k->count && k->cell[at] < cell)
+				at++;
+			const bool brought = at < k->count && k->cell[at] == cell && k->word[at] >= least;
+
+			if (grid)
+				grid_run_feed(&p, &cells, l->block[cell] || brought);
+			else
+				prefix_feed(&p, &run, l->block[cell] || brought);
+		}
+	}
+	return prefix_longest(&p);
+}
+
+/* Whether a prefix of n keys needs that cell. */
+static bool is_needed(const struct admission *a, uint32_t cell, uint32_t n)
+{
+	const uint32_t layout = cell % a->layouts, i = cell / a->layouts;
+	struct grid_need need;
+	struct prefix_run run;
+
+	if (a->keys->grid) {
+		grid_need(&a->keys->grid->rule[layout], a->keys->first, n, &need);
+		return i < n && grid_needs(&need, (uint64_t)a->keys->first + i);
+	}
+	prefix_layout(&run, a->pools[layout]);
+	return i < n && i >= prefix_first(n, run.need);
+}
+
+/* Of those that are needed for n keys and that are `which`: what is under way is joined and left out of the rest. */
+static uint32_t lack_pick(struct lack *k, const struct admission *a, uint32_t n, enum source_word which,
+			  struct run_key *rest, uint8_t *source)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < k->count; i++) {
+		struct arrival *under_way;
+
+		if (k->word[i] != which || !is_needed(a, k->cell[i], n))
+			continue;
+		under_way = arrival_find(k->cache->arrivals, &k->key[i].name);
+		if (under_way) {
+			k->comes |= arrival_join(k->cache, under_way, k->wait);
+			continue;
+		}
+		source[count] = which == SOURCE_MAY ? (uint8_t)(k->asked[i] - 1) : SOURCE_NONE;
+		rest[count++] = k->key[i];
+	}
+	return count;
+}
+
+/* What goes to one source of these goes there together. */
+static void lack_send(struct lack *k, uint32_t count, const struct run_key *key, const uint8_t *source, bool ask)
+{
+	struct cache *c = k->cache;
+	struct run_key of[ARRIVALS_A_CALL];
+
+	for (uint32_t s = 0; s < c->source_count; s++) {
+		struct key_run run = { 0, of };
+
+		for (uint32_t i = 0; i < count; i++)
+			if (source[i] == s && c->arrivals->names + run.count < ARRIVALS_MAX)
+				of[run.count++] = key[i];
+		if (run.count && ask)
+			k->comes |= ask_begin(c, c->sources[s], &run, k->wait);
+		else if (run.count)
+			k->comes |= fetch_begin(c, c->sources[s], &run, k->wait) > 0;
+	}
+}
+
+static void lack_fetch(struct lack *k, const struct admission *a, uint32_t n)
+{
+	struct run_key key[ARRIVALS_A_CALL];
+	uint8_t from[ARRIVALS_A_CALL];
+	const uint32_t count = lack_pick(k, a, n, SOURCE_HAS, key, from);
+
+	for (uint32_t at = 0; at < count; at += SOURCE_RUN) {
+		const struct key_run run = { count - at < SOURCE_RUN ? count - at : SOURCE_RUN, key + at };
+
+		block_source(k->cache, &run, ~k->cache->sources_by_name, from + at);
+	}
+	lack_send(k, count, key, from, false);
+}
+
+static void lack_ask(struct lack *k, const struct admission *a, uint32_t n)
+{
+	struct run_key key[ARRIVALS_A_CALL];
+	uint8_t of[ARRIVALS_A_CALL];
+	const uint32_t count = lack_pick(k, a, n, SOURCE_MAY, key, of);
+
+	lack_send(k, count, key, of, true);
+}
+
+bool arrivals_begin(struct admission *a, const struct lease *l)
+{
+	struct lack *k = arrivals_get(a->cache) ? calloc(1, sizeof(*k)) : NULL;
+	uint32_t n, has, may;
+	bool comes;
+
+	if (!k)
+		return false;
+	k->cache = a->cache;
+	k->wait = a->wait;
+	lack_gather(k, a, l);
+	lack_ask_words(k);
+	n = lack_prefix(k, a, l, SOURCE_HAS + 1);
+	has = lack_prefix(k, a, l, SOURCE_HAS);
+	may = lack_prefix(k, a, l, SOURCE_MAY);
+	if (has > n && (!a->all || may == a->keys->count))
+		lack_fetch(k, a, has);
+	if (may > has && (!a->all || may == a->keys->count))
+		lack_ask(k, a, may);
+	comes = k->comes;
+	free(k);
+	return comes;
+}
+
+/* ---- given up ---- */
+
+void arrivals_forget(struct cache *c, const struct index_ident *ident)
+{
+	struct arrival *n = c->arrivals ? arrival_find(c->arrivals, ident) : NULL;
+
+	if (n)
+		n->forgotten = true;
+}
+
+static bool is_wanted(const struct batch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		for (const struct cache_wait_link *l = b->name[i].links; l; l = l->move_next)
+			if (l->wait)
+				return true;
+	return false;
+}
+
+static void batch_cancel(struct batch *b)
+{
+	if (b->fetch)
+		b->source->ops->cancel(b->cache, b->source, b->fetch);
+}
+
+void arrivals_tick(struct cache *c)
+{
+	const uint64_t now_us = clock_us();
+
+	for (struct batch *b = c->arrivals ? c->arrivals->batches : NULL, *next; b; b = next) {
+		next = b->next;
+		if (now_us > b->deadline_us || !is_wanted(b))
+			batch_cancel(b);
+	}
+}
+
+void arrivals_chores(struct cache *c)
+{
+	struct memory_class *hungry = NULL;
+
+	cache_lock(c);
+	if (c->arrivals) {
+		hungry = c->arrivals->hungry;
+		c->arrivals->hungry = NULL;
+	}
+	cache_unlock(c);
+	if (hungry)
+		c->tiers[TIER_MEMORY]->grow(c, hungry, false);
+}
+
+bool arrivals_stop(struct cache *c)
+{
+	struct arrivals *all = c->arrivals;
+	struct timespec until;
+	bool ended = true;
+
+	if (!all)
+		return true;
+	until = deadline_in(STOP_US);
+	cache_lock(c);
+	for (struct batch *b = all->batches, *next; b; b = next) {
+		next = b->next;
+		batch_cancel(b);
+	}
+	while (all->batches && ended)
+		ended = !pthread_cond_timedwait(&all->none, &c->lock, &until);
+	ended = !all->batches;
+	cache_unlock(c);
+	if (!ended)
+		return false;
+	pthread_cond_destroy(&all->none);
+	free(all);
+	c->arrivals = NULL;
+	return true;
+}

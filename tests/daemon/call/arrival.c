@@ -1,0 +1,533 @@
+/* Blocks that a source by name brings (daemon/call/arrival.h). The source is a fake behind the same table as any:
+ * the test says what it knows, when it answers and with what bytes. It refuses, dies, answers after a cancel, sends
+ * wrong bytes, and comes too late. */
+#include "daemon/block/block.h"
+#include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
+#include "daemon/block/options.h"
+#include "daemon/block/source.h"
+#include "daemon/block/values.h"
+#include "daemon/block/views.h"
+#include "daemon/block/wait.h"
+#include "daemon/cache.h"
+#include "daemon/call/arrival.h"
+#include "daemon/call/delete.h"
+#include "daemon/call/lease.h"
+#include "store/index.h"
+#include "store/slot.h"
+#include "store/status.h"
+#include "tests/daemon/cache_rig.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { HOST = 256, NAMES = 4, KEYS = 512, FETCHES = 8, FILLER = 0x33, ITS_GENERATION = 777 };
+
+/* The other machine, as it were. With the cache's lock. */
+struct fake {
+	struct source source;
+	uint8_t word[KEYS];            /* enum source_word of each key's number */
+	struct source_ask *ask[FETCHES];
+	struct fetch *fetch[FETCHES];
+	uint32_t asks, asked, fetches, fetched, cancels;
+	enum status refuses;           /* all fetches; */
+	uint32_t but_first;            /* if that is OK, pieces from here on; 0: none */
+};
+
+static struct world {
+	struct rig r;
+	struct fake fake;
+} w;
+
+static uint64_t number_of(const struct run_key *k)
+{
+	uint64_t n;
+
+	memcpy(&n, k->name.key, sizeof(n));
+	ck_assert_uint_lt(n, KEYS);
+	return n;
+}
+
+static void fake_known(struct cache *c, struct source *s, const struct key_run *run, uint8_t *word)
+{
+	(void)c;
+	for (uint32_t i = 0; i < run->count; i++)
+		word[i] = ((struct fake *)s)->word[number_of(&run->key[i])];
+}
+
+static enum status fake_ask(struct cache *c, struct source *s, struct source_ask *a)
+{
+	struct fake *f = (struct fake *)s;
+
+	(void)c;
+	if (f->refuses)
+		return f->refuses;
+	f->asked += a->run.count;
+	f->ask[f->asks++] = a;
+	return STATUS_OK;
+}
+
+static bool fake_estimate(struct cache *c, struct source *s, const struct key_run *run, struct source_cost *out)
+{
+	(void)c;
+	(void)s;
+	(void)run;
+	*out = (struct source_cost){ 1000, 2000 };
+	return true;
+}
+
+static enum status fake_fetch(struct cache *c, struct source *s, struct fetch *x)
+{
+	struct fake *f = (struct fake *)s;
+
+	(void)c;
+	if (f->refuses)
+		return f->refuses;
+	for (uint32_t i = 0; i < x->count; i++) {
+		ck_assert_ptr_null(x->piece[i].key.block);
+		x->piece[i].begun = f->but_first && i >= f->but_first ? STATUS_EXHAUSTED : STATUS_OK;
+		if (!x->piece[i].begun)
+			memset(x->piece[i].slot.at, FILLER, RIG_SLOT_BYTES);
+	}
+	f->fetched += x->count;
+	f->fetch[f->fetches++] = x;
+	return STATUS_OK;
+}
+
+static void fake_cancel(struct cache *c, struct source *s, struct fetch *x)
+{
+	(void)c;
+	x->cancelled = true;
+	((struct fake *)s)->cancels++;
+}
+
+static const struct source_ops fake_ops = {
+	.name = "fake",
+	.known = fake_known,
+	.ask = fake_ask,
+	.estimate = fake_estimate,
+	.fetch = fake_fetch,
+	.cancel = fake_cancel,
+};
+
+/* How the bytes are spoilt that a piece comes with. */
+enum spoilt { SOUND, A_BYTE, THE_HEADER, ANOTHER_KEY, ANOTHER_TENANT, A_TOMBSTONE, NO_TOKENS, NOTHING, SPOILTS };
+
+static void slot_fill(const struct fetch_piece *p, enum spoilt how)
+{
+	const uint64_t n = number_of(&p->key);
+	const struct pool *pool = p->key.pool;
+	struct slot_info info = { .tokens = how == NO_TOKENS ? 0 : RIG_TOKENS, .position = n * RIG_TOKENS, .turn = 3 };
+	struct slot_ident ident;
+	uint8_t key[RIG_KEY_BYTES];
+
+	if (how == NOTHING)
+		return;
+	rig_key(key, how == ANOTHER_KEY ? n + 1 : n);
+	rig_fill(p->slot.at + SLOT_HEADER_BYTES, pool->geometry.block_bytes, n, pool->layout.first_layer);
+	block_slot_ident(pool, how == ANOTHER_TENANT ? "other" : "default", key, sizeof(key), &ident);
+	slot_seal(p->slot.at, &ident, &info, ITS_GENERATION, 5);
+	if (how == A_TOMBSTONE)
+		slot_tombstone((struct slot_header *)p->slot.at, (const struct slot_header *)p->slot.at, 6);
+	if (how == A_BYTE || how == THE_HEADER)
+		p->slot.at[how == A_BYTE ? SLOT_HEADER_BYTES + 100 : 200] ^= 1;
+}
+
+/* Pieces first .. first + count - 1 of a fetch come. Without the lock. */
+static void come(struct fetch *x, uint32_t first, uint32_t count, enum spoilt how)
+{
+	for (uint32_t i = first; i < first + count; i++) {
+		slot_fill(&x->piece[i], how);
+		source_came(x, i, STATUS_OK);
+	}
+}
+
+static void come_to_nothing(struct fetch *x, uint32_t first, uint32_t count, enum status s)
+{
+	for (uint32_t i = first; i < first + count; i++)
+		source_came(x, i, s);
+}
+
+static void answer(struct source_ask *a, enum source_word word)
+{
+	cache_lock(w.r.c);
+	for (uint32_t i = 0; i < a->run.count; i++)
+		w.fake.word[number_of(&a->run.key[i])] = (uint8_t)word;
+	a->ended(w.r.c, a, STATUS_OK);
+	cache_unlock(w.r.c);
+}
+
+/* ---- calls ---- */
+
+struct call {
+	struct cache_wait wait;
+	struct cache_keys keys;
+	struct cache_place place[64];
+	struct cache_leased leased;
+	bool all;
+	_Atomic bool ready;
+};
+
+static void call_ready(void *arg)
+{
+	atomic_store((_Atomic bool *)arg, true);
+}
+
+static enum status ask(struct call *x)
+{
+	atomic_store(&x->ready, false);
+	return cache_lease(w.r.c, &(struct cache_lease_call){ .session = w.r.s.id, .keys = &x->keys, .all = x->all,
+			.on = &(struct cache_on){ .attachment = w.r.attachment, .gpu = CACHE_HOST }, .now_us = w.r.now,
+			.places = x->place, .places_max = 64 }, &x->leased, &x->wait, &w.r.why);
+}
+
+static enum status begin(struct call *x, uint64_t first, uint32_t count)
+{
+	memset(x, 0, sizeof(*x));
+	x->keys = rig_keys(first, count);
+	x->wait = (struct cache_wait){ .ready = call_ready, .arg = &x->ready };
+	return ask(x);
+}
+
+static enum status again(struct call *x)
+{
+	RIG_AWAIT(atomic_load(&x->ready));
+	return ask(x);
+}
+
+static void over(struct call *x, uint64_t first, uint32_t blocks)
+{
+	ck_assert_uint_eq(x->leased.blocks, blocks);
+	for (uint32_t i = 0; i < blocks * w.r.s.layouts; i++) {
+		const uint32_t l = i % w.r.s.layouts;
+		const uint64_t n = first + i / w.r.s.layouts;
+
+		ck_assert(rig_matches(rig_block(&w.r, &x->place[i]), w.r.s.block_bytes[l], n, l));
+	}
+	ck_assert_int_eq(cache_release(w.r.c, w.r.s.id, x->leased.lease), STATUS_OK);
+}
+
+static void call_end(struct call *x)
+{
+	cache_wait_end(w.r.c, &x->wait);
+	free((void *)x->keys.bytes);
+}
+
+static void world_open(uint32_t layouts)
+{
+	const struct cache_options o = rig_options(HOST);
+
+	memset(&w, 0, sizeof(w));
+	rig_open(&w.r, &o, layouts);
+	ck_assert_uint_eq(rig_put(&w.r, 400, 8), 8); /* its classes have memory */
+	w.fake.source = (struct source){ .ops = &fake_ops, .tier = TIER_KINDS };
+	cache_lock(w.r.c);
+	ck_assert_int_eq(source_add(w.r.c, &w.fake.source), STATUS_OK);
+	cache_unlock(w.r.c);
+}
+
+static void knows(uint64_t first, uint32_t count, enum source_word word)
+{
+	memset(w.fake.word + first, word, count);
+}
+
+/* No slot is kept, and nobody waits. */
+static void world_close(void)
+{
+	uint64_t taken = 0, present = 0;
+
+	cache_lock(w.r.c);
+	for (uint32_t i = 0; i < w.r.c->class_count; i++)
+		for (const struct span_map *s = w.r.c->classes[i]->spans; s; s = s->next) {
+			taken += s->taken;
+			for (uint32_t k = 0; k < s->slots; k++)
+				present += s->at[k] != NULL;
+		}
+	cache_unlock(w.r.c);
+	ck_assert_uint_eq(taken, present);
+	rig_close(&w.r);
+}
+
+START_TEST(what_it_has_arrives)
+{
+	struct call x;
+
+	world_open((uint32_t)_i + 1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES + 2), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, NAMES * w.r.s.layouts);
+	ck_assert_uint_eq(rig_prefix(&w.r, 0, NAMES), 0);
+	come(w.fake.fetch[0], 1, NAMES * w.r.s.layouts - 1, SOUND);
+	ck_assert(!x.ready);
+	come(w.fake.fetch[0], 0, 1, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, NAMES);
+	call_end(&x);
+	ck_assert_uint_eq(w.fake.fetches, 1);
+	ck_assert_uint_eq(rig_read_all(&w.r, 0, NAMES), NAMES);
+	world_close();
+}
+END_TEST
+
+/* Two calls want the same names: they are asked for once, and fetched once. */
+START_TEST(names_are_merged)
+{
+	struct call x, y;
+
+	world_open(1);
+	knows(0, NAMES + 1, SOURCE_MAY);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	ck_assert_int_eq(begin(&y, 0, NAMES + 1), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.asks, 2); /* one name was new */
+	ck_assert_uint_eq(w.fake.asked, NAMES + 1);
+	ck_assert_uint_eq(w.fake.fetches, 0);
+	answer(w.fake.ask[0], SOURCE_HAS);
+	answer(w.fake.ask[1], SOURCE_NOT);
+	ck_assert_int_eq(again(&x), STATUS_BUSY);
+	ck_assert_int_eq(again(&y), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, NAMES);
+	come(w.fake.fetch[0], 0, NAMES, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, NAMES);
+	ck_assert_int_eq(again(&y), STATUS_OK);
+	over(&y, 0, NAMES);
+	call_end(&x);
+	call_end(&y);
+	ck_assert_uint_eq(w.fake.asked, NAMES + 1);
+	world_close();
+}
+END_TEST
+
+/* It refuses: all, or some. The call goes on with what there is. */
+START_TEST(what_it_refuses_is_a_miss)
+{
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, _i == 2 ? SOURCE_MAY : SOURCE_HAS);
+	w.fake.refuses = _i == 1 ? STATUS_OK : STATUS_UNAVAILABLE;
+	w.fake.but_first = NAMES / 2;
+	if (_i == 1) {
+		ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+		come(w.fake.fetch[0], 0, NAMES / 2, SOUND);
+		ck_assert_int_eq(again(&x), STATUS_OK);
+		over(&x, 0, NAMES / 2);
+	} else {
+		ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_MISS);
+		ck_assert_uint_eq(x.wait.outstanding, 0);
+		ck_assert(!x.ready);
+	}
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* It dies with half of them on their way. */
+START_TEST(it_dies)
+{
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	come(w.fake.fetch[0], 0, NAMES / 2, SOUND);
+	knows(0, NAMES, SOURCE_NOT);
+	come_to_nothing(w.fake.fetch[0], NAMES / 2, NAMES / 2, STATUS_UNAVAILABLE);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, NAMES / 2);
+	call_end(&x);
+	ck_assert_uint_eq(w.fake.fetches, 1);
+	world_close();
+}
+END_TEST
+
+/* The call is gone, the fetch is cancelled, and memory is wanted by others: its slots are nobody's until it has
+ * answered. */
+START_TEST(it_answers_after_the_cancel)
+{
+	struct call x;
+	struct fetch *f;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	f = w.fake.fetch[0];
+	rig_tick(w.r.c, w.r.now);
+	ck_assert_uint_eq(w.fake.cancels, 0);
+	call_end(&x);
+	rig_tick(w.r.c, w.r.now);
+	ck_assert_uint_ge(w.fake.cancels, 1);
+	for (uint64_t n = 0; n < 2 * HOST; n += 8)
+		ck_assert_uint_eq(rig_put(&w.r, KEYS + n, 8), 8);
+	for (uint32_t i = 0; i < NAMES; i++)
+		for (uint32_t at = 0; at < RIG_SLOT_BYTES; at++)
+			ck_assert_uint_eq(f->piece[i].slot.at[at], FILLER);
+	come(f, 0, 1, SOUND);
+	come_to_nothing(f, 1, NAMES - 1, STATUS_CANCELLED);
+	knows(0, NAMES, SOURCE_NOT);
+	ck_assert_uint_eq(rig_read_all(&w.r, 0, NAMES), 1);
+	world_close();
+}
+END_TEST
+
+/* Bytes that are not those of the name that was asked for: nothing of them is ever found. */
+START_TEST(wrong_bytes_are_dropped)
+{
+	double corrupt;
+	struct call x;
+
+	world_open(1);
+	corrupt = rig_stat(&w.r, "terrace_corrupt_blocks_total", "");
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	come(w.fake.fetch[0], 0, 2, SOUND);
+	come(w.fake.fetch[0], 2, 1, (enum spoilt)_i);
+	come(w.fake.fetch[0], 3, 1, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, 2);
+	call_end(&x);
+	ck_assert_double_eq(rig_stat(&w.r, "terrace_corrupt_blocks_total", ""), corrupt + 1);
+	ck_assert_uint_eq(rig_prefix(&w.r, 0, NAMES), 2);
+	world_close();
+}
+END_TEST
+
+/* An engine puts the same name meanwhile, and is not kept from it: what it has put is what stays. */
+START_TEST(what_was_put_meanwhile_stays)
+{
+	uint64_t generation;
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	ck_assert_uint_eq(rig_put(&w.r, 1, 1), 1);
+	ck_assert_int_eq(rig_lease(&w.r, 1, 1, true, x.place, &x.leased), STATUS_OK);
+	generation = x.place[0].generation;
+	come(w.fake.fetch[0], 0, NAMES, SOUND);
+	ck_assert_int_eq(cache_release(w.r.c, w.r.s.id, x.leased.lease), STATUS_OK);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	ck_assert_uint_eq(x.place[1].generation, generation);
+	over(&x, 0, NAMES);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* A name that is deleted meanwhile does not come back by what was under way. */
+START_TEST(what_was_deleted_meanwhile_stays_so)
+{
+	struct cache_keys k = rig_keys(1, 1);
+	enum status status;
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	ck_assert_int_eq(cache_delete(w.r.c, w.r.s.id, &k, &status, NULL, &w.r.why), STATUS_OK);
+	come(w.fake.fetch[0], 0, NAMES, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, 1);
+	call_end(&x);
+	ck_assert_uint_eq(rig_prefix(&w.r, 1, 1), 0);
+	free((void *)k.bytes);
+	world_close();
+}
+END_TEST
+
+/* A call that wants all or nothing brings nothing where some would be missing. */
+START_TEST(all_or_nothing)
+{
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	memset(&x, 0, sizeof(x));
+	x.keys = rig_keys(0, NAMES + 1);
+	x.wait = (struct cache_wait){ .ready = call_ready, .arg = &x.ready };
+	x.all = true;
+	ck_assert_int_eq(ask(&x), STATUS_MISS);
+	ck_assert_uint_eq(w.fake.fetches, 0);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* However much it has, it gets a share of memory only. */
+START_TEST(what_is_fetched_is_bounded)
+{
+	struct call x;
+
+	world_open(1);
+	knows(0, 64, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, 64), STATUS_BUSY);
+	ck_assert_uint_gt(w.fake.fetched, 0);
+	ck_assert_uint_le(w.fake.fetched * RIG_SLOT_BYTES, w.r.c->options.host_bytes / ARRIVALS_SHARE);
+	for (uint32_t i = 0; i < w.fake.fetches; i++)
+		come(w.fake.fetch[i], 0, w.fake.fetch[i]->count, SOUND);
+	ck_assert_int_ne(again(&x), STATUS_MISS);
+	for (uint32_t i = 1; i < w.fake.fetches; i++)
+		come_to_nothing(w.fake.fetch[i], 0, w.fake.fetch[i]->count, STATUS_UNAVAILABLE);
+	call_end(&x);
+	rig_close(&w.r);
+}
+END_TEST
+
+static void *late_main(void *arg)
+{
+	cache_thread_enter();
+	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+	come_to_nothing(arg, 0, NAMES, STATUS_CANCELLED);
+	cache_thread_leave();
+	return NULL;
+}
+
+/* The cache ends only when the source has. */
+START_TEST(the_end_waits_for_it)
+{
+	pthread_t late;
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	call_end(&x);
+	ck_assert_int_eq(pthread_create(&late, NULL, late_main, w.fake.fetch[0]), 0);
+	ck_assert(cache_destroy(w.r.c));
+	ck_assert_uint_ge(w.fake.cancels, 1);
+	pthread_join(late, NULL);
+	cache_thread_leave();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache_arrival");
+	TCase *t = tcase_create("cache_arrival");
+	SRunner *runner;
+	int failures;
+
+	tcase_set_timeout(t, 120);
+	tcase_add_loop_test(t, what_it_has_arrives, 0, 2);
+	tcase_add_test(t, names_are_merged);
+	tcase_add_loop_test(t, what_it_refuses_is_a_miss, 0, 3);
+	tcase_add_test(t, it_dies);
+	tcase_add_test(t, it_answers_after_the_cancel);
+	tcase_add_loop_test(t, wrong_bytes_are_dropped, A_BYTE, SPOILTS);
+	tcase_add_test(t, what_was_put_meanwhile_stays);
+	tcase_add_test(t, what_was_deleted_meanwhile_stays_so);
+	tcase_add_test(t, all_or_nothing);
+	tcase_add_test(t, what_is_fetched_is_bounded);
+	tcase_add_test(t, the_end_waits_for_it);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failures = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failures ? 1 : 0;
+}
