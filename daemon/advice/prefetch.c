@@ -91,7 +91,7 @@ void ahead_init(struct ahead *a)
 static void wish_add(struct cache *c, struct wish *w, struct block *b)
 {
 	(void)c;
-	if (b && !b->span && !b->vram && b->rack && !b->moving && w->count < WISH_BLOCKS)
+	if (b && !b->span && !b->vram && b->slab_map && !b->moving && w->count < WISH_BLOCKS)
 		w->id[w->count++] = b->node.id;
 }
 
@@ -186,7 +186,7 @@ static enum status wish_pump(struct cache *c, struct wish *w)
 	while (w->begun < w->count && !s) {
 		struct block *b = by_id_find(c, w->id[w->begun]);
 
-		if (b && !b->span && !b->vram && b->rack && !b->moving)
+		if (b && !b->span && !b->vram && b->slab_map && !b->moving)
 			s = load_ahead(c, b, w->kind);
 		w->begun += !s;
 	}

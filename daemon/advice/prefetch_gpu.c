@@ -114,7 +114,7 @@ static void wish_add(struct cache *c, struct wish *w, struct block *b)
 {
 	const struct gpu *g = c->vram->gpu[w->gpu];
 
-	if (b && (b->span || b->rack) && !vram_slot_on(b, g) && w->count < WISH_BLOCKS)
+	if (b && (b->span || b->slab_map) && !vram_slot_on(b, g) && w->count < WISH_BLOCKS)
 		w->id[w->count++] = b->node.id;
 }
 
@@ -183,7 +183,7 @@ static enum status up_ahead(struct cache *c, struct gpu *g, struct block *b)
 /* It is being read, or will be, for the same request. */
 static bool comes(const struct cache *c, const struct wish *w, const struct block *b)
 {
-	return b->moving || b->awaited || (w->kind == AHEAD_ASKED && b->rack && c->options.prefetch_bytes);
+	return b->moving || b->awaited || (w->kind == AHEAD_ASKED && b->slab_map && c->options.prefetch_bytes);
 }
 
 static enum status wish_pump(struct cache *c, struct gpu *g, struct wish *w, uint64_t *left)

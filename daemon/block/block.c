@@ -131,7 +131,7 @@ void block_arrive(struct cache *c, struct block *b, const struct memory_slot *sl
 	b->span->at[b->index] = b;
 	b->pool->blocks++;
 	block_books(b, true);
-	b->pool->dirty += c->tier && !b->rack;
+	b->pool->dirty += c->tier && !b->slab_map;
 	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
 	where_set(b, BLOCK_IN_MEMORY, true);
@@ -308,7 +308,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	unwritten_set(b, false);
 	if (b->span)
 		c->tiers[TIER_MEMORY]->leave(c, b, reason);
-	if (b->rack || b->moving)
+	if (b->slab_map || b->moving)
 		c->tiers[TIER_DISK]->leave(c, b, reason);
 	if (b->vram)
 		c->tiers[TIER_GPU]->leave(c, b, reason);
@@ -324,7 +324,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, bool on
 	if (b->span)
 		c->tiers[TIER_MEMORY]->use(c, b, gpu, &e);
 	block_unworthy(b, false);
-	if (b->rack)
+	if (b->slab_map)
 		c->tiers[TIER_DISK]->use(c, b, gpu, &e);
 	if (on_gpus && b->vram)
 		c->tiers[TIER_GPU]->use(c, b, gpu, &e);
@@ -344,9 +344,9 @@ const struct policy_node *block_node(const struct block *b)
 {
 	const struct vram_slot *s = b->vram ? vram_ready(b) : NULL;
 
-	if (b->span || (!s && !b->rack))
+	if (b->span || (!s && !b->slab_map))
 		return &b->node;
-	return s ? &s->node : &b->rack->at[b->rack_slot].node;
+	return s ? &s->node : &b->slab_map->at[b->slab_map_slot].node;
 }
 
 const char *block_tiers(uint8_t where)

@@ -15,32 +15,34 @@
 struct cache;
 struct gpu;
 struct memory_slot;
-struct rack;
+struct slab_map;
 struct span_map;
 struct vram_slot;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 
 /* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with span and policy, on disk
- * with rack, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header says besides is
- * not repeated here: a million of these should cost little. But the CRC of the header is: header and block lie in memory that engines may write. */
+ * with slab map, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header
+ * says besides is not repeated here: a million of these should cost little. But the CRC of the header is: header and
+ * block lie in memory that engines may write. */
 struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc(); its key: block_key() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
 	struct pool *pool;
 	struct span_map *span;         /* NULL: not in memory */
-	struct rack *rack;             /* NULL: not on disk */
+	struct slab_map *slab_map;     /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
 	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
 	uint64_t stored_us;
 	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
-	uint32_t rack_slot;
+	uint32_t slab_map_slot;
 	uint16_t tokens;
 	bool moving : 1;               /* being spilled or loaded: move_of() */
 	bool refused : 1;              /* admission: in memory it is on the class's list of those; before it is there, it will be */
 	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
-	bool doubted : 1;              /* on disk as a crash left it: the header is sound, its bytes have not been looked at: rack_doubt() */
+	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_doubt() */
+	bool doubted : 1;
 	bool condemned : 1;            /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_condemn() */
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
@@ -48,7 +50,7 @@ struct block {
 	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
 	uint8_t unwritten : 1;         /* on no disk, and in the pool's list of those: unwritten_set() */
 	uint8_t flushed : 1;           /* a Flush has acknowledged it, by its key: block_flushed() */
-	uint8_t rack_known : 1;        /* its copy on disk has the header of block_header_crc(), too */
+	uint8_t slab_map_known : 1;    /* its copy on disk has the header of block_header_crc(), too */
 	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
 	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
 	struct block *id_next;         /* of the bucket by id (advice/advice.h) */

@@ -16,20 +16,20 @@ struct unit;
 
 enum { CLASS_COLD = 64 };
 
-struct rack_slot {
+struct slab_map_slot {
 	struct block *block;           /* NULL: none, or it is on its way in or out */
 	struct policy_node node;       /* of the class's policy, while block is set */
 };
 
-struct rack {
+struct slab_map {
 	struct disk_class *class;
-	struct rack *next, *hash_next; /* of the class; of the bucket */
-	struct rack *slab_next;        /* of the unit, by rising slab */
+	struct slab_map *next, *hash_next; /* of the class; of the bucket */
+	struct slab_map *slab_next;    /* of the unit, by rising slab */
 	uint32_t slab, slots;
 	uint32_t blocks;
 	uint64_t newest;               /* tier->uses at the last use or arrival of any of its blocks; */
 	uint64_t newest_us;            /* and when that was, modulo 2^64 */
-	bool promised;                 /* the block in promised_slot was flushed; false: see rack_promised() */
+	bool promised;                 /* the block in promised_slot was flushed; false: see slab_map_promised() */
 	uint32_t promised_slot;
 	uint32_t hand;                 /* where the search for a block that may be displaced goes on */
 	uint32_t moves;                /* spills into and out of it and burials in it that are under way */
@@ -39,7 +39,7 @@ struct rack {
 	struct move *left;             /* burials of what was there, begun when its slab is gone, or stays */
 	uint32_t left_count;
 	bool gone;                     /* its slab is deleted */
-	struct rack_slot at[];
+	struct slab_map_slot at[];
 };
 
 struct disk_class {
@@ -49,7 +49,7 @@ struct disk_class {
 	uint64_t slot_bytes;
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
-	struct rack *racks;
+	struct slab_map *slab_maps;
 	uint64_t slots, blocks;        /* in these */
 	bool wanted;                   /* a slab, by the chores, since: */
 	uint64_t wanted_us;
@@ -63,15 +63,15 @@ struct disk_class {
 };
 
 /* On a disk, and to be had there. */
-static inline bool rack_serves(const struct block *b)
+static inline bool slab_map_serves(const struct block *b)
 {
-	return b->rack && !b->rack->class->failed;
+	return b->slab_map && !b->slab_map->class->failed;
 }
 
 /* It would not be lost with its copy in memory. */
 static inline bool block_elsewhere(const struct block *b)
 {
-	return rack_serves(b) || (b->vram && vram_ready(b));
+	return slab_map_serves(b) || (b->vram && vram_ready(b));
 }
 
 #endif

@@ -75,5 +75,5 @@ struct vram_slot *vram_ready(const struct block *b)
 
 bool vram_has_alone(const struct block *b)
 {
-	return b->vram && !b->span && !b->rack && vram_ready(b);
+	return b->vram && !b->span && !b->slab_map && vram_ready(b);
 }

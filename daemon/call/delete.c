@@ -93,7 +93,7 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 	for (uint32_t l = 0; l < layouts; l++) {
 		if (found[l] && block_live(found[l])) {
 			CRASH_POINT("delete_remove");
-			u = found[l]->rack ? found[l]->rack->class->unit : NULL;
+			u = found[l]->slab_map ? found[l]->slab_map->class->unit : NULL;
 			block_remove(c, found[l], CACHE_REASON_DELETED);
 			cache_count(c, COUNTER_DELETED, 1);
 			if (w && u && u->failed)

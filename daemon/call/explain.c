@@ -103,9 +103,9 @@ struct judged {
 	bool found;
 };
 
-static const struct block *block_of_rack_node(const struct policy_node *n)
+static const struct block *block_of_slab_map_node(const struct policy_node *n)
 {
-	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+	return ((const struct slab_map_slot *)((const char *)n - offsetof(struct slab_map_slot, node)))->block;
 }
 
 static bool may_leave_memory(const struct policy_node *n)
@@ -115,7 +115,7 @@ static bool may_leave_memory(const struct policy_node *n)
 
 static bool may_leave_disk(const struct policy_node *n)
 {
-	const struct block *b = block_of_rack_node(n);
+	const struct block *b = block_of_slab_map_node(n);
 
 	return block_pins(b) == 0 && !b->moving && !b->span;
 }
@@ -220,9 +220,10 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 		explain_on_gpu(c, s, out);
 	if (b->span)
 		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->refused && !b->ahead, out);
-	if (b->rack) {
-		struct judged disk = { .ops = c->tier->policy, .policy = b->rack->class->policy, .block_of = block_of_rack_node,
-				       .may = may_leave_disk, .node = &b->rack->at[b->rack_slot].node };
+	if (b->slab_map) {
+		struct judged disk = { .ops = c->tier->policy, .policy = b->slab_map->class->policy,
+				       .block_of = block_of_slab_map_node,
+				       .may = may_leave_disk, .node = &b->slab_map->at[b->slab_map_slot].node };
 
 		explain_tier(c, &disk, "disk", kept_word(block_pins(b), b->moving, b->span || b->vram), true, out);
 	}

@@ -52,7 +52,7 @@ struct flush {
  * it was looked at: a write that was cut off may have left the header and not the bytes. */
 static bool on_sound_disk(const struct block *b)
 {
-	return b->rack && !b->rack->leaving && !b->rack->class->unit->failed && !b->doubted;
+	return b->slab_map && !b->slab_map->leaving && !b->slab_map->class->unit->failed && !b->doubted;
 }
 
 /* It comes down first, and is then written. Nothing goes for it that this flush, or any disk, has to write yet. */
@@ -69,7 +69,7 @@ static void flush_down(struct flush *f, struct block *b)
 
 static bool on_gpus_alone(const struct block *b)
 {
-	return !b->rack && !b->span && b->vram;
+	return !b->slab_map && !b->span && b->vram;
 }
 
 /* Of a flush of everything the layout is promised as a whole. */
@@ -77,7 +77,7 @@ static void flush_promise(struct flush *f, struct block *b)
 {
 	struct slot_header h;
 
-	if ((f->keys || !b->rack) && !block_flushed(b))
+	if ((f->keys || !b->slab_map) && !block_flushed(b))
 		promise_block(f->cache, b, b->span && memory_header(b, &h) ? &h : NULL);
 }
 
@@ -88,10 +88,10 @@ static void flush_block(struct flush *f, struct block *b)
 	flush_promise(f, b);
 	if (on_sound_disk(b))
 		return;
-	if (b->rack || !b->span) {
-		if (b->doubted && b->rack && !b->moving && f->wait->outstanding < WAITED_LOOKS)
+	if (b->slab_map || !b->span) {
+		if (b->doubted && b->slab_map && !b->moving && f->wait->outstanding < WAITED_LOOKS)
 			scrub_begin(f->cache, b, f->wait);
-		f->more |= b->rack != NULL;
+		f->more |= b->slab_map != NULL;
 		return;
 	}
 	if (f->wait->outstanding >= WAITED_SPILLS) {
@@ -180,7 +180,7 @@ static bool flush_walk(struct flush *f, uint32_t *budget)
 }
 
 /* Of the flush's layouts and in memory or on a GPU, on a slab that is being deleted. */
-static bool rack_has_mine(const struct flush *f, const struct rack *r)
+static bool slab_map_has_mine(const struct flush *f, const struct slab_map *r)
 {
 	for (uint32_t i = 0; i < r->slots; i++)
 		for (uint32_t l = 0; r->at[i].block && l < f->layouts; l++)
@@ -198,8 +198,8 @@ static bool copies_leave(const struct flush *f)
 		if (t->units[i].failed && !t->units[i].swept)
 			return true;
 		for (const struct disk_class *k = t->units[i].classes; k; k = k->next)
-			for (const struct rack *r = k->racks; r; r = r->next)
-				if (r->leaving && rack_has_mine(f, r))
+			for (const struct slab_map *r = k->slab_maps; r; r = r->next)
+				if (r->leaving && slab_map_has_mine(f, r))
 					return true;
 	}
 	return false;
@@ -242,7 +242,7 @@ static bool unsynced(const struct block *b)
 {
 	const struct index_ident name = block_name(b);
 
-	return b->rack && unit_unsynced(b->rack->class->unit, &name);
+	return b->slab_map && unit_unsynced(b->slab_map->class->unit, &name);
 }
 
 /* In a read section. A bit for each disk that has what is flushed, and may not have it durably. */
@@ -260,7 +260,7 @@ static uint32_t units_to_sync(struct flush *f)
 		blocks_find(f->cache, f->pools, f->layouts, &key, found);
 		for (uint32_t l = 0; l < f->layouts; l++)
 			if (found[l] && block_live(found[l]) && unsynced(found[l]))
-				units |= 1u << found[l]->rack->class->unit->number;
+				units |= 1u << found[l]->slab_map->class->unit->number;
 	}
 	return units;
 }

@@ -91,7 +91,7 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		b = block_of(found);
 		view_stored(c, b, out);
 		block_pin(b);
-		if (!b->span && b->rack)
+		if (!b->span && b->slab_map)
 			copy = scrub_target_of(b);
 		shown = true;
 	} else if (claim) {

@@ -80,7 +80,7 @@ static bool usable(const struct block *b, bool wait, const struct vram_want *wan
 		return !want->gpu || want->may_begin || wait || vram_placed(b, want);
 	if (want->gpu && vram_placed(b, want))
 		return true;
-	return wait && (b->rack || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
+	return wait && (b->slab_map || vram_ready(b) || (want->gpu && vram_slot_on(b, want->gpu)));
 }
 
 uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struct lease *l)

@@ -155,7 +155,7 @@ enum status source_fetch(struct cache *c, struct block *b, const struct fetch_ho
 	if (comes_down(c, b)) {
 		const enum status s = c->tiers[TIER_GPU]->fetch(c, b, how, w);
 
-		if (s == STATUS_OK || s == STATUS_BUSY || !b->rack)
+		if (s == STATUS_OK || s == STATUS_BUSY || !b->slab_map)
 			return s;
 		not_gpu = true;
 	}

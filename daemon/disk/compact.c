@@ -2,9 +2,10 @@
  *
  * What lies there and nowhere else is evicted. What memory or a GPU has too is not: whoever flushed it takes it for durable as long as it
  * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the copies' disks are
- * synced; then the blocks change racks; and only then the file is deleted. A crash at any moment finds one of the two copies whole.
- * What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has beside the rack is brought down,
- * after what was in memory is on its way, so that it costs none of that; as long as memory has no room for it the rack stays.
+ * synced; then the blocks change slab maps; and only then the file is deleted. A crash at any moment finds one of the
+ * two copies whole. What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has
+ * beside the slab map is brought down, after what was in memory is on its way, so that it costs none of that; as long
+ * as memory has no room for it the slab map stays.
  *
  *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted
  *        ^               (moves)            (copied)        (left)          |
@@ -46,28 +47,28 @@ enum {
 
 /* ---- which ---- */
 
-struct rack *rack_least(const struct disk_class *k, bool all)
+struct slab_map *slab_map_least(const struct disk_class *k, bool all)
 {
-	struct rack *least = NULL;
+	struct slab_map *least = NULL;
 
 	for (; k; k = all ? k->next : NULL)
-		for (struct rack *r = k->racks; r; r = r->next)
-			if ((!least || r->blocks < least->blocks) && !r->leaving && rack_idle(r))
+		for (struct slab_map *r = k->slab_maps; r; r = r->next)
+			if ((!least || r->blocks < least->blocks) && !r->leaving && slab_map_idle(r))
 				least = r;
 	return least;
 }
 
-/* Room elsewhere in the class for what the rack has. */
-static bool rack_fits_elsewhere(const struct rack *r)
+/* Room elsewhere in the class for what the slab map has. */
+static bool slab_map_fits_elsewhere(const struct slab_map *r)
 {
 	uint64_t slots = 0;
 
-	for (const struct rack *o = r->class->racks; o; o = o->next)
+	for (const struct slab_map *o = r->class->slab_maps; o; o = o->next)
 		slots += o->slots;
 	return slots - r->slots >= r->class->blocks;
 }
 
-void rack_leave(struct rack *r)
+void slab_map_leave(struct slab_map *r)
 {
 	r->leaving = true;
 	disk_slab_close(r->class->unit->disk, r->slab, true);
@@ -127,9 +128,9 @@ enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us)
 
 /* ---- copies elsewhere ---- */
 
-/* Where the walk over the rack is, and what it has met in this round. */
+/* Where the walk over the slab map is, and what it has met in this round. */
 struct leaving {
-	struct rack *rack;
+	struct slab_map *slab_map;
 	uint32_t slot;
 	bool busy;                     /* something is under way, or to be begun later */
 	bool stuck;                    /* no disk has another place for one that memory has */
@@ -138,7 +139,7 @@ struct leaving {
 	bool full;                     /* memory has no room for one of those */
 };
 
-/* On a GPU and in the rack, not in memory. */
+/* On a GPU and in the slab map, not in memory. */
 static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
 {
 	const struct fetch_how soon = { .priority = RING_IDLE, .effort = TAKE_SOON };
@@ -173,7 +174,7 @@ static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 /* With the lock: some slots of a round. True: the round is over. */
 static bool copies_look(struct cache *c, struct leaving *l)
 {
-	struct rack *r = l->rack;
+	struct slab_map *r = l->slab_map;
 
 	for (uint32_t i = 0; i < LOOK_SLOTS && l->slot < r->slots; i++, l->slot++)
 		if (r->at[l->slot].block)
@@ -187,14 +188,14 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 {
 	bool over, land;
 
-	*l = (struct leaving){ .rack = l->rack };
+	*l = (struct leaving){ .slab_map = l->slab_map };
 	do {
 		cache_lock(c);
 		CRASH_POINT("compact_look");
 		over = copies_look(c, l);
 		if (over && l->busy)
 			l->slot = 0;
-		land = over && l->full && l->rack->copied;
+		land = over && l->full && l->slab_map->copied;
 		cache_unlock(c);
 		if (!over)
 			continue;
@@ -209,8 +210,8 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 	return STATUS_BUSY;
 }
 
-/* With the lock: takes the rack's copies, and says in which disks they are, a bit each. */
-static struct move *copies_take(struct rack *r, uint32_t *units)
+/* With the lock: takes the slab map's copies, and says in which disks they are, a bit each. */
+static struct move *copies_take(struct slab_map *r, uint32_t *units)
 {
 	struct move *copied = r->copied;
 
@@ -222,7 +223,7 @@ static struct move *copies_take(struct rack *r, uint32_t *units)
 }
 
 /* Without the lock: the blocks are where their copies are, once those are durable. */
-static enum status copies_land(struct cache *c, struct rack *r)
+static enum status copies_land(struct cache *c, struct slab_map *r)
 {
 	struct tier *t = c->tier;
 	enum status s = STATUS_OK;
@@ -249,8 +250,8 @@ static enum status copies_land(struct cache *c, struct rack *r)
 	return s;
 }
 
-/* With the lock. OK: nobody is at what is left in the rack, and nobody will be. */
-static enum status rack_seal(struct rack *r, bool stuck)
+/* With the lock. OK: nobody is at what is left in the slab map, and nobody will be. */
+static enum status slab_map_seal(struct slab_map *r, bool stuck)
 {
 	if (r->moves != r->left_count || r->class->unit->failed)
 		return STATUS_BUSY;
@@ -265,10 +266,10 @@ static enum status rack_seal(struct rack *r, bool stuck)
 	return STATUS_OK;
 }
 
-static enum status rack_empty(struct cache *c, struct rack *r)
+static enum status slab_map_empty(struct cache *c, struct slab_map *r)
 {
 	const uint64_t until_us = clock_us() + GIVE_UP_US;
-	struct leaving l = { .rack = r };
+	struct leaving l = { .slab_map = r };
 	enum status s, landed;
 
 	do {
@@ -278,7 +279,7 @@ static enum status rack_empty(struct cache *c, struct rack *r)
 			return landed;
 		if (!s) {
 			cache_lock(c);
-			s = rack_seal(r, l.stuck);
+			s = slab_map_seal(r, l.stuck);
 			cache_unlock(c);
 		}
 	} while (s && clock_us() < until_us);
@@ -288,7 +289,7 @@ static enum status rack_empty(struct cache *c, struct rack *r)
 /* ---- the end ---- */
 
 /* With the lock. Copies that came too late for a sync are buried. */
-static void rack_stay(struct cache *c, struct rack *r)
+static void slab_map_stay(struct cache *c, struct slab_map *r)
 {
 	struct move *late = r->copied;
 
@@ -299,7 +300,7 @@ static void rack_stay(struct cache *c, struct rack *r)
 }
 
 /* Its slab is gone from the disk: so are its blocks. */
-static void blocks_give_up(struct cache *c, struct rack *r, enum counter why)
+static void blocks_give_up(struct cache *c, struct slab_map *r, enum counter why)
 {
 	for (uint32_t i = 0; i < r->slots; i++) {
 		struct block *b = r->at[i].block;
@@ -313,38 +314,38 @@ static void blocks_give_up(struct cache *c, struct rack *r, enum counter why)
 		catalog_untell(c, &name);
 		block_remove(c, b, CACHE_REASON_EVICTED);
 	}
-	CRASH_POINT("rack_given_up");
+	CRASH_POINT("slab_map_given_up");
 }
 
 /* The slab goes first: then no restart can find its headers, whatever is deleted meanwhile. */
-enum status rack_give_up(struct cache *c, struct rack *r, enum counter why)
+enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter why)
 {
 	struct disk *d = r->class->unit->disk;
-	enum status s = rack_empty(c, r);
+	enum status s = slab_map_empty(c, r);
 
 	if (!s)
 		s = disk_slab_drop(d, r->slab);
 	cache_lock(c);
 	CRASH_POINT("slab_taken_away");
 	if (s)
-		rack_stay(c, r);
+		slab_map_stay(c, r);
 	r->gone = !s;
 	burials_release(c, r);
 	burials_feed(c);
 	if (!s)
 		blocks_give_up(c, r, why);
 	cache_unlock(c);
-	ends_run(c); /* burials in it: nothing else frees a rack that is gone */
+	ends_run(c); /* burials in it: nothing else frees a slab map that is gone */
 	cache_lock(c);
 	if (!s && !r->moves)
-		rack_free(c, r);
+		slab_map_free(c, r);
 	cache_unlock(c);
 	return s;
 }
 
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed)
 {
-	struct rack *least = NULL;
+	struct slab_map *least = NULL;
 	struct disk_slab_view v = { .slab = 0 };
 	struct disk_view view;
 	struct unit *u;
@@ -357,10 +358,10 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 	disk_look(u->disk, &view);
 	cache_lock(c);
 	if (view.slab_bytes_used > bytes_max)
-		least = rack_least(u->classes, true);
+		least = slab_map_least(u->classes, true);
 	for (struct disk_class *k = u->classes; k && !least; k = k->next) {
-		least = rack_least(k, false);
-		if (least && !rack_fits_elsewhere(least))
+		least = slab_map_least(k, false);
+		if (least && !slab_map_fits_elsewhere(least))
 			least = NULL;
 	}
 	s = !c->tier->restored ? STATUS_BUSY : least ? STATUS_OK : STATUS_MISS;
@@ -368,12 +369,12 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 	if (!s && (!disk_slab_next(u->disk, least->slab - 1, &v) || v.slab != least->slab))
 		s = STATUS_BUSY;
 	if (!s)
-		rack_leave(least);
+		slab_map_leave(least);
 	cache_unlock(c);
 	if (s)
 		return s;
 	CRASH_POINT("compact");
-	s = rack_give_up(c, least, COUNTER_EVICTED_COMPACT);
+	s = slab_map_give_up(c, least, COUNTER_EVICTED_COMPACT);
 	if (!s)
 		*freed = v.file_bytes;
 	return s;
@@ -381,17 +382,17 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 
 /* ---- a slab for a class ---- */
 
-/* With the lock: chooses the next rack. */
-static struct rack *rack_give(struct cache *c, const struct disk_class *k, struct unit *only)
+/* With the lock: chooses the next slab map. */
+static struct slab_map *slab_map_give(struct cache *c, const struct disk_class *k, struct unit *only)
 {
-	struct rack *given;
+	struct slab_map *given;
 
 	cache_lock(c);
-	racks_prune(c, k->unit);
-	given = place_elsewhere(c, k) ? NULL : place_rack(c, k->slot_bytes, only);
+	slab_maps_prune(c, k->unit);
+	given = place_elsewhere(c, k) ? NULL : place_slab_map(c, k->slot_bytes, only);
 	CRASH_POINT("class_poorest");
 	if (given)
-		rack_leave(given);
+		slab_map_leave(given);
 	cache_unlock(c);
 	return given;
 }
@@ -403,7 +404,7 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	struct unit *u = NULL;
 
 	for (int i = 0; s == STATUS_EXHAUSTED && i < GIVEN_MOST; i++) {
-		struct rack *given = rack_give(c, k, u);
+		struct slab_map *given = slab_map_give(c, k, u);
 		uint64_t slot_bytes = k->slot_bytes;
 		struct disk_class *robbed;
 
@@ -411,7 +412,7 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 			break;
 		robbed = given->class;
 		u = robbed->unit;
-		if (rack_give_up(c, given, COUNTER_EVICTED_DISK))
+		if (slab_map_give_up(c, given, COUNTER_EVICTED_DISK))
 			continue;
 		cache_lock(c);
 		robbed->robbed_us = c->now_us;

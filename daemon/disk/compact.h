@@ -10,7 +10,7 @@
 
 struct cache;
 struct disk_class;
-struct rack;
+struct slab_map;
 struct unit;
 
 /* Empties the least used slab of each disk and layout size as long as the others of its size have room for its blocks
@@ -19,13 +19,14 @@ struct unit;
  * deleted. One slab a call: MISS when there is nothing (more) to do, BUSY when something else uses the slab now, or there was no time
  * for all copies: call again. NOT_FOUND: no such disk. Else a disk failed. Lasts, half a second and a sync: on a worker. */
 enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_max, uint64_t *freed);
-/* The idle rack with the fewest blocks; of k, or of all classes from k on. */
-struct rack *rack_least(const struct disk_class *k, bool all);
+/* The idle slab map with the fewest blocks; of k, or of all classes from k on. */
+struct slab_map *slab_map_least(const struct disk_class *k, bool all);
 /* It is chosen: nothing new comes into it. */
-void rack_leave(struct rack *r);
-/* Without the lock, on a worker, of a rack that is leaving: copies elsewhere what memory has too, then deletes the slab with what is
- * left in it, counted as `why`. Not OK: the rack stays, and is leaving no more. May last half a second, and a sync. */
-enum status rack_give_up(struct cache *c, struct rack *r, enum counter why);
+void slab_map_leave(struct slab_map *r);
+/* Without the lock, on a worker, of a slab map that is leaving: copies elsewhere what memory has too, then deletes the
+ * slab with what is left in it, counted as `why`. Not OK: the slab map stays, and is leaving no more. May last half a
+ * second, and a sync. */
+enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter why);
 /* Without the lock, on the worker of the disks' chores: a slab for a class that wants one; new, or in the place of
  * one of another class. Lasts. */
 void slab_feed(struct cache *c, struct disk_class *k);

@@ -60,9 +60,9 @@ void catalog_tell(struct cache *c, const struct block *b, const struct slot_head
 
 	tell_layouts(c);
 	block_record_of(&name, &br);
-	br.disk_id = b->rack->class->unit->id;
-	br.slab = b->rack->slab;
-	br.slot = b->rack_slot;
+	br.disk_id = b->slab_map->class->unit->id;
+	br.slab = b->slab_map->slab;
+	br.slot = b->slab_map_slot;
 	br.generation = b->generation;
 	br.slot_bytes = b->pool->geometry.need_bytes;
 	br.tokens = b->tokens;
@@ -128,8 +128,9 @@ static void record_promise(struct cache *c, const struct block *b)
 	    catalog_get(c->tier->catalog, CATALOG_BLOCKS, r.key, r.key_bytes, value, &n) ||
 	    block_record_decode(r.key, r.key_bytes, value, n, &br))
 		return;
-	if (br.generation != b->generation || br.disk_id != b->rack->class->unit->id || br.slab != b->rack->slab ||
-	    br.slot != b->rack_slot)
+	if (br.generation != b->generation || br.disk_id != b->slab_map->class->unit->id ||
+	    br.slab != b->slab_map->slab ||
+	    br.slot != b->slab_map_slot)
 		return;
 	br.flushed = true;
 	if (!block_record_encode(&br, &r))
@@ -141,9 +142,9 @@ void promise_block(struct cache *c, struct block *b, const struct slot_header *h
 	if (block_flushed(b))
 		return;
 	b->flushed = true;
-	if (!b->rack)
+	if (!b->slab_map)
 		return; /* its spill tells */
-	rack_promise(b->rack, b->rack_slot);
+	slab_map_promise(b->slab_map, b->slab_map_slot);
 	if (h)
 		catalog_tell(c, b, h);
 	else

@@ -143,9 +143,9 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		rack_doubt(b, false);
+		slab_map_doubt(b, false);
 		block_header_keep(b, m->header_crc);
-		b->rack_known = b->rack != NULL;
+		b->slab_map_known = b->slab_map != NULL;
 		load_slot_over(c, m, s);
 		cache_count(c, COUNTER_LOADED, 1);
 		cache_count(c, COUNTER_MOVED_IN, b->pool->geometry.block_bytes);
@@ -256,14 +256,14 @@ static enum status join(struct cache *c, struct move *m, const struct fetch_how 
 /* NULL: no memory. */
 static struct move *load_create(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu)
 {
-	struct move *m = tier_move_create(c, MOVE_LOAD, b->rack->class->unit, priority);
+	struct move *m = tier_move_create(c, MOVE_LOAD, b->slab_map->class->unit, priority);
 
 	if (!m)
 		return NULL;
 	m->for_gpu = for_gpu;
-	m->rack = b->rack;
-	m->rack_slot = b->rack_slot;
-	m->known = b->rack_known;
+	m->slab_map = b->slab_map;
+	m->slab_map_slot = b->slab_map_slot;
+	m->known = b->slab_map_known;
 	m->header_crc = block_header_crc(b);
 	tier_move_enter(m, b);
 	return m;
@@ -286,9 +286,9 @@ static void load_undo(struct cache *c, struct move *m, enum status s)
 /* Why the block cannot be loaded; OK: it can. */
 static enum status load_problem(const struct cache *c, const struct block *b)
 {
-	if (!rack_serves(b) || c->tier->stopping)
+	if (!slab_map_serves(b) || c->tier->stopping)
 		return STATUS_UNAVAILABLE;
-	return b->rack->sealed ? STATUS_CANCELLED : STATUS_OK;
+	return b->slab_map->sealed ? STATUS_CANCELLED : STATUS_OK;
 }
 
 enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
@@ -374,7 +374,7 @@ static bool disks_estimate(struct cache *c, struct source *s, const struct key_r
 
 		if (!b || load_problem(c, b))
 			return false;
-		u = b->rack->class->unit;
+		u = b->slab_map->class->unit;
 		bytes[u->number] += b->pool->geometry.need_bytes;
 		us = rate_us(&u->reads, bytes[u->number], now_us);
 		out->first_us = i ? out->first_us : us;

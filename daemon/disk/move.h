@@ -20,7 +20,7 @@ struct block;
 struct cache;
 struct cache_wait_link;
 struct pool;
-struct rack;
+struct slab_map;
 struct slot_header;
 struct fetch;
 struct unit;
@@ -37,8 +37,8 @@ struct move {
 	struct move *orphan_next;
 	struct cache_wait_link *links;
 	struct unit *unit;
-	struct rack *rack;
-	uint32_t rack_slot;
+	struct slab_map *slab_map;
+	uint32_t slab_map_slot;
 	struct block *block;           /* pinned; NULL: a burial */
 	struct memory_slot slot;         /* of a load */
 	struct fetch *fetch;    /* of a load whose slot is the fetch's; NULL: the slot is the move's own */
@@ -53,8 +53,9 @@ struct move {
 	struct pool *dead_pool;
 	struct slot_header *page;      /* of a burial */
 	struct move *also;             /* a burial's second name for the header, after a write that failed */
-	struct move *old;              /* of a spill out of a rack: the burial of the slot that the block has there */
-	bool written;                  /* ... and in rack->copied */
+	/* of a spill out of a slab map: the burial of the slot that the block has there */
+	struct move *old;
+	bool written;                  /* ... and in slab map->copied */
 	enum status landed;            /* ... the word of the sync behind it */
 	uint64_t begun_us, ended_us;   /* of a load: when its disk was asked, and when that had read it */
 	struct work check;             /* of a load, and of a spill that has been written */

@@ -4,8 +4,8 @@
  * slab that is given up) is left to the chores, and the caller comes again.
  *
  * Whether a slab without a flushed block exists is asked for each block of a full disk, so the answer "none" is kept
- * (tier->all_promised), and forgotten when it may have changed: when a block that was not flushed comes to a rack
- * without a flushed one, and when the block leaves by which a rack was known to have one.
+ * (tier->all_promised), and forgotten when it may have changed: when a block that was not flushed comes to a slab map
+ * without a flushed one, and when the block leaves by which a slab map was known to have one.
  */
 #include "daemon/disk/place.h"
 
@@ -31,8 +31,8 @@ enum {
 	OLDER_US_LEAST = 10 * 1000 * 1000, /* a slab that is taken has been idle so much longer, */
 	OLDER_PERCENT = 125,           /* and so much of the own block's time */
 	PLAIN_SCAN = 64,               /* of the coldest, for one that was not flushed */
-	UNPROMISED_LOOKS = 16,         /* racks that a search looks at, if nothing of the first may go */
-	GIVEN_LOOKS = 64,              /* the same of the racks of which one is to be given up */
+	UNPROMISED_LOOKS = 16,         /* slab maps that a search looks at, if nothing of the first may go */
+	GIVEN_LOOKS = 64,              /* the same of the slab maps of which one is to be given up */
 };
 
 /* ---- room ---- */
@@ -47,11 +47,11 @@ static bool slab_in_vain(const struct cache *c, const struct disk_class *k)
 /* Slabs that a class gets at once: a quarter more than it has. What it does not use is room for others. */
 uint32_t place_slabs(const struct disk_class *k)
 {
-	uint32_t racks = 0;
+	uint32_t slab_maps = 0;
 
-	for (const struct rack *r = k->racks; r && racks < 4 * DISK_SLABS_AT_ONCE; r = r->next)
-		racks++;
-	return racks < 8 ? 1 : racks / 4;
+	for (const struct slab_map *r = k->slab_maps; r && slab_maps < 4 * DISK_SLABS_AT_ONCE; r = r->next)
+		slab_maps++;
+	return slab_maps < 8 ? 1 : slab_maps / 4;
 }
 
 /* With fewer free slots the next slabs are made already: half of what they have. A class of few slabs waits for its next. */
@@ -59,7 +59,7 @@ uint64_t place_slots(const struct disk_class *k)
 {
 	const uint32_t slabs = place_slabs(k);
 
-	return slabs > 1 ? (uint64_t)slabs * k->racks->slots / 2 : 0;
+	return slabs > 1 ? (uint64_t)slabs * k->slab_maps->slots / 2 : 0;
 }
 
 static bool few_left(const struct cache *c, const struct disk_class *k, uint64_t free_slots)
@@ -92,16 +92,16 @@ static enum status take_free(struct cache *c, const struct disk_class *k, struct
 	struct unit *u = k->unit;
 	struct disk_place place;
 	enum status s = disk_slot_take(u->disk, k->slot_bytes, &place);
-	struct rack *r;
+	struct slab_map *r;
 
 	if (s)
 		return s;
-	r = rack_get(c, u, place.slab);
+	r = slab_map_get(c, u, place.slab);
 	if (!r) {
 		disk_slot_give(u->disk, place);
 		return STATUS_EXHAUSTED;
 	}
-	*out = (struct spot){ .unit = u, .rack = r, .slot = place.slot };
+	*out = (struct spot){ .unit = u, .slab_map = r, .slot = place.slot };
 	return STATUS_OK;
 }
 
@@ -151,26 +151,26 @@ static enum status find_room(struct cache *c, const struct spot_search *s, struc
 
 /* ---- victims ---- */
 
-static struct block *block_of_rack_node(const struct policy_node *n)
+static struct block *block_of_slab_map_node(const struct policy_node *n)
 {
-	return ((const struct rack_slot *)((const char *)n - offsetof(struct rack_slot, node)))->block;
+	return ((const struct slab_map_slot *)((const char *)n - offsetof(struct slab_map_slot, node)))->block;
 }
 
 static const struct policy_node *node_of(const struct block *b)
 {
-	return &b->rack->at[b->rack_slot].node;
+	return &b->slab_map->at[b->slab_map_slot].node;
 }
 
 /* A block that a reader or a move holds stays. */
 static bool is_held(const struct block *b)
 {
-	return block_pins(b) || b->moving || b->rack->leaving;
+	return block_pins(b) || b->moving || b->slab_map->leaving;
 }
 
 /* So does the copy of one that memory or a GPU has: it would only have to be written again. */
 static bool may_displace(const struct policy_node *n, void *arg)
 {
-	const struct block *b = block_of_rack_node(n);
+	const struct block *b = block_of_slab_map_node(n);
 
 	(void)arg;
 	return !is_held(b) && !b->span && !b->vram;
@@ -199,7 +199,7 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 	const struct policy_node *n = p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
 
 	if (n)
-		return block_of_rack_node(n);
+		return block_of_slab_map_node(n);
 	if (k->cold_at == k->cold_count &&
 	    (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
 		k->cold_us = c->now_us;
@@ -209,7 +209,7 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 	for (; k->cold_at < k->cold_count; k->cold_at++) {
 		struct block *b = by_id_find(c, k->cold[k->cold_at]);
 
-		if (b && b->rack && b->rack->class == k && may_displace(node_of(b), NULL))
+		if (b && b->slab_map && b->slab_map->class == k && may_displace(node_of(b), NULL))
 			return b;
 	}
 	return NULL;
@@ -217,16 +217,16 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 
 static bool may_displace_plain(const struct policy_node *n, void *arg)
 {
-	return may_displace(n, arg) && !block_flushed(block_of_rack_node(n));
+	return may_displace(n, arg) && !block_flushed(block_of_slab_map_node(n));
 }
 
 /* The coldest of the block's class and disk that was not flushed, if there is one among the coldest. */
 static struct block *plain_beside(struct cache *c, const struct block *flushed)
 {
-	struct policy *p = flushed->rack->class->policy;
+	struct policy *p = flushed->slab_map->class->policy;
 	const struct policy_node *n = c->tier->policy->victim(p, may_displace_plain, NULL, PLAIN_SCAN);
 
-	return n ? block_of_rack_node(n) : NULL;
+	return n ? block_of_slab_map_node(n) : NULL;
 }
 
 /* Of two blocks on disks the one that was used earlier; either may be NULL. */
@@ -239,14 +239,14 @@ static struct block *colder(struct block *a, struct block *b)
 
 static void spot_of(struct block *victim, struct spot *out)
 {
-	struct rack *r = victim->rack;
+	struct slab_map *r = victim->slab_map;
 
-	*out = (struct spot){ .unit = r->class->unit, .rack = r, .slot = victim->rack_slot, .victim = victim };
+	*out = (struct spot){ .unit = r->class->unit, .slab_map = r, .slot = victim->slab_map_slot, .victim = victim };
 }
 
-/* The next block of the rack that may be displaced. They take turns: a walk from the beginning would meet what came
+/* The next block of the slab map that may be displaced. They take turns: a walk from the beginning would meet what came
  * last. copies: of those that memory has, too. */
-static struct block *victim_in(struct rack *r, bool copies)
+static struct block *victim_in(struct slab_map *r, bool copies)
 {
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const uint32_t slot = (r->hand + i) % r->slots;
@@ -262,62 +262,64 @@ static struct block *victim_in(struct rack *r, bool copies)
 
 /* ---- slabs that may go ---- */
 
-/* The unit's racks, then those of the others. */
-static struct rack *next_rack(const struct tier *t, const struct unit *only, const struct rack *r, uint32_t *unit)
+/* The unit's slab maps, then those of the others. */
+static struct slab_map *next_slab_map(const struct tier *t, const struct unit *only, const struct slab_map *r,
+				      uint32_t *unit)
 {
 	r = r ? r->slab_next : NULL;
 	while (!r && *unit < t->unit_count) {
 		const struct unit *u = &t->units[(*unit)++];
 
 		if (!u->failed && (!only || u == only))
-			r = u->racks;
+			r = u->slab_maps;
 	}
-	return (struct rack *)r;
+	return (struct slab_map *)r;
 }
 
-/* What is looked for among the racks of all disks. */
-struct rack_wish {
+/* What is looked for among the slab maps of all disks. */
+struct slab_map_wish {
 	const struct unit *only;       /* NULL: on any */
 	uint64_t need_bytes;           /* blocks of that need ... */
 	bool foreign;                  /* ... do not go to its class */
 	bool unpromised;               /* no block of it was flushed */
 };
 
-static bool is_wished(const struct rack_wish *w, const struct rack *r)
+static bool is_wished(const struct slab_map_wish *w, const struct slab_map *r)
 {
 	if (!r->blocks || r->leaving || (w->unpromised && r->promised))
 		return false;
 	return !w->foreign || r->class != class_joined(r->class->unit, w->need_bytes);
 }
 
-/* The rack whose newest use is the oldest, of those whose newest use is after `after`; NULL: no more. */
-static struct rack *oldest_after(struct cache *c, const struct rack_wish *w, uint64_t after)
+/* The slab map whose newest use is the oldest, of those whose newest use is after `after`; NULL: no more. */
+static struct slab_map *oldest_after(struct cache *c, const struct slab_map_wish *w, uint64_t after)
 {
 	const struct tier *t = c->tier;
-	struct rack *oldest;
+	struct slab_map *oldest;
 
 	do {
 		uint32_t unit = 0;
 
 		oldest = NULL;
-		for (struct rack *r = next_rack(t, w->only, NULL, &unit); r; r = next_rack(t, w->only, r, &unit))
+		for (struct slab_map *r = next_slab_map(t, w->only, NULL, &unit); r;
+		    r = next_slab_map(t, w->only, r, &unit))
 			if (r->newest > after && (!oldest || r->newest < oldest->newest) && is_wished(w, r))
 				oldest = r;
-	} while (oldest && w->unpromised && rack_promised(oldest));
+	} while (oldest && w->unpromised && slab_map_promised(oldest));
 	return oldest;
 }
 
 /* The same of those that can be given up now. */
-static struct rack *oldest_idle(struct cache *c, const struct rack_wish *w)
+static struct slab_map *oldest_idle(struct cache *c, const struct slab_map_wish *w)
 {
-	struct rack *r = oldest_after(c, w, 0);
+	struct slab_map *r = oldest_after(c, w, 0);
 
-	for (int i = 0; r && !rack_idle(r); i++)
+	for (int i = 0; r && !slab_map_idle(r); i++)
 		r = i < GIVEN_LOOKS ? oldest_after(c, w, r->newest) : NULL;
 	return r;
 }
 
-static bool has_unpromised(struct cache *c, const struct rack_wish *w)
+static bool has_unpromised(struct cache *c, const struct slab_map_wish *w)
 {
 	return !c->tier->all_promised && oldest_after(c, w, 0);
 }
@@ -328,8 +330,8 @@ static bool has_unpromised(struct cache *c, const struct rack_wish *w)
 static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, bool own_may,
 				   struct spot *out)
 {
-	const struct rack_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
-	struct rack *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
+	const struct slab_map_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
+	struct slab_map *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
 
 	if (!r) {
 		c->tier->all_promised = true;
@@ -406,7 +408,7 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 	}
 	if (!coldest)
 		return STATUS_EXHAUSTED;
-	CRASH_POINT("rack_victim");
+	CRASH_POINT("slab_map_victim");
 	spot_of(coldest, out);
 	return STATUS_OK;
 }
@@ -465,8 +467,8 @@ bool spot_denied(struct cache *c, const struct block *b)
 
 /* ---- slabs that are given up for another class ---- */
 
-/* All of the rack has been idle for much longer than the block. */
-static bool rack_older(const struct cache *c, const struct rack *r, const struct block *own)
+/* All of the slab map has been idle for much longer than the block. */
+static bool slab_map_older(const struct cache *c, const struct slab_map *r, const struct block *own)
 {
 	const uint64_t idle = c->now_us - r->newest_us, own_idle = c->now_us - node_of(own)->last_use_us;
 
@@ -488,21 +490,21 @@ static struct block *coldest_anywhere(struct cache *c, uint64_t need_bytes)
 	return coldest;
 }
 
-/* Which rack goes for a class; only: that of the ones before. NULL: none. */
-struct rack *place_rack(struct cache *c, uint64_t need_bytes, const struct unit *only)
+/* Which slab map goes for a class; only: that of the ones before. NULL: none. */
+struct slab_map *place_slab_map(struct cache *c, uint64_t need_bytes, const struct unit *only)
 {
-	const struct rack_wish any = { .only = only, .need_bytes = need_bytes, .foreign = true };
-	const struct rack_wish unpromised = { only, need_bytes, .foreign = true, .unpromised = true };
-	const struct rack_wish all = { .unpromised = true };
+	const struct slab_map_wish any = { .only = only, .need_bytes = need_bytes, .foreign = true };
+	const struct slab_map_wish unpromised = { only, need_bytes, .foreign = true, .unpromised = true };
+	const struct slab_map_wish all = { .unpromised = true };
 	const struct block *own = coldest_anywhere(c, need_bytes);
-	struct rack *r = oldest_idle(c, &unpromised);
+	struct slab_map *r = oldest_idle(c, &unpromised);
 
 	if (!r && has_unpromised(c, &all))
 		return NULL; /* blocks that were not flushed go: in the own class, or soon in another */
 	if (r && own && block_flushed(own))
 		return r;
 	r = r ? r : oldest_idle(c, &any);
-	return r && (!own || rack_older(c, r, own)) ? r : NULL;
+	return r && (!own || slab_map_older(c, r, own)) ? r : NULL;
 }
 
 /* Another disk has room for blocks of the class. */
@@ -535,7 +537,7 @@ uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t sla
 	for (const struct disk_class *k = u->classes; k; k = k->next) {
 		const uint64_t least = DISK_SLAB_HEADER_BYTES + k->slot_bytes;
 
-		if (!k->racks && !class_wants(c, k))
+		if (!k->slab_maps && !class_wants(c, k))
 			continue;
 		*bytes += slab_bytes > least ? slab_bytes : least;
 		count++;

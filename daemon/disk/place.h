@@ -36,13 +36,13 @@
 struct block;
 struct cache;
 struct disk_class;
-struct rack;
+struct slab_map;
 struct unit;
 
 /* A slot that a block goes to. */
 struct spot {
 	struct unit *unit;
-	struct rack *rack;
+	struct slab_map *slab_map;
 	uint32_t slot;
 	struct block *victim;          /* lies there still, and is to be displaced; NULL: the slot is free, and taken */
 };
@@ -71,8 +71,8 @@ uint32_t place_slabs(const struct disk_class *k);
 uint64_t place_slots(const struct disk_class *k);
 /* Another disk has room for blocks of the class. */
 bool place_elsewhere(struct cache *c, const struct disk_class *mine);
-/* The rack that is to be given up for a class of such blocks; `only`: of that disk, or NULL. NULL: none. */
-struct rack *place_rack(struct cache *c, uint64_t need_bytes, const struct unit *only);
+/* The slab map that is to be given up for a class of such blocks; `only`: of that disk, or NULL. NULL: none. */
+struct slab_map *place_slab_map(struct cache *c, uint64_t need_bytes, const struct unit *only);
 
 /* The most that one block's slot can take of a disk: that of a slab that takes all of it. */
 struct disk_most {

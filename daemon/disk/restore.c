@@ -81,7 +81,7 @@ static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_b
 	return key_bytes ? block_id(&parent) : 0;
 }
 
-static void bury_copy(struct restore *x, const struct found *f, struct rack *r)
+static void bury_copy(struct restore *x, const struct found *f, struct slab_map *r)
 {
 	CRASH_POINT("restore_bury");
 	bury_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
@@ -96,7 +96,7 @@ static bool copy_wins(struct restore *x, const struct found *f)
 	if (!b)
 		return true;
 	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
-	if ((b->span || b->vram) && !b->rack) {
+	if ((b->span || b->vram) && !b->slab_map) {
 		block_remove(x->cache, b, CACHE_REASON_EVICTED);
 		return true;
 	}
@@ -113,7 +113,7 @@ static void doubt(const struct restore *x, struct block *b)
 
 	if (!x->header && b->generation > t->doubt)
 		return;
-	rack_doubt(b, true);
+	slab_map_doubt(b, true);
 	if (b->generation > t->doubt)
 		t->doubt = b->generation;
 }
@@ -135,7 +135,7 @@ static struct block *found_block(const struct restore *x, const struct found *f)
 }
 
 /* In a read section, with the lock. The slot is marked. */
-static void adopt(struct restore *x, const struct found *f, struct rack *r)
+static void adopt(struct restore *x, const struct found *f, struct slab_map *r)
 {
 	struct cache *c = x->cache;
 	struct block *b;
@@ -154,7 +154,7 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 	CRASH_POINT("restore_adopted");
 	doubt(x, b);
 	restored_note(&x->notes, &(struct restored){ .id = b->node.id, .parent = f->parent, .stored_ms = f->stored_unix_ms,
-						     .position = f->position, .rack = r, .slot = f->place.slot });
+						     .position = f->position, .slab_map = r, .slot = f->place.slot });
 	c->tier->restored_blocks++;
 	if (x->header)
 		catalog_tell(c, b, x->header);
@@ -163,7 +163,7 @@ static void adopt(struct restore *x, const struct found *f, struct rack *r)
 /* In a read section, with the lock: a copy of the name f->ident lies in the place. */
 static void take_up(struct restore *x, const struct found *f)
 {
-	struct rack *r = rack_get(x->cache, f->unit, f->place.slab);
+	struct slab_map *r = slab_map_get(x->cache, f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
 	if (!r || f->place.slot >= r->slots || r->class->slot_bytes < f->pool->geometry.need_bytes) {
@@ -312,7 +312,7 @@ static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
  * before the delete was acknowledged, and what was put since may have a lower generation, if the catalog was lost. */
 static void on_tombstone(struct restore *x, const struct found *f)
 {
-	struct rack *r = rack_find(f->unit, f->place.slab);
+	struct slab_map *r = slab_map_find(f->unit, f->place.slab);
 	struct block *there = r && f->place.slot < r->slots ? r->at[f->place.slot].block : NULL;
 
 	CRASH_POINT("restore_tombstone");
@@ -325,12 +325,12 @@ static void on_tombstone(struct restore *x, const struct found *f)
 static void on_none(struct restore *x, struct disk_place place)
 {
 	struct cache *c = x->cache;
-	struct rack *r;
+	struct slab_map *r;
 	struct block *there;
 
 	index_read_lock();
 	cache_lock(c);
-	r = rack_find(x->unit, place.slab);
+	r = slab_map_find(x->unit, place.slab);
 	there = r && place.slot < r->slots ? r->at[place.slot].block : NULL;
 	if (there && !there->moving)
 		block_remove(c, there, CACHE_REASON_CORRUPT);

@@ -93,11 +93,11 @@ static bool parents_refresh(struct restored_notes *n)
 /* With the lock. */
 static void use_remember(const struct cache *c, struct restored *one, uint64_t unix_ms)
 {
-	const struct rack_slot *s = &one->rack->at[one->slot];
+	const struct slab_map_slot *s = &one->slab_map->at[one->slot];
 	uint64_t ago_us, age_ms;
 
 	if (!s->block || s->block->node.id != one->id ||
-	    !c->tier->policy->last_use(one->rack->class->policy, c->now_us, one->id, &ago_us))
+	    !c->tier->policy->last_use(one->slab_map->class->policy, c->now_us, one->id, &ago_us))
 		return;
 	age_ms = ago_us / 1000;
 	one->stored_ms = age_ms < unix_ms ? unix_ms - age_ms : 0;
@@ -118,13 +118,14 @@ static void uses_remember(struct cache *c, struct restored_notes *n)
 	}
 }
 
-/* With the lock. Racks last until all is taken up. `used`: those that were used since, which come last; else the others. */
+/* With the lock. Slab maps last until all is taken up. `used`: those that were used since, which come last; else the
+ * others. */
 static void tell(struct cache *c, const struct restored *one, bool used)
 {
-	const struct rack_slot *s = &one->rack->at[one->slot];
+	const struct slab_map_slot *s = &one->slab_map->at[one->slot];
 
 	if (s->block && s->block->node.id == one->id && (s->node.uses > 0) == used)
-		rack_renew(c, s->block, one->position);
+		slab_map_renew(c, s->block, one->position);
 }
 
 void restored_order(struct cache *c, struct restored_notes *n)

@@ -7,14 +7,14 @@
 #include <stdint.h>
 
 struct cache;
-struct rack;
+struct slab_map;
 
 /* What was taken up, for the order in which disks give it up; the restorer's. */
 struct restored {
 	uint64_t id, parent;           /* names as policies know them; parent 0: none */
 	uint64_t stored_ms;
 	uint64_t position;             /* of its first token */
-	struct rack *rack;
+	struct slab_map *slab_map;
 	uint32_t slot;
 };
 

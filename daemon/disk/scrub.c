@@ -52,7 +52,8 @@ struct scrub_read {
 
 struct scrub_target scrub_target_of(const struct block *b)
 {
-	return (struct scrub_target){ b->rack->class->unit->disk, { b->rack->slab, b->rack_slot }, b->rack_known,
+	return (struct scrub_target){ b->slab_map->class->unit->disk, { b->slab_map->slab, b->slab_map_slot },
+				      b->slab_map_known,
 				      block_header_crc(b) };
 }
 
@@ -129,8 +130,8 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 static void copy_lost(struct cache *c, struct block *b)
 {
 	const struct index_ident name = block_name(b);
-	struct rack *r = b->rack;
-	uint32_t slot = b->rack_slot;
+	struct slab_map *r = b->slab_map;
+	uint32_t slot = b->slab_map_slot;
 
 	cache_count(c, COUNTER_CORRUPT, 1);
 	disk_note_corrupt(r->class->unit->disk, 1);
@@ -138,7 +139,7 @@ static void copy_lost(struct cache *c, struct block *b)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 		return;
 	}
-	rack_detach(c, b);
+	slab_map_detach(c, b);
 	catalog_untell(c, &name);
 	bury_begin(c, r, slot, b->pool, &name, b->generation);
 }
@@ -198,7 +199,7 @@ static enum status look_judge(const struct scrub_look *k)
 /* With the lock: the block, if it is still where it was read. */
 static struct block *look_found(const struct scrub_look *k)
 {
-	const struct rack *r = rack_find(k->unit, k->target.place.slab);
+	const struct slab_map *r = slab_map_find(k->unit, k->target.place.slab);
 	struct block *b = r && !r->sealed ? r->at[k->target.place.slot].block : NULL;
 
 	return b && b->pool == k->pool && b->generation == k->generation ? b : NULL;
@@ -211,7 +212,7 @@ static void look_over(struct cache *c, struct end *e)
 	struct block *b = read ? NULL : look_found(k);
 
 	if (b && !k->sound)
-		rack_doubt(b, false);
+		slab_map_doubt(b, false);
 	else if (b)
 		copy_lost(c, b);
 	if (read && !c->tier->stopping)
@@ -252,7 +253,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 	*k = (struct scrub_look){ .io = { .done = look_done },
 				  .end = { .run = look_over, .tier = TIER_DISK },
 				  .cache = c,
-				  .unit = b->rack->class->unit,
+				  .unit = b->slab_map->class->unit,
 				  .pool = b->pool,
 				  .key_bytes = block_key_bytes(b),
 				  .generation = b->generation,
@@ -298,7 +299,7 @@ static struct block *look_next(struct unit *u, uint32_t *slots)
 {
 	struct block *b;
 
-	while ((b = unit_next_block(u, &u->look, slots)) && (!b->doubted || b->moving || b->rack->leaving))
+	while ((b = unit_next_block(u, &u->look, slots)) && (!b->doubted || b->moving || b->slab_map->leaving))
 		;
 	return b;
 }
@@ -368,11 +369,11 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 
 	cache_lock(c);
 	/* One that was deleted or lost meanwhile proves nothing. */
-	const bool there = block_live(b) && b->rack && !b->rack->sealed && same_target(b, t);
+	const bool there = block_live(b) && b->slab_map && !b->slab_map->sealed && same_target(b, t);
 
 	bad = bad && there;
 	if (there && !s)
-		rack_doubt(b, false);
+		slab_map_doubt(b, false);
 	if (there && !bad && c->tier->renewing)
 		catalog_tell(c, b, s ? &unknown : &h);
 	if (!s || bad) {
@@ -394,7 +395,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 static bool scrub_wants(struct cache *c, struct block *b, uint64_t *unread)
 {
 	const struct slot_header unknown = { .magic = 0 };
-	const bool failed = b->rack->class->unit->failed;
+	const bool failed = b->slab_map->class->unit->failed;
 
 	if (!failed && !b->moving)
 		return true;
@@ -413,7 +414,7 @@ static struct block *scrub_next(struct cache *c, struct index_walk *w, uint32_t 
 
 	index_read_lock();
 	for (; *looks && !b && (r = index_walk_next(c->index, w)); --*looks)
-		if (block_of(r)->rack && scrub_wants(c, block_of(r), unread))
+		if (block_of(r)->slab_map && scrub_wants(c, block_of(r), unread))
 			b = block_of(r);
 	index_read_unlock();
 	if (b) {

@@ -1,5 +1,5 @@
-/* Racks: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot a
- * block gets, and what leaves a full disk, is decided in disk/place.c. */
+/* Slab maps: whose block is in which slot of which slab, what of it was flushed, and when it was used last. Which slot
+ * a block gets, and what leaves a full disk, is decided in disk/place.c. */
 #include "daemon/disk/slab_map.h"
 
 #include "daemon/block/block.h"
@@ -19,14 +19,14 @@
 
 #include <stdlib.h>
 
-static struct rack **bucket_of(struct unit *u, uint32_t slab)
+static struct slab_map **bucket_of(struct unit *u, uint32_t slab)
 {
-	return &u->rack_hash[slab % RACK_BUCKETS];
+	return &u->slab_map_hash[slab % SLAB_MAP_BUCKETS];
 }
 
-struct rack *rack_find(struct unit *u, uint32_t slab)
+struct slab_map *slab_map_find(struct unit *u, uint32_t slab)
 {
-	struct rack *r = *bucket_of(u, slab);
+	struct slab_map *r = *bucket_of(u, slab);
 
 	while (r && r->slab != slab)
 		r = r->hash_next;
@@ -85,42 +85,42 @@ struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_byte
 }
 
 /* Numbers of slabs rise, so a new one mostly goes last. */
-static void rack_order(struct unit *u, struct rack *r)
+static void slab_map_order(struct unit *u, struct slab_map *r)
 {
-	struct rack **at = &u->racks;
+	struct slab_map **at = &u->slab_maps;
 
-	if (u->last_rack && u->last_rack->slab < r->slab)
-		at = &u->last_rack->slab_next;
+	if (u->last_slab_map && u->last_slab_map->slab < r->slab)
+		at = &u->last_slab_map->slab_next;
 	while (*at && (*at)->slab < r->slab)
 		at = &(*at)->slab_next;
 	r->slab_next = *at;
 	*at = r;
 	if (!r->slab_next)
-		u->last_rack = r;
+		u->last_slab_map = r;
 }
 
-static void rack_unorder(struct unit *u, struct rack *r)
+static void slab_map_unorder(struct unit *u, struct slab_map *r)
 {
-	struct rack **at = &u->racks, *before = NULL;
+	struct slab_map **at = &u->slab_maps, *before = NULL;
 
 	while (*at != r) {
 		before = *at;
 		at = &before->slab_next;
 	}
 	*at = r->slab_next;
-	if (u->last_rack == r)
-		u->last_rack = before;
+	if (u->last_slab_map == r)
+		u->last_slab_map = before;
 }
 
-struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
+struct slab_map *slab_map_get(struct cache *c, struct unit *u, uint32_t slab)
 {
-	struct rack *r = rack_find(u, slab), **at;
+	struct slab_map *r = slab_map_find(u, slab), **at;
 	struct disk_slab_view v;
 	struct disk_class *k;
 
 	if (r)
 		return r;
-	if (!slab || !disk_slab_next(u->disk, slab - 1, &v) || v.slab != slab || v.slots >= RACK_SLOTS_MAX)
+	if (!slab || !disk_slab_next(u->disk, slab - 1, &v) || v.slab != slab || v.slots >= SLAB_MAP_SLOTS_MAX)
 		return NULL;
 	k = class_get(c, u, v.slot_bytes);
 	r = k ? calloc(1, sizeof(*r) + v.slots * sizeof(r->at[0])) : NULL;
@@ -130,19 +130,19 @@ struct rack *rack_get(struct cache *c, struct unit *u, uint32_t slab)
 	r->slab = slab;
 	r->slots = v.slots;
 	k->slots += v.slots;
-	for (at = &k->racks; *at && (*at)->slab < slab;)
+	for (at = &k->slab_maps; *at && (*at)->slab < slab;)
 		at = &(*at)->next;
 	r->next = *at;
 	*at = r;
 	r->hash_next = *bucket_of(u, slab);
 	*bucket_of(u, slab) = r;
-	rack_order(u, r);
+	slab_map_order(u, r);
 	return r;
 }
 
-void rack_free(struct cache *c, struct rack *r)
+void slab_map_free(struct cache *c, struct slab_map *r)
 {
-	struct rack **at = &r->class->racks;
+	struct slab_map **at = &r->class->slab_maps;
 
 	(void)c;
 	r->class->slots -= r->slots;
@@ -153,25 +153,25 @@ void rack_free(struct cache *c, struct rack *r)
 	while (*at != r)
 		at = &(*at)->hash_next;
 	*at = r->hash_next;
-	rack_unorder(r->class->unit, r);
+	slab_map_unorder(r->class->unit, r);
 	free(r);
 }
 
-void racks_free(struct cache *c, struct unit *u)
+void slab_maps_free(struct cache *c, struct unit *u)
 {
 	struct disk_class *k, *next;
 
 	for (k = u->classes; k; k = next) {
 		next = k->next;
-		while (k->racks)
-			rack_free(c, k->racks);
+		while (k->slab_maps)
+			slab_map_free(c, k->slab_maps);
 		c->tier->policy->destroy(k->policy);
 		free(k);
 	}
 	u->classes = NULL;
 }
 
-bool rack_idle(const struct rack *r)
+bool slab_map_idle(const struct slab_map *r)
 {
 	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
 		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
@@ -179,15 +179,15 @@ bool rack_idle(const struct rack *r)
 	return r->moves == 0;
 }
 
-static struct rack_slot *slot_of(const struct block *b)
+static struct slab_map_slot *slot_of(const struct block *b)
 {
-	return &b->rack->at[b->rack_slot];
+	return &b->slab_map->at[b->slab_map_slot];
 }
 
-static void rack_used(struct cache *c, const struct block *b)
+static void slab_map_used(struct cache *c, const struct block *b)
 {
-	b->rack->newest = ++c->tier->uses;
-	b->rack->newest_us = slot_of(b)->node.last_use_us;
+	b->slab_map->newest = ++c->tier->uses;
+	b->slab_map->newest_us = slot_of(b)->node.last_use_us;
 }
 
 /* position: of its first token. */
@@ -198,13 +198,13 @@ static void policy_tell(struct cache *c, const struct block *b, uint64_t positio
 		.position = position / b->pool->layout.block_tokens, .moved = true,
 	};
 
-	c->tier->policy->insert(b->rack->class->policy, &slot_of(b)->node, &e);
-	rack_used(c, b);
+	c->tier->policy->insert(b->slab_map->class->policy, &slot_of(b)->node, &e);
+	slab_map_used(c, b);
 }
 
-void rack_renew(struct cache *c, struct block *b, uint64_t position)
+void slab_map_renew(struct cache *c, struct block *b, uint64_t position)
 {
-	c->tier->policy->remove(b->rack->class->policy, &slot_of(b)->node);
+	c->tier->policy->remove(b->slab_map->class->policy, &slot_of(b)->node);
 	policy_tell(c, b, position);
 }
 
@@ -213,7 +213,7 @@ bool block_flushed(const struct block *b)
 	return b->flushed || b->generation <= b->pool->flushed_generation;
 }
 
-void rack_promise(struct rack *r, uint32_t slot)
+void slab_map_promise(struct slab_map *r, uint32_t slot)
 {
 	if (r->promised)
 		return;
@@ -222,26 +222,26 @@ void rack_promise(struct rack *r, uint32_t slot)
 }
 
 /* From the last slot on: of a slab's blocks the first are displaced first, and what was found is to last. */
-bool rack_promised(struct rack *r)
+bool slab_map_promised(struct slab_map *r)
 {
 	for (uint32_t i = r->slots; i > 0 && !r->promised; i--)
 		if (r->at[i - 1].block && block_flushed(r->at[i - 1].block))
-			rack_promise(r, i - 1);
+			slab_map_promise(r, i - 1);
 	return r->promised;
 }
 
-void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b, uint64_t position)
+void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct block *b, uint64_t position)
 {
 	block_unworthy(b, false);
-	CRASH_POINT("rack_attach");
-	b->rack = r;
-	b->rack_slot = slot;
-	b->rack_known = false;
+	CRASH_POINT("slab_map_attach");
+	b->slab_map = r;
+	b->slab_map_slot = slot;
+	b->slab_map_known = false;
 	r->at[slot].block = b;
 	r->blocks++;
 	r->class->blocks++;
 	if (block_flushed(b))
-		rack_promise(r, slot);
+		slab_map_promise(r, slot);
 	else if (!r->promised)
 		c->tier->all_promised = false;
 	if (b->generation > c->tier->attached_generation)
@@ -253,7 +253,7 @@ void rack_attach(struct cache *c, struct rack *r, uint32_t slot, struct block *b
 	policy_tell(c, b, position);
 }
 
-enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uint32_t slot, uint64_t position)
+enum status block_adopt(struct cache *c, struct block *b, struct slab_map *slab_map, uint32_t slot, uint64_t position)
 {
 	const struct index_ident name = block_name(b);
 	enum status s;
@@ -265,12 +265,12 @@ enum status block_adopt(struct cache *c, struct block *b, struct rack *rack, uin
 		return s;
 	by_id_add(c, b);
 	CRASH_POINT("block_adopt");
-	rack_attach(c, rack, slot, b, position);
+	slab_map_attach(c, slab_map, slot, b, position);
 	observe_stored(c, b);
 	return STATUS_OK;
 }
 
-void rack_doubt(struct block *b, bool is)
+void slab_map_doubt(struct block *b, bool is)
 {
 	const uint64_t one = is ? 1 : -1ull;
 
@@ -278,23 +278,23 @@ void rack_doubt(struct block *b, bool is)
 		return;
 	b->doubted = is;
 	b->pool->doubted += one;
-	b->rack->class->unit->doubted += one;
+	b->slab_map->class->unit->doubted += one;
 }
 
-void rack_detach(struct cache *c, struct block *b)
+void slab_map_detach(struct cache *c, struct block *b)
 {
-	struct rack *r = b->rack;
+	struct slab_map *r = b->slab_map;
 
-	rack_doubt(b, false);
+	slab_map_doubt(b, false);
 	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
-	CRASH_POINT("rack_detach");
+	CRASH_POINT("slab_map_detach");
 	slot_of(b)->block = NULL;
-	if (r->promised && r->promised_slot == b->rack_slot)
+	if (r->promised && r->promised_slot == b->slab_map_slot)
 		r->promised = c->tier->all_promised = false;
 	r->blocks--;
 	r->class->blocks--;
 	b->pool->disk_blocks--;
-	b->rack = NULL;
+	b->slab_map = NULL;
 	where_set(b, BLOCK_ON_DISK, false);
 	unwritten_set(b, block_live(b));
 	tiers_copies_changed(c, b, TIER_DISK, false);
@@ -302,16 +302,16 @@ void rack_detach(struct cache *c, struct block *b)
 		b->pool->dirty++;
 }
 
-void rack_use(struct cache *c, struct block *b)
+void slab_map_use(struct cache *c, struct block *b)
 {
 	struct policy_node *n = &slot_of(b)->node;
 	const struct policy_event e = { .now_us = c->now_us, .id = n->id, .tokens = b->tokens, .role = b->role };
 
-	c->tier->policy->use(b->rack->class->policy, n, &e);
-	rack_used(c, b);
+	c->tier->policy->use(b->slab_map->class->policy, n, &e);
+	slab_map_used(c, b);
 }
 
-void rack_rooms_tell(struct cache *c)
+void slab_map_rooms_tell(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
@@ -325,16 +325,16 @@ void rack_rooms_tell(struct cache *c)
 	}
 }
 
-void racks_prune(struct cache *c, struct unit *u)
+void slab_maps_prune(struct cache *c, struct unit *u)
 {
 	struct disk_slab_view v;
 
-	for (struct rack *r = u->racks, *next; r; r = next) {
+	for (struct slab_map *r = u->slab_maps, *next; r; r = next) {
 		next = r->slab_next;
 		if (r->blocks || r->moves || r->leaving)
 			continue;
 		if (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab)
-			rack_free(c, r);
+			slab_map_free(c, r);
 	}
 }
 
@@ -363,25 +363,25 @@ void unit_sweep_anew(struct unit *u)
 
 /* ---- walks ---- */
 
-static struct rack *rack_from(struct unit *u, uint32_t slab)
+static struct slab_map *slab_map_from(struct unit *u, uint32_t slab)
 {
-	struct rack *r = rack_find(u, slab);
+	struct slab_map *r = slab_map_find(u, slab);
 
-	for (r = r ? r : u->racks; r && r->slab < slab;)
+	for (r = r ? r : u->slab_maps; r && r->slab < slab;)
 		r = r->slab_next;
 	return r;
 }
 
 struct block *unit_next_block(struct unit *u, uint64_t *cursor, uint32_t *budget)
 {
-	uint32_t slab = (uint32_t)(*cursor >> RACK_CURSOR_BITS), slot = *cursor & (RACK_SLOTS_MAX - 1);
-	struct rack *r = rack_from(u, slab);
+	uint32_t slab = (uint32_t)(*cursor >> SLAB_MAP_CURSOR_BITS), slot = *cursor & (SLAB_MAP_SLOTS_MAX - 1);
+	struct slab_map *r = slab_map_from(u, slab);
 
 	if (r && r->slab != slab)
 		slot = 0;
 	for (; r; r = r->slab_next, slot = 0) {
 		for (; slot < r->slots; slot++) {
-			*cursor = rack_cursor(u->number, r->slab, slot);
+			*cursor = slab_map_cursor(u->number, r->slab, slot);
 			if (!*budget)
 				return NULL;
 			--*budget;

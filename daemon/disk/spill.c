@@ -68,7 +68,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return b->span && !b->rack && !b->moving && block_live(b) && (c->settles || !b->unworthy);
+	return b->span && !b->slab_map && !b->moving && block_live(b) && (c->settles || !b->unworthy);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -76,7 +76,7 @@ static bool gather_dirty(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 	struct memory_class *k = arg;
 
-	if (k->cold_count < CLASS_COLD_IDS && !b->rack && !b->moving && !b->unworthy)
+	if (k->cold_count < CLASS_COLD_IDS && !b->slab_map && !b->moving && !b->unworthy)
 		k->cold[k->cold_count++] = n->id;
 	return k->cold_count == CLASS_COLD_IDS;
 }

@@ -51,7 +51,7 @@ struct tier {
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
 	uint64_t uses;                 /* of blocks on disks, and arrivals there: numbered from 1 on */
-	bool all_promised;             /* no rack is without a flushed block; false: it is to be found out */
+	bool all_promised;             /* no slab map is without a flushed block; false: it is to be found out */
 	uint64_t attached_generation;  /* no block on a disk has a higher one */
 	uint32_t spill_first;          /* the pool whose blocks do */
 	uint64_t first_generation;     /* of this run's takes */

@@ -241,7 +241,7 @@ bool tier_stop(struct cache *c, bool read)
 void tier_destroy(struct cache *c)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		racks_free(c, &c->tier->units[i]);
+		slab_maps_free(c, &c->tier->units[i]);
 	if (c->tier->restorer_end)
 		await_fini(c->tier->restorer_end);
 	free(c->tier->restorer_end);
@@ -273,7 +273,7 @@ static void unit_sweep(struct cache *c, struct unit *u)
 
 		catalog_untell(c, &name);
 		if (b->span || vram_ready(b)) {
-			rack_detach(c, b);
+			slab_map_detach(c, b);
 			continue;
 		}
 		cache_count(c, COUNTER_EVICTED_LOST, 1);
@@ -332,9 +332,9 @@ static void unit_shrink(struct cache *c, struct unit *u)
 		cache_compact_step(c, u->configured, u->options->bytes, &freed);
 	disk_look(u->disk, &v);
 	cache_lock(c);
-	racks_prune(c, u);
+	slab_maps_prune(c, u);
 	unit_failed(c, u);
-	u->over = v.slab_bytes_used > v.budget_bytes && u->racks; /* damaged slabs stay */
+	u->over = v.slab_bytes_used > v.budget_bytes && u->slab_maps; /* damaged slabs stay */
 	cache_unlock(c);
 }
 
@@ -382,21 +382,21 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 {
 	(void)gpu;
 	(void)e;
-	rack_use(c, b);
+	slab_map_use(c, b);
 }
 
 /* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab,
  * and tells the catalog then. */
-static void leave_rack(struct cache *c, struct block *b, enum cache_reason reason)
+static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	const struct index_ident name = block_name(b);
-	struct rack *r = b->rack;
-	uint32_t slot = b->rack_slot;
+	struct slab_map *r = b->slab_map;
+	uint32_t slot = b->slab_map_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->span)
 		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
 			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
-	rack_detach(c, b);
+	slab_map_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
 	catalog_untell(c, &name);
@@ -407,15 +407,15 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	if (b->moving)
 		spill_orphan(c, b);
-	if (b->rack)
-		leave_rack(c, b, reason);
+	if (b->slab_map)
+		leave_slab_map(c, b, reason);
 }
 
 /* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
 static void copies_changed(struct cache *c, struct block *b, enum tier_kind which, bool came)
 {
-	if (which == TIER_MEMORY && !came && b->rack)
-		rack_renew(c, b, 0);
+	if (which == TIER_MEMORY && !came && b->slab_map)
+		slab_map_renew(c, b, 0);
 }
 
 static bool in_flight(struct cache *c, const struct block *b)
@@ -444,7 +444,7 @@ static void pump(struct cache *c)
 static void room_changed(struct cache *c)
 {
 	if (c->tier->restored)
-		rack_rooms_tell(c);
+		slab_map_rooms_tell(c);
 }
 
 static void extent_fixed(struct cache *c, struct memory_extent *m, const struct extent *e)

@@ -171,7 +171,7 @@ void tier_move_judge(struct move *m, enum status s)
 
 struct disk_place tier_move_place(const struct move *m)
 {
-	return (struct disk_place){ .slab = m->rack->slab, .slot = m->rack_slot };
+	return (struct disk_place){ .slab = m->slab_map->slab, .slot = m->slab_map_slot };
 }
 
 /* ---- burials ---- */
@@ -180,7 +180,7 @@ struct disk_place tier_move_place(const struct move *m)
 static void bury_end(struct cache *c, struct move *m, enum status s)
 {
 	cache_count(c, s ? COUNTER_BURY_FAILED : COUNTER_BURIED, 1);
-	m->rack->moves--;
+	m->slab_map->moves--;
 	c->tier->move_count--;
 	if (!s)
 		disk_slot_give(m->unit->disk, tier_move_place(m));
@@ -281,10 +281,10 @@ static bool bury_try(struct cache *c, struct move *m)
 
 	if (!s)
 		return true;
-	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->rack->gone && !m->unit->failed))
+	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->slab_map->gone && !m->unit->failed))
 		return false;
 	tier_move_judge(m, s);
-	m->judged = s == STATUS_STALE && m->rack->gone ? STATUS_OK : s;
+	m->judged = s == STATUS_STALE && m->slab_map->gone ? STATUS_OK : s;
 	m->end.run = bury_dropped;
 	ends_append(c, &m->end);
 	return true;
@@ -312,18 +312,18 @@ static void bury_offer(struct cache *c, struct move *m)
 		unburied_add(c, m);
 }
 
-/* m has the rack, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken, and the disk is
- * wiped before it is used again (store/slab/disk.h). */
+/* m has the slab map, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken,
+ * and the disk is wiped before it is used again (store/slab/disk.h). */
 static void bury_start(struct cache *c, struct move *m)
 {
 	CRASH_POINT("bury_begin");
 	m->kind = MOVE_BURY;
-	m->rack->moves++;
+	m->slab_map->moves++;
 	c->tier->move_count++;
 	bury_offer(c, m);
 }
 
-void burials_release(struct cache *c, struct rack *r)
+void burials_release(struct cache *c, struct slab_map *r)
 {
 	struct move *m = r->left, *next;
 
@@ -336,7 +336,7 @@ void burials_release(struct cache *c, struct rack *r)
 	}
 }
 
-void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+void bury_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
 		uint64_t generation)
 {
 	struct move *m = tier_move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
@@ -346,8 +346,8 @@ void bury_begin(struct cache *c, struct rack *r, uint32_t slot, struct pool *p, 
 		c->tier->graves_lost = true;
 		return;
 	}
-	m->rack = r;
-	m->rack_slot = slot;
+	m->slab_map = r;
+	m->slab_map_slot = slot;
 	CRASH_POINT("bury_enter");
 	grave_enter(m, p, ident, generation);
 	bury_start(c, m);
@@ -375,19 +375,20 @@ static void orphan_leave(const struct move *m)
 		*at = m->orphan_next;
 }
 
-/* With the lock. The block has a copy elsewhere, which is durable: it leaves its rack. The header there names it until the slab is gone. */
+/* With the lock. The block has a copy elsewhere, which is durable: it leaves its slab map. The header there names it
+ * until the slab is gone. */
 static void leave_behind(struct cache *c, struct move *m)
 {
 	struct block *b = m->block;
 	const struct index_ident name = block_name(b);
 	struct move *old = m->old;
-	struct rack *r = old->rack;
+	struct slab_map *r = old->slab_map;
 
 	/* The old copy may have been lost meanwhile. */
-	if (b->rack != r || b->rack_slot != old->rack_slot)
+	if (b->slab_map != r || b->slab_map_slot != old->slab_map_slot)
 		return;
 	CRASH_POINT("spill_leave_behind");
-	rack_detach(c, b);
+	slab_map_detach(c, b);
 	b->pool->dirty--;
 	grave_enter(old, b->pool, &name, b->generation);
 	r->moves++;
@@ -409,8 +410,8 @@ static void spill_keep(struct move *m)
 		leave_behind(c, m);
 	if (!memory_header(b, &h))
 		h = (struct slot_header){ .magic = 0 };
-	rack_attach(c, m->rack, m->rack_slot, b, h.position);
-	b->rack_known = true;
+	slab_map_attach(c, m->slab_map, m->slab_map_slot, b, h.position);
+	b->slab_map_known = true;
 	catalog_tell(c, b, &h);
 	cache_count(c, COUNTER_SPILLED, 1);
 	cache_count(c, COUNTER_MOVED_OUT, b->pool->geometry.block_bytes);
@@ -424,7 +425,7 @@ static void displaced(struct cache *c, const struct move *m)
 	CRASH_POINT("spill_displaced");
 	index_read_lock();
 	r = index_find(c->index, &m->dead);
-	if (!r || !block_of(r)->rack)
+	if (!r || !block_of(r)->slab_map)
 		catalog_untell(c, &m->dead);
 	index_read_unlock();
 }
@@ -450,8 +451,8 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 		c->tier->graves_lost = true;
 		return; /* the slot stays taken until the next start */
 	}
-	grave->rack = m->rack;
-	grave->rack_slot = m->rack_slot;
+	grave->slab_map = m->slab_map;
+	grave->slab_map_slot = m->slab_map_slot;
 	grave->links = m->links;
 	m->links = NULL;
 	grave_enter(grave, b->pool, &name, b->generation);
@@ -475,7 +476,7 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	grave_enter(m, old->pool, &name, old->generation);
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	if (old->span) {
-		rack_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
+		slab_map_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
 		return;
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
@@ -488,11 +489,11 @@ static void spill_damaged(struct cache *c, struct block *b)
 	cache_count(c, COUNTER_SPILL_FAILED, 1);
 	if (!block_live(b))
 		return;
-	b->pool->dirty += !b->rack; /* as leave_span wants it */
+	b->pool->dirty += !b->slab_map; /* as leave_span wants it */
 	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
 }
 
-/* Frees the move. s: of the write, and of the sync of a copy out of a rack. */
+/* Frees the move. s: of the write, and of the sync of a copy out of a slab map. */
 static void spill_end(struct move *m, enum status s)
 {
 	struct cache *c = m->cache;
@@ -500,9 +501,9 @@ static void spill_end(struct move *m, enum status s)
 	const bool damaged = !s && m->judged;
 	const struct index_ident name = block_name(b);
 
-	m->rack->moves--;
+	m->slab_map->moves--;
 	if (m->old)
-		m->old->rack->moves--;
+		m->old->slab_map->moves--;
 	CRASH_POINT("spill_leave");
 	tier_move_leave(m);
 	orphan_leave(m);
@@ -517,7 +518,7 @@ static void spill_end(struct move *m, enum status s)
 			spill_damaged(c, b);
 		if (s && s != STATUS_CANCELLED)
 			cache_count(c, COUNTER_SPILL_FAILED, 1);
-		if (!damaged && block_live(b) && !b->rack)
+		if (!damaged && block_live(b) && !b->slab_map)
 			b->pool->dirty++;
 		if (!m->unit->failed && !c->tier->stopping)
 			spill_undo(m, b, s);
@@ -530,7 +531,7 @@ static void spill_end(struct move *m, enum status s)
 	free(m);
 }
 
-/* It was a copy out of a rack, which is not written again: its check's word was OK. */
+/* It was a copy out of a slab map, which is not written again: its check's word was OK. */
 static void spill_landed(struct cache *c, struct end *e)
 {
 	struct move *m = move_of_end(e);
@@ -582,8 +583,8 @@ static void spill_over(struct cache *c, struct end *e)
 	(void)c;
 	tier_move_judge(m, s);
 	m->unit->spilling--;
-	if (!s && !m->judged && m->old && m->old->rack->leaving) {
-		struct rack *r = m->old->rack;
+	if (!s && !m->judged && m->old && m->old->slab_map->leaving) {
+		struct slab_map *r = m->old->slab_map;
 
 		CRASH_POINT("spill_copied");
 		m->written = true;
@@ -591,7 +592,7 @@ static void spill_over(struct cache *c, struct end *e)
 		r->copied = m;
 		return;
 	}
-	/* A copy out of a rack that stays after all is not wanted. */
+	/* A copy out of a slab map that stays after all is not wanted. */
 	spill_end(m, !s && !m->judged && m->old ? STATUS_CANCELLED : s);
 }
 
@@ -685,22 +686,22 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 		displace(c, m, victim);
 	tier_move_enter(m, b);
 	if (m->old)
-		m->old->rack->moves++;
+		m->old->slab_map->moves++;
 	else
 		b->pool->dirty--;
 	m->unit->spilling++;
-	m->rack->moves++;
+	m->slab_map->moves++;
 	return STATUS_OK;
 }
 
-/* The burial that a copy out of a rack ends with: it must not fail for lack of memory then. */
+/* The burial that a copy out of a slab map ends with: it must not fail for lack of memory then. */
 static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
 {
-	m->old = tier_move_create(c, MOVE_BURY, b->rack->class->unit, RING_URGENT);
+	m->old = tier_move_create(c, MOVE_BURY, b->slab_map->class->unit, RING_URGENT);
 	if (!m->old)
 		return false;
-	m->old->rack = b->rack;
-	m->old->rack_slot = b->rack_slot;
+	m->old->slab_map = b->slab_map;
+	m->old->slab_map_slot = b->slab_map_slot;
 	return true;
 }
 
@@ -710,9 +711,9 @@ static enum status spill_to(struct cache *c, const struct spot *at, struct block
 	struct move *m = tier_move_create(c, MOVE_SPILL, at->unit, priority);
 	enum status s = STATUS_EXHAUSTED;
 
-	if (m && (!b->rack || prepare_leaving(c, m, b))) {
-		m->rack = at->rack;
-		m->rack_slot = at->slot;
+	if (m && (!b->slab_map || prepare_leaving(c, m, b))) {
+		m->slab_map = at->slab_map;
+		m->slab_map_slot = at->slot;
 		s = spill_submit(c, m, b, at->victim);
 		tier_move_judge(m, s);
 	}
@@ -722,7 +723,7 @@ static enum status spill_to(struct cache *c, const struct spot *at, struct block
 		return STATUS_OK;
 	}
 	if (!at->victim)
-		disk_slot_give(at->unit->disk, (struct disk_place){ .slab = at->rack->slab, .slot = at->slot });
+		disk_slot_give(at->unit->disk, (struct disk_place){ .slab = at->slab_map->slab, .slot = at->slot });
 	if (m)
 		free(m->old);
 	free(m);
@@ -731,7 +732,7 @@ static enum status spill_to(struct cache *c, const struct spot *at, struct block
 
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
-	struct spot_search search = { .block = b, .priority = priority, .grow = !b->rack };
+	struct spot_search search = { .block = b, .priority = priority, .grow = !b->slab_map };
 	struct move *m = b->moving ? move_of(c, b) : NULL;
 	struct spot at;
 	enum status s;

@@ -273,7 +273,8 @@ static bool may_depart_for_good(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 
 	(void)arg;
-	return block_memory_pins(b) == 0 && (rack_serves(b) || (b->unworthy && !(b->vram && vram_ready(b)))) && !b->wanted;
+	return block_memory_pins(b) == 0 && (slab_map_serves(b) || (b->unworthy && !(b->vram && vram_ready(b)))) &&
+	    !b->wanted;
 }
 
 static bool may_leave_for_good(const struct policy_node *n, void *arg)
@@ -281,7 +282,7 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 
 	(void)arg;
-	return block_memory_pins(b) == 0 && (rack_serves(b) || !(b->vram && vram_ready(b)));
+	return block_memory_pins(b) == 0 && (slab_map_serves(b) || !(b->vram && vram_ready(b)));
 }
 
 /* Of what was refused, then of the others. */

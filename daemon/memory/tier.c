@@ -19,7 +19,7 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 	const struct pool *p = block_pool(b);
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = position / p->layout.block_tokens, .moved = b->rack || b->vram,
+		.position = position / p->layout.block_tokens, .moved = b->slab_map || b->vram,
 	};
 
 	if (b->ahead)
@@ -43,7 +43,7 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 	b->span->at[b->index] = NULL;
 	b->pool->blocks--;
 	where_set(b, BLOCK_IN_MEMORY, false);
-	if (c->tiers[TIER_DISK] && !b->rack && !b->moving)
+	if (c->tiers[TIER_DISK] && !b->slab_map && !b->moving)
 		b->pool->dirty--;
 }
 

@@ -65,7 +65,7 @@ bool vram_clean(const struct vram_slot *s)
 {
 	const struct block *b = s->block;
 
-	if (b->span || rack_serves(b))
+	if (b->span || slab_map_serves(b))
 		return true;
 	for (const struct vram_slot *o = b->vram; o; o = o->next)
 		if (o != s && o->state == VRAM_READY && !o->pool->gpu->lost)

@@ -262,7 +262,7 @@ static void set_dirty(struct vram_slot *s, bool is)
 
 void vram_sync(struct block *b)
 {
-	struct vram_slot *only = b->span || b->rack ? NULL : vram_ready(b);
+	struct vram_slot *only = b->span || b->slab_map ? NULL : vram_ready(b);
 
 	if (only && (!block_live(b) || vram_falling(only->pool->gpu->cache, b)))
 		only = NULL;
@@ -376,7 +376,7 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	struct block *b = s->block;
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
-		.position = s->position / b->pool->layout.block_tokens, .moved = (b->span || b->rack) && !s->used,
+		.position = s->position / b->pool->layout.block_tokens, .moved = (b->span || b->slab_map) && !s->used,
 	};
 
 	/* What is held is counted alike, coming and ready. */

@@ -599,9 +599,9 @@ static void down_from_another(struct cache *c, struct vram_move *m, enum status 
 	block_pin(b);
 	m->done = NULL;
 	move_leave(c, m, s);
-	if (!b->rack && !vram_ready(b) && s == STATUS_CORRUPT)
+	if (!b->slab_map && !vram_ready(b) && s == STATUS_CORRUPT)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
-	else if ((waiting || b->awaited) && (b->rack || (gone && vram_ready(b))))
+	else if ((waiting || b->awaited) && (b->slab_map || (gone && vram_ready(b))))
 		s = tiers_fetch(c, b, &how, NULL);
 	if (s) {
 		move_tell(c, &waiting, s);
@@ -655,7 +655,7 @@ static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 		cache_count(c, COUNTER_MOVED_DOWN, b->pool->geometry.block_bytes);
 		span_held(m->span, -1);
 		vram_sums_keep(b, m->sums);
-		b->rack_known = b->rack_known && m->header_crc == block_header_crc(b);
+		b->slab_map_known = b->slab_map_known && m->header_crc == block_header_crc(b);
 		block_header_keep(b, m->header_crc);
 		block_arrive(c, b, &m->host, position);
 	} else {
@@ -663,7 +663,7 @@ static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 		if (s && s != STATUS_BUSY)
 			cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	}
-	if (s && (m->gpu->lost || b->rack) && block_live(b) && !c->vram->stopping) {
+	if (s && (m->gpu->lost || b->slab_map) && block_live(b) && !c->vram->stopping) {
 		down_from_another(c, m, s);
 		return;
 	}
@@ -817,7 +817,7 @@ static void across_corrupt(struct cache *c, struct vram_move *m)
 	}
 	if (!again_by_host(c, m, STATUS_CORRUPT))
 		up_end(c, m, STATUS_CORRUPT);
-	if (block_live(b) && !b->span && !b->rack && !vram_ready(b))
+	if (block_live(b) && !b->span && !b->slab_map && !vram_ready(b))
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 	block_unpin(b);
 }

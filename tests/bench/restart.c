@@ -140,7 +140,7 @@ static bool plant(struct cache *c, uint64_t n)
 	b->tokens = 16;
 	index_read_lock();
 	cache_lock(c);
-	planted = !block_adopt(c, b, rack_get(c, u, place.slab), place.slot, 0);
+	planted = !block_adopt(c, b, slab_map_get(c, u, place.slab), place.slot, 0);
 	if (planted)
 		catalog_tell(c, b, &h);
 	cache_unlock(c);

@@ -423,7 +423,7 @@ static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 
 	while ((at = unit_next_block(u, &cursor, &budget))) {
 		ck_assert(block_live(at));
-		ck_assert_ptr_eq(at->rack->at[at->rack_slot].block, at);
+		ck_assert_ptr_eq(at->slab_map->at[at->slab_map_slot].block, at);
 		ck_assert(!at->unwritten);
 		b->disk_only += !at->span;
 		b->block_pins += at->span ? 0 : block_pins(at);
@@ -444,17 +444,17 @@ static void recount_unwritten(struct pool *p)
 
 	unwritten_walk_begin(&w, p);
 	while ((at = unwritten_walk_next(&w, &budget))) {
-		ck_assert(at->unwritten && block_live(at) && !at->rack && at->pool == p);
+		ck_assert(at->unwritten && block_live(at) && !at->slab_map && at->pool == p);
 		listed += at->span != NULL;
 	}
 	unwritten_walk_end(&w);
 	for (const struct span_map *s = p->class->spans; s; s = s->next)
 		for (uint32_t k = 0; k < s->slots; k++)
-			in_memory += s->at[k] && s->at[k]->pool == p && !s->at[k]->rack;
+			in_memory += s->at[k] && s->at[k]->pool == p && !s->at[k]->slab_map;
 	ck_assert_uint_eq(listed, in_memory);
 }
 
-static void recount_racks(struct cache *c, struct books *b)
+static void recount_slab_maps(struct cache *c, struct books *b)
 {
 	uint64_t on_disk = 0, doubted = 0, of_pools = 0;
 
@@ -466,7 +466,8 @@ static void recount_racks(struct cache *c, struct books *b)
 
 		for (const struct span_map *s = p->class->spans; s; s = s->next)
 			for (uint32_t k = 0; k < s->slots; k++)
-				count += c->tier && s->at[k] && s->at[k]->pool == p && !s->at[k]->rack && !s->at[k]->moving;
+				count += c->tier && s->at[k] && s->at[k]->pool == p && !s->at[k]->slab_map &&
+				    !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
 		of_pools += p->doubted;
@@ -507,12 +508,12 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	v->dirty += s->dirty;
 	ck_assert(on_chain(s));
 	ck_assert_int_eq(block_live(at), s->state != VRAM_DEAD);
-	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->span && !at->rack && vram_ready(at) == s);
+	ck_assert_int_eq(s->dirty, s->state == VRAM_READY && !at->span && !at->slab_map && vram_ready(at) == s);
 	if (s->state != VRAM_READY)
 		return;
 	v->blocks++;
 	v->evictable += vram_slot_pins(s) == 0;
-	if (at->span || at->rack || vram_ready(at) != s)
+	if (at->span || at->slab_map || vram_ready(at) != s)
 		return;
 	b->gpu_only++;
 	b->block_pins += block_pins(at);
@@ -651,7 +652,7 @@ void rig_check_books(struct cache *c)
 	arena_usage(c->host, &u);
 	ck_assert_uint_eq(u.slots_used, taken);
 	ck_assert_uint_eq(b.blocks, published);
-	recount_racks(c, &b);
+	recount_slab_maps(c, &b);
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
 		recount_queues(c->vram->gpu[i]);
 	if (!c->vram || !c->vram->move_count) {

@@ -179,8 +179,8 @@ static bool known_of(struct driver *d, uint64_t n, struct known *out)
 	rig_key(key, n);
 	cache_lock(d->r.c);
 	b = by_id_find(d->r.c, policy_id(key_name(key, sizeof(key)), d->r.c->pools[0]->layout_id));
-	if (b && b->rack)
-		d->r.c->tier->policy->explain(b->rack->class->policy, &b->rack->at[b->rack_slot].node, &e);
+	if (b && b->slab_map)
+		d->r.c->tier->policy->explain(b->slab_map->class->policy, &b->slab_map->at[b->slab_map_slot].node, &e);
 	cache_unlock(d->r.c);
 	memset(out, 0, sizeof(*out));
 	for (uint32_t i = 0; i < e.features; i++) {

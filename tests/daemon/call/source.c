@@ -189,7 +189,7 @@ START_TEST(what_one_refuses_the_other_brings)
 	for (uint64_t n = 0; n < MORE; n++)
 		block[n] = block_of_key(&w.v.r, n);
 	if (_i)
-		block[0]->rack->sealed = true;
+		block[0]->slab_map->sealed = true;
 	atomic_store(&shut, true);
 	ck_assert_uint_eq(source_bring_run(w.v.r.c, 1, block, RING_URGENT, &wait), 0);
 	check_moves(&w, _i, !_i);
@@ -200,7 +200,7 @@ START_TEST(what_one_refuses_the_other_brings)
 		ck_assert_uint_eq(source_bring_run(w.v.r.c, MORE, block, RING_URGENT, &wait), 0);
 		check_moves(&w, MORE - 1 - QUEUE, 1 + QUEUE);
 	}
-	block[0]->rack->sealed = false;
+	block[0]->slab_map->sealed = false;
 	atomic_store(&shut, false);
 	cache_unlock(w.v.r.c);
 	RIG_AWAIT(called == 1);
@@ -225,7 +225,7 @@ START_TEST(each_disk_has_its_own_speed)
 	for (uint64_t n = 0; n < SLOTS; n++) {
 		struct block *b = block_of_key(&w.v.r, n);
 		const uint32_t gpu = w.v.r.c->vram->move_count, disk = w.v.r.c->tier->move_count;
-		const bool fast = b->rack->class->unit == &u[0];
+		const bool fast = b->slab_map->class->unit == &u[0];
 
 		seems(w.gpu, 1000, w.gpu->queued / VR_SLOT_BYTES);
 		w.gpu->bytes *= (double)(w.gpu->queued / VR_SLOT_BYTES + 1); /* whatever it has to do already */

@@ -392,7 +392,7 @@ static uint32_t slabs_of(const struct rig *r, const struct kv_layout *l)
 
 	cache_lock(r->c);
 	k = class_of(r, l);
-	for (const struct rack *rack = k ? k->racks : NULL; rack; rack = rack->next)
+	for (const struct slab_map *slab_map = k ? k->slab_maps : NULL; slab_map; slab_map = slab_map->next)
 		n++;
 	cache_unlock(r->c);
 	return n;

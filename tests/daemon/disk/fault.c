@@ -351,7 +351,7 @@ static bool is_on_disk(struct rig *r, uint64_t n)
 	rig_key(key, n);
 	cache_lock(r->c);
 	b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
-	is = b && b->rack;
+	is = b && b->slab_map;
 	cache_unlock(r->c);
 	return is;
 }

@@ -85,7 +85,7 @@ static struct disk *disk_of(struct rig *r, uint64_t n)
 	cache_lock(r->c);
 	block_ident(r->c->pools[0], k.bytes, k.key_bytes, &ident);
 	found = index_find(r->c->index, &ident);
-	disk = found ? block_of(found)->rack->class->unit->disk : NULL;
+	disk = found ? block_of(found)->slab_map->class->unit->disk : NULL;
 	cache_unlock(r->c);
 	index_read_unlock();
 	free((void *)k.bytes);

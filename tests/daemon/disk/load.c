@@ -206,7 +206,7 @@ START_TEST(a_lease_overtakes_what_is_read_ahead)
 	struct rig r;
 
 	open_full(&r, &d);
-	wanted = DISK_SLAB_HEADER_BYTES + (uint64_t)block_at(&r, AHEAD - 1)->rack_slot * RIG_SLOT_BYTES;
+	wanted = DISK_SLAB_HEADER_BYTES + (uint64_t)block_at(&r, AHEAD - 1)->slab_map_slot * RIG_SLOT_BYTES;
 	gate.noting = gate.shut = true;
 	read_ahead(&r, 0, 1);
 	until_one_waits(); /* the kernel has this one, as it were */
@@ -331,10 +331,10 @@ START_TEST(the_stop_ends_what_waits_for_memory)
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	cache_lock(r.c);
 	for (uint32_t i = 0; i < WAITING; i++) {
-		struct move *m = tier_move_create(r.c, MOVE_LOAD, block_at(&r, i)->rack->class->unit, RING_URGENT);
+		struct move *m = tier_move_create(r.c, MOVE_LOAD, block_at(&r, i)->slab_map->class->unit, RING_URGENT);
 
 		ck_assert_ptr_nonnull(m);
-		m->rack = block_at(&r, i)->rack;
+		m->slab_map = block_at(&r, i)->slab_map;
 		tier_move_enter(m, block_at(&r, i));
 		ck_assert_int_eq(tier_move_join(m, &w), STATUS_OK);
 		m->hungry_next = NULL;

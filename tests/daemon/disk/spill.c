@@ -98,7 +98,7 @@ static bool count_clean(const struct policy_node *n, void *arg)
 	struct coldest *o = arg;
 
 	o->looked++;
-	o->clean += block_of_node(n)->rack != NULL;
+	o->clean += block_of_node(n)->slab_map != NULL;
 	return false;
 }
 

@@ -191,8 +191,8 @@ static double idle_minutes(struct rig *r, uint64_t n)
 	cache_lock(r->c);
 	b = by_id_find(r->c, policy_id(key_name(key, sizeof(key)), r->c->pools[0]->layout_id));
 	ck_assert_ptr_nonnull(b);
-	ck_assert_ptr_nonnull(b->rack);
-	minutes = (double)(r->c->now_us - b->rack->at[b->rack_slot].node.last_use_us) / (double)MINUTE_US;
+	ck_assert_ptr_nonnull(b->slab_map);
+	minutes = (double)(r->c->now_us - b->slab_map->at[b->slab_map_slot].node.last_use_us) / (double)MINUTE_US;
 	cache_unlock(r->c);
 	return minutes;
 }
@@ -270,10 +270,11 @@ END_TEST
 START_TEST(test_a_walk_goes_through_the_largest_slab)
 {
 	const uint32_t slots = (1u << 27) - 1, places[] = { 1000, (1u << 24) - 1, (1u << 24) + 50, slots - 1 };
-	const size_t bytes = sizeof(struct rack) + slots * sizeof(struct rack_slot);
-	struct rack *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	struct disk_class k = { .racks = r };
-	struct unit u = { .number = CACHE_DISKS_MAX - 1, .classes = &k, .racks = r };
+	const size_t bytes = sizeof(struct slab_map) + slots * sizeof(struct slab_map_slot);
+	struct slab_map *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+	    0);
+	struct disk_class k = { .slab_maps = r };
+	struct unit u = { .number = CACHE_DISKS_MAX - 1, .classes = &k, .slab_maps = r };
 	struct block b[4];
 	uint64_t cursor;
 
@@ -285,10 +286,10 @@ START_TEST(test_a_walk_goes_through_the_largest_slab)
 	for (int i = 0; i < 4; i++) {
 		uint32_t budget = 8;
 
-		cursor = rack_cursor(u.number, r->slab, places[i] - 2);
+		cursor = slab_map_cursor(u.number, r->slab, places[i] - 2);
 		ck_assert_ptr_eq(unit_next_block(&u, &cursor, &budget), &b[i]);
-		ck_assert_uint_eq(cursor, rack_cursor(u.number, r->slab, places[i] + 1));
-		ck_assert_uint_eq(rack_cursor_unit(cursor), u.number);
+		ck_assert_uint_eq(cursor, slab_map_cursor(u.number, r->slab, places[i] + 1));
+		ck_assert_uint_eq(slab_map_cursor_unit(cursor), u.number);
 		budget = 8;
 		ck_assert_ptr_null(unit_next_block(&u, &cursor, &budget));
 		ck_assert_uint_eq(budget, i < 3 ? 0 : 8);
