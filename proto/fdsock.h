@@ -52,15 +52,15 @@
  * maps and keeps mapped for as long as it has the GPU's memory mapped or work of its own may touch it. Slots there are
  * reused by the same rule, with the hold for the mapping.
  *
- * The *board* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_BOARD (writable): FDSOCK_BOARD_WORDS words of
- * 4 bytes by which the daemon tells work on a GPU how far a copy has come (LeaseReply.board_word). The client may write them too: to
- * let its own work go on when the daemon is gone. When copies to the GPU that it promised come to nothing, since it loses the GPU or the
- * driver has no memory for them, or since checksums are wrong, the daemon writes 1 to word board_word + FDSOCK_BOARD_FAILED and then, from the
- * CPU, moves the word itself on to all that it promised: whoever sees the word reached looks at the other one behind it, and if that is not 0,
- * the bytes may not be there. That stays so as long as the attachment: its later leases on that GPU name no word, and are granted when their
- * copies are there. With LeaseReply.board_summed the daemon looks at checksums beside the copies, and says how far it is at word
- * board_word + FDSOCK_BOARD_SUMMED, by the same numbers: a layer is there when both words have reached it.
- */
+ * The *progress page* of an attachment is host memory of its own, asked for by MAP of FDSOCK_EXTENT_PROGRESS_PAGE
+ * (writable): FDSOCK_PROGRESS_PAGE_WORDS words of 4 bytes by which the daemon tells work on a GPU how far a copy has
+ * come (LeaseReply.progress_page_word). The client may write them too: to let its own work go on when the daemon is
+ * gone. When copies to the GPU that it promised come to nothing, since it loses the GPU or the driver has no memory for
+ * them, or since checksums are wrong, the daemon writes 1 to word progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED and
+ * then, from the CPU, moves the word itself on to all that it promised: whoever sees the word reached looks at the
+ * other one behind it, and if that is not 0, the bytes may not be there. That stays so as long as the attachment: its
+ * later leases on that GPU name no word, and are granted when their copies are there. With
+ * LeaseReply.progress_page_summed the daemon looks at checksums beside the copies, and says how far it is at word progress_page_word + FDSOCK_PROGRESS_PAGE_SUMMED, by the same numbers: a layer is there when both words have reached it. */
 #ifndef TERRACE_PROTO_FDSOCK_H
 #define TERRACE_PROTO_FDSOCK_H
 
@@ -72,10 +72,11 @@ enum {
 	FDSOCK_VERSION_BEFORE = 2, /* the daemon speaks it, too: see below */
 	FDSOCK_LEASES_MAX = 64,
 	FDSOCK_EXTENT_NONE = 0xffffffffu,
-	FDSOCK_EXTENT_BOARD = 0xfffffffeu,
-	FDSOCK_BOARD_WORDS = 1024,     /* the board is one page */
-	FDSOCK_BOARD_SUMMED = 256,     /* the words that tell of checksums are so far behind those that tell of progress, */
-	FDSOCK_BOARD_FAILED = 512,     /* and those that tell of failures so far */
+	FDSOCK_EXTENT_PROGRESS_PAGE = 0xfffffffeu,
+	FDSOCK_PROGRESS_PAGE_WORDS = 1024, /* the progress page is one page */
+	/* the words that tell of checksums are so far behind those that tell of progress, */
+	FDSOCK_PROGRESS_PAGE_SUMMED = 256,
+	FDSOCK_PROGRESS_PAGE_FAILED = 512, /* and those that tell of failures so far */
 	FDSOCK_NO_GPU = 0xffffffffu,
 	FDSOCK_BY_GRPC = 0xffffffffu,
 	FDSOCK_OFFERS_MAX = 256,       /* in one packet */
@@ -169,7 +170,8 @@ struct fdsock_offer {
 	struct fdsock_head head;
 	uint32_t gpu;   /* as in AHEAD */
 	uint32_t more;  /* 1: another one of what there is already follows */
-	uint32_t count; /* extents[count] follow, none of them FDSOCK_EXTENT_BOARD or NONE; the packet is cut there */
+	/* extents[count] follow, none of them FDSOCK_EXTENT_PROGRESS_PAGE or NONE; the packet is cut there */
+	uint32_t count;
 	uint32_t pad;
 	uint32_t extents[FDSOCK_OFFERS_MAX];
 };

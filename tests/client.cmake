@@ -30,7 +30,7 @@ client_gpu_test(client_gpu_ends client/gpu/ends.c)
 client_gpu_test(client_gpu_driver client/driver/driver_thread.c)
 
 if(TARGET client_gpu_ends)
-  target_link_options(client_gpu_ends PRIVATE -Wl,--wrap=client_board_open) # which it has wait
+  target_link_options(client_gpu_ends PRIVATE -Wl,--wrap=client_progress_page_open) # which it has wait
 endif()
 if(TARGET client_gpu_driver)
   target_link_options(client_gpu_driver PRIVATE -Wl,--wrap=client_after_watch,--wrap=client_places_init) # which it has fail, and wait

@@ -57,7 +57,7 @@ void terrace_release(struct terrace_lease *lease)
 {
 	if (!lease || client_forked(lease->generation))
 		return;
-	client_board_forget(&lease->view->attachment->board, &lease->promise);
+	client_progress_page_forget(&lease->view->attachment->progress_page, &lease->promise);
 	client_lease_return(lease->view, lease->id);
 	client_fds_listen(lease->view->attachment);
 	client_places_fini(&lease->places);
@@ -95,15 +95,16 @@ static enum terrace_status promise_read(const struct client_leasing *g, const Te
 {
 	struct client_promise *p = &g->lease->promise;
 
-	if (!reply->board_layers)
+	if (!reply->progress_page_layers)
 		return TERRACE_OK;
-	if (g->gpu < 0 || reply->board_layers > KV_LAYERS_MAX)
-		return client_fail(TERRACE_INTERNAL, "the daemon promises %u layers on a GPU", reply->board_layers);
-	p->word = reply->board_word;
-	p->base = reply->board_base;
-	p->layers = reply->board_layers;
-	p->summed = reply->board_summed;
-	return client_board_promise(g->view->attachment, (uint32_t)g->gpu, p);
+	if (g->gpu < 0 || reply->progress_page_layers > KV_LAYERS_MAX)
+		return client_fail(TERRACE_INTERNAL, "the daemon promises %u layers on a GPU",
+		    reply->progress_page_layers);
+	p->word = reply->progress_page_word;
+	p->base = reply->progress_page_base;
+	p->layers = reply->progress_page_layers;
+	p->summed = reply->progress_page_summed;
+	return client_progress_page_promise(g->view->attachment, (uint32_t)g->gpu, p);
 }
 
 static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V1__LeaseReply *reply)

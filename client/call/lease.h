@@ -3,7 +3,7 @@
 #define TERRACE_CLIENT_CALL_LEASE_H
 
 #include "client/gpu/stream_thread.h"
-#include "client/memory/board.h"
+#include "client/memory/progress_page.h"
 #include "client/call/places.h"
 
 struct client_message;

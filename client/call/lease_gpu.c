@@ -58,14 +58,16 @@ static enum terrace_status wait_layer(const struct terrace_lease *lease, uint32_
 		status = client_fail(TERRACE_INVALID, "there is no layer %u", layer);
 	if (status || !p->layers)
 		return status;
-	if (client_board_closed(&lease->view->attachment->board))
+	if (client_progress_page_closed(&lease->view->attachment->progress_page))
 		return client_fail(TERRACE_CANCELLED, "the session is closed: open another one");
-	if (client_board_kept(&lease->view->attachment->board, p))
+	if (client_progress_page_kept(&lease->view->attachment->progress_page, p))
 		return TERRACE_OK;
 	s = gpu->ops->stream_wait(gpu->device, stream,
-				  client_board_address(&lease->view->attachment->board, p, (uint32_t)lease->places.gpu),
+				  client_progress_page_address(&lease->view->attachment->progress_page, p,
+				  (uint32_t)lease->places.gpu),
 				  p->base + layer + 1, &why);
-	sums = client_board_sums_address(&lease->view->attachment->board, p, layer, (uint32_t)lease->places.gpu);
+	sums = client_progress_page_sums_address(&lease->view->attachment->progress_page, p, layer,
+	    (uint32_t)lease->places.gpu);
 	if (s == STATUS_OK && sums)
 		s = gpu->ops->stream_wait(gpu->device, stream, sums, p->base + layer + 1, &why);
 	return s == STATUS_OK ? TERRACE_OK : client_gpu_fail(s, "the stream takes no wait", why);
@@ -90,7 +92,7 @@ enum terrace_status terrace_lease_check(struct terrace_lease *lease)
 	if (!status && lease->places.gpu >= 0 && client_gpu_lost(gpu))
 		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
 	if (!status)
-		status = client_board_state(lease->view->attachment, &lease->promise);
+		status = client_progress_page_state(lease->view->attachment, &lease->promise);
 	return status ? client_fail_in(status, "lease") : TERRACE_OK;
 }
 

@@ -53,8 +53,8 @@ struct reading {
 /* NULL, or why the blocks cannot be in such memory. */
 static const char *memory_problem(const struct client_placing *p, const struct client_mapping *m)
 {
-	if (m->extent == FDSOCK_EXTENT_BOARD)
-		return "is on the board";
+	if (m->extent == FDSOCK_EXTENT_PROGRESS_PAGE)
+		return "is on the progress page";
 	if (m->gpu == FDSOCK_NO_GPU)
 		return p->gpu >= 0 && !p->host_too ? "is in host memory, not on the GPU" : NULL;
 	return p->gpu < 0 || m->gpu != (uint32_t)p->gpu ? "is on another GPU, or on one unasked" : NULL;

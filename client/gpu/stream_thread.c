@@ -2,7 +2,7 @@
  *
  * A stream's call may only say that it came: it marks a token, shared with the task since a lost GPU's may come late or never, and
  * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, which
- * the thread of driver/driver_thread.h asks, deadlines, and words of boards, none of which wakes anybody. */
+ * the thread of driver/driver_thread.h asks, deadlines, and words of progress pages, none of which wakes anybody. */
 #include "client/gpu/stream_thread.h"
 
 #include "client/driver/driver_thread.h"
@@ -41,7 +41,7 @@ static struct {
 	int wake; /* an eventfd */
 	pthread_mutex_t lock; /* guards what follows; never held while a GPU's function is called */
 	struct client_after *tasks; /* that the thread has not seen yet */
-	struct watched *boards;     /* the same */
+	struct watched *progress_pages; /* the same */
 	struct after_token *made, *free;
 } after = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -130,23 +130,23 @@ static void tasks_look(struct client_after **tasks)
 	}
 }
 
-static void boards_look(struct watched **boards)
+static void progress_pages_look(struct watched **progress_pages)
 {
-	while (*boards) {
-		struct watched *w = *boards;
+	while (*progress_pages) {
+		struct watched *w = *progress_pages;
 
 		if (w->look(w->attachment)) {
-			boards = &w->next;
+			progress_pages = &w->next;
 			continue;
 		}
-		*boards = w->next;
+		*progress_pages = w->next;
 		client_fds_drop(w->attachment);
 		free(w);
 	}
 }
 
 /* Takes over what is new. */
-static void tasks_take(struct client_after **tasks, struct watched **boards)
+static void tasks_take(struct client_after **tasks, struct watched **progress_pages)
 {
 	pthread_mutex_lock(&after.lock);
 	while (after.tasks) {
@@ -156,12 +156,12 @@ static void tasks_take(struct client_after **tasks, struct watched **boards)
 		t->next = *tasks;
 		*tasks = t;
 	}
-	while (after.boards) {
-		struct watched *w = after.boards;
+	while (after.progress_pages) {
+		struct watched *w = after.progress_pages;
 
-		after.boards = w->next;
-		w->next = *boards;
-		*boards = w;
+		after.progress_pages = w->next;
+		w->next = *progress_pages;
+		*progress_pages = w;
 	}
 	pthread_mutex_unlock(&after.lock);
 }
@@ -169,7 +169,7 @@ static void tasks_take(struct client_after **tasks, struct watched **boards)
 static void *after_main(void *arg)
 {
 	struct client_after *tasks = NULL;
-	struct watched *boards = NULL;
+	struct watched *progress_pages = NULL;
 	bool busy = false;
 
 	(void)arg;
@@ -180,13 +180,13 @@ static void *after_main(void *arg)
 
 		if (poll(&woken, 1, busy ? LOOK_MS : -1) > 0 && read(after.wake, &times, sizeof(times)) < 0)
 			continue;
-		tasks_take(&tasks, &boards);
-		if (busy != (tasks || boards)) {
+		tasks_take(&tasks, &progress_pages);
+		if (busy != (tasks || progress_pages)) {
 			busy = !busy;
 			client_errand_watch(busy);
 		}
 		tasks_look(&tasks);
-		boards_look(&boards);
+		progress_pages_look(&progress_pages);
 	}
 	return NULL;
 }
@@ -256,13 +256,13 @@ enum terrace_status client_after_watch(struct client_attachment *a, bool (*look)
 	if (status)
 		return status;
 	if (!w)
-		return client_fail(TERRACE_EXHAUSTED, "no memory to watch the board");
+		return client_fail(TERRACE_EXHAUSTED, "no memory to watch the progress page");
 	client_fds_hold(a);
 	w->attachment = a;
 	w->look = look;
 	pthread_mutex_lock(&after.lock);
-	w->next = after.boards;
-	after.boards = w;
+	w->next = after.progress_pages;
+	after.progress_pages = w;
 	pthread_mutex_unlock(&after.lock);
 	wake();
 	return TERRACE_OK;

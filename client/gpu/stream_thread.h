@@ -32,7 +32,7 @@ enum terrace_status client_after_start(struct client_after *after, struct client
 				       struct client_gpu *gpu, void *stream);
 
 /* Has `look` called on the thread now and then, until it says that nothing is left to be looked after.
- * TERRACE_EXHAUSTED. May be called with the board's lock held. */
+ * TERRACE_EXHAUSTED. May be called with the progress page's lock held. */
 enum terrace_status client_after_watch(struct client_attachment *attachment,
 				       bool (*look)(struct client_attachment *attachment));
 

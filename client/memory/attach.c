@@ -1,7 +1,7 @@
 /* How an attachment begins: the socket is connected, and the daemon greeted. */
 #include "client/memory/attachment.h"
 
-#include "client/memory/board.h"
+#include "client/memory/progress_page.h"
 #include "client/transport/packet.h"
 #include "client/value/status.h"
 #include "proto/fdsock.h"
@@ -52,7 +52,7 @@ static void locks_init(struct client_attachment *a)
 	pthread_condattr_t attributes;
 
 	pthread_mutex_init(&a->lock, NULL);
-	client_board_init(&a->board);
+	client_progress_page_init(&a->progress_page);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&a->idle, &attributes);

@@ -7,7 +7,7 @@
 #define TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 
 #include "client/driver/driver_thread.h"
-#include "client/memory/board.h"
+#include "client/memory/progress_page.h"
 #include "client/memory/mapping.h"
 
 #include <pthread.h>
@@ -55,7 +55,7 @@ struct client_attachment {
 	bool knows_callers;   /* the daemon: near calls */
 	int socket;           /* written by the end alone, after the last talk */
 	struct client_lent_memory memory; /* what may map belongs to the thread that talks */
-	struct client_board board;
+	struct client_progress_page progress_page;
 	pthread_mutex_t lock; /* guards what follows */
 	pthread_cond_t idle;  /* `talking` became false, `streams` less, or `closed` true */
 	bool talking;         /* a thread is in a conversation, and reads all that comes; or it unmaps */
@@ -64,7 +64,7 @@ struct client_attachment {
 	bool closed;          /* the table is only kept for its readers */
 	bool ending, ended;   /* it is being unmapped, and the daemon told; that is over */
 	bool dropped;         /* the errand's: nothing is mapped any more, */
-	bool board_stays;     /* but the board */
+	bool progress_page_stays; /* but the progress page */
 	bool broken;          /* the socket is of no more use */
 	bool sweep_asked;     /* `sweeping` is under way */
 	bool tends;           /* `tending` is under way */
@@ -86,8 +86,9 @@ void client_fds_hold(struct client_attachment *attachment);
 /* The last drop closes without waiting. */
 void client_fds_drop(struct client_attachment *attachment);
 
-/* Lets streams that wait for the board go on, and waits some seconds until no stream holds memory and no thread maps any. Then, or, if it
- * was in vain, when that is so, everything is unmapped and the daemon told: where a GPU is concerned by an errand, after this. */
+/* Lets streams that wait for the progress page go on, and waits some seconds until no stream holds memory and no thread
+ * maps any. Then, or, if it was in vain, when that is so, everything is unmapped and the daemon told: where a GPU is
+ * concerned by an errand, after this. */
 void client_fds_close(struct client_attachment *attachment);
 
 /* Counts one use of an extent's mapping, which is made if need be. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_EXHAUSTED,

@@ -4,7 +4,7 @@
  * long the daemon does not read: that is an errand, which tries again until the daemon has heard, or is gone. */
 #include "client/memory/attachment.h"
 
-#include "client/memory/board.h"
+#include "client/memory/progress_page.h"
 #include "client/memory/hear.h"
 #include "client/memory/pages.h"
 #include "client/memory/table.h"
@@ -23,7 +23,8 @@
 static void memory_drop(struct client_attachment *a)
 {
 	for (uint32_t i = 0; i < a->count; i++)
-		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_BOARD && a->board_stays))
+		if (a->mappings[i]->base && !(a->mappings[i]->extent == FDSOCK_EXTENT_PROGRESS_PAGE &&
+		    a->progress_page_stays))
 			client_mapping_drop(&a->memory, a->mappings[i]);
 	client_lent_memory_fini(&a->memory);
 }
@@ -122,7 +123,7 @@ static void close_begin(struct client_attachment *a)
 	if (a->socket >= 0)
 		shutdown(a->socket, SHUT_RD); /* wakes the thread that talks; the daemon is still told what is unmapped */
 	pthread_cond_broadcast(&a->idle);
-	a->board_stays = client_board_close(&a->board);
+	a->progress_page_stays = client_progress_page_close(&a->progress_page);
 }
 
 /* The thread that ends the streams' waits does not wait for itself. */
@@ -176,7 +177,7 @@ void client_fds_drop(struct client_attachment *a)
 	}
 	free(a->mappings);
 	free(a->ahead.offers);
-	client_board_fini(&a->board);
+	client_progress_page_fini(&a->progress_page);
 	pthread_cond_destroy(&a->idle);
 	pthread_mutex_destroy(&a->lock);
 	free(a);

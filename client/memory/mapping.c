@@ -149,7 +149,7 @@ static enum terrace_status host_make(const struct client_packet *p, struct clien
 		problem = "its size is not a multiple of its page size";
 	else
 		problem = client_packet_file_problem(p, 0, e->bytes);
-	m->guarded = m->writable && e->extent != FDSOCK_EXTENT_BOARD;
+	m->guarded = m->writable && e->extent != FDSOCK_EXTENT_PROGRESS_PAGE;
 	m->page_bytes = e->page_bytes;
 	return problem ? extent_fail(e, problem) : file_map(p, 0, e->bytes, m->writable && !m->guarded, &m->base);
 }

@@ -59,7 +59,8 @@ static void offers_take(struct client_attachment *a, const struct fdsock_offer *
 	if (tier > DEVICES_MAX || (o->gpu == DEVICES_MAX) || !(h->asked >> tier & 1))
 		return; /* of what was not asked for, which this process may not even have opened */
 	for (uint32_t i = 0; i < o->count; i++)
-		if (o->extents[i] != FDSOCK_EXTENT_BOARD && o->extents[i] != FDSOCK_EXTENT_NONE && offers_grow(h))
+		if (o->extents[i] != FDSOCK_EXTENT_PROGRESS_PAGE && o->extents[i] != FDSOCK_EXTENT_NONE &&
+		    offers_grow(h))
 			h->offers[h->count++] = (struct client_offer){o->extents[i], tier};
 	if (!o->more)
 		h->answered |= 1u << tier;

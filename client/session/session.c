@@ -54,7 +54,7 @@ enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, 
 
 	if (!status && client_gpu_was_lost(*gpu))
 		status = client_fail(TERRACE_UNAVAILABLE, "the GPU is lost: use host memory; a restart of the daemon takes the GPU back");
-	return status ? status : client_board_open(view->attachment, g, deadline_us);
+	return status ? status : client_progress_page_open(view->attachment, g, deadline_us);
 }
 
 enum terrace_status client_view_status(enum terrace_status status)

@@ -77,8 +77,8 @@ enum terrace_status client_session_check(const struct terrace_session *session);
 /* TERRACE_OK, or TERRACE_PRECONDITION with the reason that borrowing is off. */
 enum terrace_status client_borrow_check(const struct client_view *view);
 
-/* Makes ready what a call with GPU g of the session needs: the GPU opened, the board mapped and registered. TERRACE_UNSUPPORTED,
- * TERRACE_INVALID, and as client_fds_map. */
+/* Makes ready what a call with GPU g of the session needs: the GPU opened, the progress page mapped and registered.
+ * TERRACE_UNSUPPORTED, TERRACE_INVALID, and as client_fds_map. */
 enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t g, uint64_t deadline_us);
 /* The same without asking the driver whether the GPU is lost, which takes some 30 us. Who asks it later: *gpu. */
 enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, uint32_t g, uint64_t deadline_us, struct client_gpu **gpu);

@@ -13,9 +13,9 @@
 struct cache;
 struct quota_holder;
 
-/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_BOARD, of the attachment's board.
- * EXHAUSTED also: GPU memory, and the attachment's process is not watched. */
-#define CACHE_EXTENT_BOARD 0xfffffffeu
+/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_PROGRESS_PAGE, of the
+ * attachment's progress page. EXHAUSTED also: GPU memory, and the attachment's process is not watched. */
+#define CACHE_EXTENT_PROGRESS_PAGE 0xfffffffeu
 
 /* ---- administration ---- */
 
@@ -51,10 +51,11 @@ struct cache_leased {
 	uint64_t lease;
 	uint32_t blocks;      /* keys */
 	uint32_t layouts;
-	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's board has reached
-	 * board_base + i + 1; with board_summed the word behind it (FDSOCK_BOARD_SUMMED) too. 0 layers: all is there. */
-	uint32_t board_word, board_base, board_layers;
-	bool board_summed;
+	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's
+	 * progress page has reached progress_page_base + i + 1; with progress_page_summed the word behind it
+	 * (FDSOCK_PROGRESS_PAGE_SUMMED) too. 0 layers: all is there. */
+	uint32_t progress_page_word, progress_page_base, progress_page_layers;
+	bool progress_page_summed;
 };
 
 struct cache_commit_item {

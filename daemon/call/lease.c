@@ -6,8 +6,8 @@
  * call's wait; the lease itself is admitted by the step that finds everything in memory.
  *
  * On a GPU a block has its *place* when its copy is there, or is on its way in the order of the ups: then the lease need not wait
- * for the bytes, its holder does, layer by layer, at the word of its board. What has no place gets it as a block on disk comes to
- * memory; the step that may not wait (any more) takes what has a free slot at once.
+ * for the bytes, its holder does, layer by layer, at the word of its progress page. What has no place gets it as a
+ * block on disk comes to memory; the step that may not wait (any more) takes what has a free slot at once.
  *
  * What a lease on a GPU tells the policies, its request and then its uses, changes nothing of the answer, and takes a fifth of the
  * admission, for `graph` half of it: with `late` it is told when the reply is on its way (cache_leases_tell), but before the lease
@@ -179,7 +179,7 @@ static struct lease *admit_shrink(struct lease *l)
 	return smaller ? smaller : l;
 }
 
-/* How far the copies are that are still under way is told at the board. False: no memory. */
+/* How far the copies are that are still under way is told at the progress page. False: no memory. */
 static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
 {
 	struct gpu *g = a->want.gpu;
@@ -201,14 +201,14 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 	}
 	if (!coming)
 		return true;
-	out->board_layers = vram_layers_most(a->pools, a->layouts);
+	out->progress_page_layers = vram_layers_most(a->pools, a->layouts);
 	if (marked)
 		base = w->mark_base;
-	else if (!vram_mark(g, a->want.board, out->board_layers, overtakes, &base))
+	else if (!vram_mark(g, a->want.progress_page, out->progress_page_layers, overtakes, &base))
 		return false;
-	out->board_word = g->number;
-	out->board_base = base;
-	out->board_summed = a->cache->options.gpu_verify_up;
+	out->progress_page_word = g->number;
+	out->progress_page_base = base;
+	out->progress_page_summed = a->cache->options.gpu_verify_up;
 	return true;
 }
 
@@ -258,7 +258,7 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	}
 	if (status)
 		return status;
-	if ((wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.board)) || comes)
+	if ((wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.progress_page)) || comes)
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
 	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
@@ -304,8 +304,8 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 	if (!fits && !on->or_host)
 		return STATUS_INVALID;
 	a = attachment_find(c, on->attachment);
-	if (a && a->board && board_tells(a->board, want->gpu))
-		want->board = a->board;
+	if (a && a->progress_page && progress_page_tells(a->progress_page, want->gpu))
+		want->progress_page = a->progress_page;
 	if (want->gpu->lost || !fits)
 		want->gpu = NULL;
 	return STATUS_OK;

@@ -33,10 +33,10 @@ struct cache_lease_call {
  * disk, no memory, damage) counts as absent too.
  *
  * On a GPU: what is not there is copied to it, from memory (to which what is on a disk comes first), or from another
- * GPU. The lease is granted when each block has its place there, and the attachment's board tells how far the copies
- * are; without a board (see cache_attach_lend) when they are done. INVALID: no such GPU, or one that can never
- * have a block of the session's (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there were no
- * GPU. EXHAUSTED: gpu_pinned_milli too. */
+ * GPU. The lease is granted when each block has its place there, and the attachment's progress page tells how far the
+ * copies are; without a progress page (see cache_attach_lend) when they are done. INVALID: no such GPU, or one that can
+ * never have a block of the session's (session/budget.h). UNAVAILABLE: it is lost. With or_host either is as if there
+ * were no GPU. EXHAUSTED: gpu_pinned_milli too. */
 enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
 			struct cache_wait *w, const char **why);
 /* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told

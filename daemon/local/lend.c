@@ -1,8 +1,8 @@
 /* See local/lend.h.
  *
- * A board is registered with every GPU before it is lent. The door's thread, which hears all engines and ticks for the whole cache, does not
- * wait for that: a worker lends it, and answers by a descriptor of its own for the socket, so that the connection may end meanwhile.
- */
+ * A progress page is registered with every GPU before it is lent. The door's thread, which hears all engines and ticks
+ * for the whole cache, does not wait for that: a worker lends it, and answers by a descriptor of its own for the
+ * socket, so that the connection may end meanwhile. */
 #include "daemon/local/lend.h"
 
 #include "daemon/block/views.h"
@@ -21,9 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BOARDS_MAX = 16 }; /* at a time: the workers have other work */
+enum { PROGRESS_PAGES_MAX = 16 }; /* at a time: the workers have other work */
 
-struct board_work {
+struct progress_page_work {
 	struct work work;          /* first */
 	struct door_lender *lender;
 	int to;                    /* its own */
@@ -101,19 +101,19 @@ static int lend(struct door_lender *l, int to, uint64_t attachment, const struct
 	return error == ETOOMANYREFS ? answer(l, to, m, STATUS_EXHAUSTED, &none) : error;
 }
 
-/* ---- boards ---- */
+/* ---- progress pages ---- */
 
-static void board_ended(struct door_lender *l)
+static void progress_page_ended(struct door_lender *l)
 {
 	pthread_mutex_lock(&l->lock);
-	l->boards--;
+	l->progress_pages--;
 	pthread_cond_signal(&l->ended);
 	pthread_mutex_unlock(&l->lock);
 }
 
-static void board_run(struct work *work)
+static void progress_page_run(struct work *work)
 {
-	struct board_work *w = (struct board_work *)work;
+	struct progress_page_work *w = (struct progress_page_work *)work;
 	struct door_lender *l = w->lender;
 	const int error = lend(l, w->to, w->attachment, &w->map);
 
@@ -121,32 +121,32 @@ static void board_run(struct work *work)
 		shutdown(w->to, SHUT_RDWR); /* he does not read: the door hears that he is gone */
 	close(w->to);
 	free(w);
-	board_ended(l);
+	progress_page_ended(l);
 }
 
-static bool board_begin(struct door_lender *l)
+static bool progress_page_begin(struct door_lender *l)
 {
 	bool begun;
 
 	pthread_mutex_lock(&l->lock);
-	begun = l->boards < BOARDS_MAX;
-	l->boards += begun;
+	begun = l->progress_pages < PROGRESS_PAGES_MAX;
+	l->progress_pages += begun;
 	pthread_mutex_unlock(&l->lock);
 	return begun;
 }
 
 /* False: not now. */
-static bool board_submit(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
+static bool progress_page_submit(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
-	struct board_work *w = malloc(sizeof(*w));
+	struct progress_page_work *w = malloc(sizeof(*w));
 
 	if (!w)
 		return false;
-	*w = (struct board_work){ { board_run }, l, fcntl(to, F_DUPFD_CLOEXEC, 0), attachment, *m };
-	if (w->to >= 0 && board_begin(l)) {
+	*w = (struct progress_page_work){ { progress_page_run }, l, fcntl(to, F_DUPFD_CLOEXEC, 0), attachment, *m };
+	if (w->to >= 0 && progress_page_begin(l)) {
 		if (workers_submit(l->workers, &w->work) == STATUS_OK)
 			return true;
-		board_ended(l);
+		progress_page_ended(l);
 	}
 	if (w->to >= 0)
 		close(w->to);
@@ -156,9 +156,9 @@ static bool board_submit(struct door_lender *l, int to, uint64_t attachment, con
 
 int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
-	if (m->extent != FDSOCK_EXTENT_BOARD)
+	if (m->extent != FDSOCK_EXTENT_PROGRESS_PAGE)
 		return lend(l, to, attachment, m);
-	return board_submit(l, to, attachment, m) ? 0 : answer(l, to, m, STATUS_EXHAUSTED, &none);
+	return progress_page_submit(l, to, attachment, m) ? 0 : answer(l, to, m, STATUS_EXHAUSTED, &none);
 }
 
 /* ---- birth and death ---- */
@@ -167,7 +167,7 @@ void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w)
 {
 	l->cache = c;
 	l->workers = w;
-	l->boards = 0;
+	l->progress_pages = 0;
 	atomic_init(&l->descriptors, 0);
 	pthread_mutex_init(&l->lock, NULL);
 	deadline_cond_init(&l->ended);
@@ -178,9 +178,9 @@ bool door_lender_ends(struct door_lender *l, const struct timespec *until)
 	bool ended;
 
 	pthread_mutex_lock(&l->lock);
-	while (l->boards && !pthread_cond_timedwait(&l->ended, &l->lock, until))
+	while (l->progress_pages && !pthread_cond_timedwait(&l->ended, &l->lock, until))
 		continue;
-	ended = !l->boards;
+	ended = !l->progress_pages;
 	pthread_mutex_unlock(&l->lock);
 	return ended;
 }

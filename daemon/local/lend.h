@@ -1,4 +1,4 @@
-/* The fd door's answers, and what it lends: descriptors of extents, and boards. */
+/* The fd door's answers, and what it lends: descriptors of extents, and progress pages. */
 #ifndef TERRACE_DAEMON_LOCAL_LEND_H
 #define TERRACE_DAEMON_LOCAL_LEND_H
 
@@ -15,12 +15,13 @@ struct door_lender {
 	struct workers *workers;
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t ended;
-	uint32_t boards;           /* that workers have been asked to lend */
+	uint32_t progress_pages;   /* that workers have been asked to lend */
 	atomic_ullong descriptors; /* handed out */
 };
 
 void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w);
-/* Waits for the boards that are being lent. Nobody asks for one any more. False: one is not by then (threads/deadline.h). */
+/* Waits for the progress pages that are being lent. Nobody asks for one any more. False: one is not by then
+ * (threads/deadline.h). */
 bool door_lender_ends(struct door_lender *l, const struct timespec *until);
 /* After door_lender_ends. */
 void door_lender_fini(struct door_lender *l);
@@ -29,8 +30,8 @@ struct fdsock_head door_head(uint16_t version, enum fdsock_type type);
 /* Sends a packet, with `fds` descriptors, at most 2, to a peer who may not read: never waits. 0, or an errno: EPIPE if he reads no more, or is
  * gone, which is not the same: recv() tells. */
 int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds);
-/* Answers a MAP. A board's answer comes later, from a worker, since GPUs' drivers may take their time over it. As door_send; what an answer
- * that nobody gets would have lent is not lent. */
+/* Answers a MAP. A progress page's answer comes later, from a worker, since GPUs' drivers may take their time over it.
+ * As door_send; what an answer that nobody gets would have lent is not lent. */
 int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m);
 
 #endif

@@ -116,10 +116,12 @@ struct door {
 	atomic_ullong packets, refused, releases, offers;
 };
 
-_Static_assert(CACHE_EXTENT_BOARD == FDSOCK_EXTENT_BOARD, "the door hands the number on");
-_Static_assert((int)BOARD_SUMMED == (int)FDSOCK_BOARD_SUMMED && (int)BOARD_FAILED == (int)FDSOCK_BOARD_FAILED,
+_Static_assert(CACHE_EXTENT_PROGRESS_PAGE == FDSOCK_EXTENT_PROGRESS_PAGE, "the door hands the number on");
+_Static_assert((int)PROGRESS_PAGE_SUMMED == (int)FDSOCK_PROGRESS_PAGE_SUMMED &&
+	       (int)PROGRESS_PAGE_FAILED == (int)FDSOCK_PROGRESS_PAGE_FAILED,
 	       "clients read the words that the daemon writes");
-_Static_assert((int)DEVICES_MAX <= (int)FDSOCK_BOARD_WORDS && FDSOCK_BOARD_WORDS * sizeof(uint32_t) <= 4096, "a word a GPU, on one page");
+_Static_assert((int)DEVICES_MAX <= (int)FDSOCK_PROGRESS_PAGE_WORDS &&
+    FDSOCK_PROGRESS_PAGE_WORDS * sizeof(uint32_t) <= 4096, "a word a GPU, on one page");
 
 /* ---- packets ---- */
 

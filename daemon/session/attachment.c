@@ -100,8 +100,8 @@ void attachment_free(struct cache *c, struct attachment *a)
 		a->session->attached--;
 	if (a->pidfd >= 0)
 		close(a->pidfd);
-	if (a->board)
-		board_let_go(c, a->board);
+	if (a->progress_page)
+		progress_page_let_go(c, a->progress_page);
 	free(a->lent);
 	free(a->written);
 	offers_free(a->offers);
@@ -394,10 +394,10 @@ static void lent_close(const struct cache_lent *l)
 }
 
 /* Its own page, made when it is first asked for. */
-static enum status board_lend(struct cache *c, uint64_t attachment, struct cache_lent *out)
+static enum status progress_page_lend(struct cache *c, uint64_t attachment, struct cache_lent *out)
 {
 	struct attachment *a;
-	struct board *board, *spare = NULL;
+	struct progress_page *progress_page, *spare = NULL;
 	enum status s;
 
 	if (!c->vram)
@@ -409,23 +409,23 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 		s = STATUS_UNSUPPORTED;
 	if (!s)
 		a->boarding++;
-	board = s ? NULL : a->board;
+	progress_page = s ? NULL : a->progress_page;
 	cache_unlock(c);
 	if (s)
 		return s;
-	if (!board)
-		spare = board_create(c);
+	if (!progress_page)
+		spare = progress_page_create(c);
 	cache_lock(c);
-	if (!a->board && spare) {
-		a->board = spare;
+	if (!a->progress_page && spare) {
+		a->progress_page = spare;
 		spare = NULL;
 	}
-	board = a->board;
+	progress_page = a->progress_page;
 	cache_unlock(c);
 	if (spare)
-		board_destroy(c, spare);
+		progress_page_destroy(c, spare);
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = CACHE_HOST };
-	s = board ? extent_lend(&board->page, (uint32_t)attachment, true, &out->fd) : STATUS_EXHAUSTED;
+	s = progress_page ? extent_lend(&progress_page->page, (uint32_t)attachment, true, &out->fd) : STATUS_EXHAUSTED;
 	cache_lock(c);
 	a->boarding--;
 	if (still_open(a) && !s) {
@@ -433,8 +433,8 @@ static enum status board_lend(struct cache *c, uint64_t attachment, struct cache
 		s = STATUS_DENIED;
 	}
 	if (!s) {
-		out->bytes = board->page.bytes;
-		out->page_bytes = board->page.page_bytes;
+		out->bytes = progress_page->page.bytes;
+		out->page_bytes = progress_page->page.page_bytes;
 	}
 	cache_unlock(c);
 	return s;
@@ -446,8 +446,8 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 	struct cache_lent lent;
 	enum status s;
 
-	if (extent == CACHE_EXTENT_BOARD)
-		return board_lend(c, attachment, out);
+	if (extent == CACHE_EXTENT_PROGRESS_PAGE)
+		return progress_page_lend(c, attachment, out);
 	cache_lock(c);
 	s = map_begin(c, attachment, extent, write);
 	cache_unlock(c);

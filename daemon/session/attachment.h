@@ -9,7 +9,7 @@
 #include "daemon/block/values.h"
 #include "store/status.h"
 
-struct board;
+struct progress_page;
 struct cache;
 struct cache_lent;
 struct offers;
@@ -36,11 +36,11 @@ struct attachment {
 	uint32_t number;               /* also the byte it locks in each extent lent to it */
 	pid_t pid;                     /* for people */
 	int pidfd;                     /* -1: not known; nothing is lent before */
-	struct board *board;           /* NULL: none was asked for */
+	struct progress_page *progress_page; /* NULL: none was asked for */
 	bool gone;
 	bool host_only;                /* see cache_attach_host_only() */
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
-	uint32_t boarding;             /* the same of its board, for which GPUs' drivers may take their time */
+	uint32_t boarding;             /* the same of its progress page, for which GPUs' drivers may take their time */
 	uint32_t lent_count, lent_cap;
 	struct lent *lent;             /* by rising extent */
 	struct written *written;       /* [written_count] host extents in which its reservations have slots */
@@ -57,8 +57,8 @@ enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES]
 /* Its process, to tell when it has exited: slots are not reused before, unless it says that it has unmapped them. Takes
  * the descriptor over; the first counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
-/* Its library is of the version before (proto/fdsock.h): it has no memory of GPUs, nor a board (UNSUPPORTED), and does
- * not say what it unmaps when it ends a session, so that the mapping alone counts. */
+/* Its library is of the version before (proto/fdsock.h): it has no memory of GPUs, nor a progress page (UNSUPPORTED),
+ * and does not say what it unmaps when it ends a session, so that the mapping alone counts. */
 void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
  * attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: its process is not

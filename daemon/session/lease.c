@@ -157,8 +157,8 @@ static void session_copies_failed(const struct session *s, const struct gpu *g)
 	while (l && !has_failed(l, g))
 		l = l->next;
 	for (struct attachment *a = l ? s->attachments : NULL; a; a = a->next)
-		if (a->board)
-			board_fail(a->board, g);
+		if (a->progress_page)
+			progress_page_fail(a->progress_page, g);
 }
 
 void leases_copies_failed(struct cache *c, const struct gpu *g)

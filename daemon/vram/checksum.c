@@ -6,11 +6,11 @@
  * or on the bus do not get checksums of their own.
  *
  * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
- * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody waits for at once. A board then has a second word for each GPU, that
- * says how far this is. The lists that are being summed stand in the order in which they were begun, and the first of them alone moves
- * words: so a word tells of all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another
- * GPU, was looked at then, and is not summed again.
- */
+ * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody
+ * waits for at once. A progress page then has a second word for each GPU, that says how far this is. The lists that are
+ * being summed stand in the order in which they were begun, and the first of them alone moves words: so a word tells of
+ * all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another GPU,
+ * was looked at then, and is not summed again. */
 #include "daemon/vram/checksum.h"
 
 #include "daemon/block/block.h"
@@ -474,7 +474,7 @@ static struct flight *words_move(struct gpu *g)
 
 	while ((f = g->summing)) {
 		if (f->mark)
-			board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+			progress_page_summed(f->mark->progress_page, g, f->copy.progress_base + f->layers_summed);
 		if (f->summing)
 			break;
 		g->summing = f->summing_next;
@@ -527,7 +527,7 @@ static void layer_summed(struct flight *f)
 	while (f->layers_summed < f->copy.parts && !atomic_load_explicit(&f->left[f->layers_summed], memory_order_acquire))
 		f->layers_summed++;
 	if (g->summing == f && f->mark)
-		board_summed(f->mark->board, g, f->copy.progress_base + f->layers_summed);
+		progress_page_summed(f->mark->progress_page, g, f->copy.progress_base + f->layers_summed);
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
@@ -638,7 +638,7 @@ static bool look_due(void *arg, uint32_t i)
 
 	if (i < layer_pieces(f) + header_pieces(f) || atomic_load_explicit(&f->all_due, memory_order_relaxed))
 		return true;
-	if (board_copied(f->mark->board, f->gpu, f->copy.progress_base + layer + 1)) {
+	if (progress_page_copied(f->mark->progress_page, f->gpu, f->copy.progress_base + layer + 1)) {
 		if (atomic_load_explicit(&f->stalled_us, memory_order_relaxed))
 			atomic_store_explicit(&f->stalled_us, 0, memory_order_relaxed);
 		return true;

@@ -564,7 +564,7 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 	struct gpu *g = f->gpu;
 
 	f->mark = mark;
-	f->copy.progress = mark->board->address[g->number] + sizeof(uint32_t) * g->number;
+	f->copy.progress = mark->progress_page->address[g->number] + sizeof(uint32_t) * g->number;
 	f->copy.progress_base = mark->base + mark->layers - f->copy.parts;
 }
 

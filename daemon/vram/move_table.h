@@ -13,7 +13,7 @@
 #include "store/status.h"
 
 struct block;
-struct board;
+struct progress_page;
 struct cache_wait_link;
 struct gpu;
 struct pool;
@@ -38,7 +38,7 @@ struct vram_move {
 	uint32_t base, layers;         /* of a mark */
 	uint64_t enqueued_us;          /* the same */
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
-	struct board *board;           /* the same */
+	struct progress_page *progress_page; /* the same */
 	struct gpu *gpu;               /* up, across: to; down: from */
 	struct vram_move *hash_next;   /* of the bucket by block */
 	enum ring_priority priority;   /* up: of a load for it */

@@ -19,7 +19,8 @@ struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want 
 {
 	struct vram_slot *s = want->gpu && b->vram ? vram_slot_on(b, want->gpu) : NULL;
 
-	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && !s->failed && want->board)))
+	if (s && (s->state == VRAM_READY || (s->state == VRAM_COMING && !s->across && !s->failed &&
+	    want->progress_page)))
 		return s;
 	return NULL;
 }
@@ -80,7 +81,7 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 
 /* ---- marks ---- */
 
-static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_t layers)
+static struct vram_move *mark_create(struct gpu *g, struct progress_page *progress_page, uint32_t layers)
 {
 	struct vram_move *m = calloc(1, sizeof(*m));
 
@@ -89,16 +90,16 @@ static struct vram_move *mark_create(struct gpu *g, struct board *board, uint32_
 	m->way = DEVICE_UP;
 	m->step = STEP_QUEUED;
 	m->gpu = g;
-	m->board = board;
+	m->progress_page = progress_page;
 	m->layers = layers;
-	board->marks++;
+	progress_page->marks++;
 	return m;
 }
 
 static uint32_t mark_enqueue(struct vram_move *m)
 {
-	m->base = m->board->next[m->gpu->number];
-	m->board->next[m->gpu->number] += m->layers;
+	m->base = m->progress_page->next[m->gpu->number];
+	m->progress_page->next[m->gpu->number] += m->layers;
 	m->enqueued_us = vram_clock_us();
 	m->hash_next = m->gpu->marks;
 	m->gpu->marks = m;
@@ -106,9 +107,9 @@ static uint32_t mark_enqueue(struct vram_move *m)
 	return m->base;
 }
 
-bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base)
+bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base)
 {
-	struct vram_move *m = mark_create(g, board, layers);
+	struct vram_move *m = mark_create(g, progress_page, layers);
 
 	if (!m)
 		return false;
@@ -117,17 +118,17 @@ bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtak
 	return true;
 }
 
-void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w)
+void vram_mark_ahead(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w)
 {
 	w->marked = 0;
 	if (!w->mark)
-		w->mark = mark_create(g, board, layers);
+		w->mark = mark_create(g, progress_page, layers);
 }
 
 void vram_mark_drop(struct cache_wait *w)
 {
 	if (w->mark)
-		w->mark->board->marks--;
+		w->mark->progress_page->marks--;
 	free(w->mark);
 	w->mark = NULL;
 }
@@ -153,7 +154,7 @@ void vram_mark_end(struct vram_move *m, enum status s)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
 	if (s || m->gpu->lost)
-		board_fail(m->board, m->gpu);
-	m->board->marks--;
+		progress_page_fail(m->progress_page, m->gpu);
+	m->progress_page->marks--;
 	free(m);
 }

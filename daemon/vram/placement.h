@@ -8,7 +8,7 @@
 #include "store/status.h"
 
 struct block;
-struct board;
+struct progress_page;
 struct cache;
 struct cache_wait;
 struct gpu;
@@ -21,7 +21,7 @@ struct vram_want {
 	struct gpu *gpu;               /* NULL: in host memory */
 	bool or_host;
 	bool may_begin;                /* what is in memory may be begun to be brought up without waiting */
-	struct board *board;           /* NULL: copies must be there before the lease is granted */
+	struct progress_page *progress_page; /* NULL: copies must be there before the lease is granted */
 };
 
 uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
@@ -38,11 +38,11 @@ struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
-/* Behind the ups that have begun: how far they are is told at the board's word for that GPU. overtakes: what it is to tell of is none of
- * vram_tail's. False: no memory. */
-bool vram_mark(struct gpu *g, struct board *board, uint32_t layers, bool overtakes, uint32_t *base);
+/* Behind the ups that have begun: how far they are is told at the progress page's word for that GPU. overtakes: what it
+ * is to tell of is none of vram_tail's. False: no memory. */
+bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);
 /* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
-void vram_mark_ahead(struct gpu *g, struct board *board, uint32_t layers, struct cache_wait *w);
+void vram_mark_ahead(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
 void vram_mark_place(struct cache_wait *w);
 void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
 /* Its list has ended so, or will never begin. Frees it. */

@@ -40,9 +40,9 @@ void vram_unregister(struct cache *c, void *memory, const uint64_t *address)
 	vram_came_back(c);
 }
 
-struct board *board_create(struct cache *c)
+struct progress_page *progress_page_create(struct cache *c)
 {
-	struct board *b = calloc(1, sizeof(*b));
+	struct progress_page *b = calloc(1, sizeof(*b));
 
 	if (b && extent_open(&b->page, 0, EXTENT_PAGE_BYTES, false)) {
 		free(b);
@@ -53,55 +53,56 @@ struct board *board_create(struct cache *c)
 	return b;
 }
 
-void board_destroy(struct cache *c, struct board *b)
+void progress_page_destroy(struct cache *c, struct progress_page *b)
 {
 	vram_unregister(c, b->page.base, b->address);
 	extent_close(&b->page);
 	free(b);
 }
 
-void board_let_go(struct cache *c, struct board *b)
+void progress_page_let_go(struct cache *c, struct progress_page *b)
 {
-	b->dead_next = c->vram->dead_boards;
-	c->vram->dead_boards = b;
+	b->dead_next = c->vram->dead_progress_pages;
+	c->vram->dead_progress_pages = b;
 }
 
 /* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once
  * more. */
-void board_fail(struct board *b, const struct gpu *g)
+void progress_page_fail(struct progress_page *b, const struct gpu *g)
 {
 	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base;
 
-	atomic_store_explicit(word + BOARD_FAILED + g->number, 1, memory_order_release);
-	atomic_store_explicit(word + BOARD_SUMMED + g->number, b->next[g->number], memory_order_release);
+	atomic_store_explicit(word + PROGRESS_PAGE_FAILED + g->number, 1, memory_order_release);
+	atomic_store_explicit(word + PROGRESS_PAGE_SUMMED + g->number, b->next[g->number], memory_order_release);
 	atomic_store_explicit(word + g->number, b->next[g->number], memory_order_release);
 }
 
-bool board_copied(const struct board *b, const struct gpu *g, uint32_t value)
+bool progress_page_copied(const struct progress_page *b, const struct gpu *g, uint32_t value)
 {
 	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base + g->number;
 
 	return (int32_t)(atomic_load_explicit(word, memory_order_relaxed) - value) >= 0;
 }
 
-void board_summed(struct board *b, const struct gpu *g, uint32_t value)
+void progress_page_summed(struct progress_page *b, const struct gpu *g, uint32_t value)
 {
-	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + BOARD_SUMMED + g->number;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)b->page.base + PROGRESS_PAGE_SUMMED + g->number;
 	uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
 
 	while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak_explicit(word, &now, value, memory_order_release, memory_order_relaxed))
 		continue;
 }
 
-bool board_tells(const struct board *b, const struct gpu *g)
+bool progress_page_tells(const struct progress_page *b, const struct gpu *g)
 {
 	const _Atomic uint32_t *word = (const _Atomic uint32_t *)b->page.base;
 
-	return b->address[g->number] && !atomic_load_explicit(word + BOARD_FAILED + g->number, memory_order_acquire);
+	return b->address[g->number] && !atomic_load_explicit(word + PROGRESS_PAGE_FAILED + g->number,
+	    memory_order_acquire);
 }
 
 void vram_marks_fail(struct gpu *g)
 {
 	for (struct vram_move *m = g->marks; m; m = m->hash_next)
-		board_fail(m->board, g);
+		progress_page_fail(m->progress_page, g);
 }

@@ -18,7 +18,7 @@
 #include "store/device.h"
 
 struct block;
-struct board;
+struct progress_page;
 struct arena;
 struct cache;
 struct cache_wait_link;
@@ -108,7 +108,7 @@ struct vram {
 	_Atomic bool left;             /* who comes back from a driver stays there */
 	uint32_t given_back;           /* calls of drivers that vram_destroy is done with */
 	bool closed;
-	struct board *dead_boards;
+	struct progress_page *dead_progress_pages;
 	struct vram_ahead *ahead;      /* NULL: nothing is brought up ahead */
 	struct cache *left_next;       /* of the caches whose GPUs were left behind */
 	pthread_cond_t room;           /* a slot came free somewhere, or will not */

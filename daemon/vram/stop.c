@@ -152,9 +152,9 @@ static void *closer_main(void *cache)
 	struct cache *c = cache;
 	struct vram *v = c->vram;
 
-	for (struct board *b; (b = v->dead_boards);) {
-		v->dead_boards = b->dead_next;
-		board_destroy(c, b);
+	for (struct progress_page *b; (b = v->dead_progress_pages);) {
+		v->dead_progress_pages = b->dead_next;
+		progress_page_destroy(c, b);
 		gave_back(c);
 	}
 	extents_unregister(c);

@@ -450,9 +450,9 @@ void vram_tick(struct cache *c)
 	vram_pump(c);
 }
 
-static struct board *board_unused(const struct vram *v)
+static struct progress_page *progress_page_unused(const struct vram *v)
 {
-	struct board *b = v->dead_boards;
+	struct progress_page *b = v->dead_progress_pages;
 
 	while (b && b->marks)
 		b = b->dead_next;
@@ -461,23 +461,23 @@ static struct board *board_unused(const struct vram *v)
 
 bool vram_wants(struct cache *c)
 {
-	return board_unused(c->vram);
+	return progress_page_unused(c->vram);
 }
 
 void vram_chores(struct cache *c)
 {
 	struct vram *v = c->vram;
-	struct board *b;
+	struct progress_page *b;
 
 	cache_lock(c);
-	while ((b = board_unused(v))) {
-		struct board **at = &v->dead_boards;
+	while ((b = progress_page_unused(v))) {
+		struct progress_page **at = &v->dead_progress_pages;
 
 		while (*at != b)
 			at = &(*at)->dead_next;
 		*at = b->dead_next;
 		cache_unlock(c);
-		board_destroy(c, b);
+		progress_page_destroy(c, b);
 		cache_lock(c);
 	}
 	cache_unlock(c);

@@ -7,7 +7,7 @@
 
 #include "store/status.h"
 
-struct board;
+struct progress_page;
 struct cache;
 struct extent;
 struct gpu;

@@ -202,10 +202,10 @@ static void do_lease(struct fake_call *c, const uint8_t *bytes, size_t size)
 		}
 		if (q->gpu) {
 			f->gpu.leases++;
-			reply.board_word = f->gpu.word;
-			reply.board_base = f->gpu.base;
-			reply.board_layers = f->gpu.layers;
-			reply.board_summed = f->gpu.summed;
+			reply.progress_page_word = f->gpu.word;
+			reply.progress_page_base = f->gpu.base;
+			reply.progress_page_layers = f->gpu.layers;
+			reply.progress_page_summed = f->gpu.summed;
 		}
 		places_fill(f, &places, blocks, prefix);
 		reply.lease = f->next_id++;

@@ -52,7 +52,7 @@ enum fake_fd_fault {
 	FAKE_FD_GPU_SIZE,        /* the memory is of another size */
 	FAKE_FD_GPU_IS_HOST,     /* host memory, said to be the GPU's */
 	FAKE_FD_HOST_IS_GPU,     /* and the other way round */
-	FAKE_FD_BOARD_EMPTY,     /* a board of no page */
+	FAKE_FD_PROGRESS_PAGE_EMPTY, /* a progress page of no page */
 };
 
 struct fake_block {
@@ -70,8 +70,8 @@ struct fake_gpu {
 	struct device_info info;
 	uint64_t range[FAKE_GPU_LAYOUTS], range_bytes;
 	struct device_extent extents[FAKE_GPU_LAYOUTS][FAKE_EXTENTS];
-	int memory[FAKE_GPU_LAYOUTS][FAKE_EXTENTS], hold[FAKE_GPU_LAYOUTS][FAKE_EXTENTS], board_file, empty;
-	_Atomic uint32_t *board;
+	int memory[FAKE_GPU_LAYOUTS][FAKE_EXTENTS], hold[FAKE_GPU_LAYOUTS][FAKE_EXTENTS], progress_page_file, empty;
+	_Atomic uint32_t *progress_page;
 	/* Told with every lease on it; 0 layers: all is there. */
 	uint32_t word, base, layers;
 	bool summed;
@@ -146,7 +146,7 @@ unsigned fake_await(struct fake *fake, const unsigned *counter, unsigned least);
 
 /* Between the fake's files: its two threads, whose argument is the fake, and the wait for one more call. */
 struct fdsock_extent;
-/* Makes the answer for an extent of the GPU, or the board, with its descriptors. False: it is neither. */
+/* Makes the answer for an extent of the GPU, or the progress page, with its descriptors. False: it is neither. */
 bool fake_gpu_extent(struct fake *fake, struct fdsock_extent *e, int fds[2], size_t *count);
 void *fake_fd_main(void *arg);
 void *fake_accept_main(void *arg);

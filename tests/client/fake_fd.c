@@ -58,7 +58,7 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 		return;
 	}
 	if (f->fd_fault != FAKE_FD_REFUSES && f->gpu.ops && fake_gpu_extent(f, &e, fds, &count)) {
-		f->gpu_lent += map->extent != FDSOCK_EXTENT_BOARD;
+		f->gpu_lent += map->extent != FDSOCK_EXTENT_PROGRESS_PAGE;
 		packet_send(socket, &e, sizeof(e), fds, count);
 		return;
 	}
@@ -109,7 +109,7 @@ static void unmapped_hear(struct fake *f, const struct fdsock_unmapped *u)
 		return;
 	}
 	f->unmapped++;
-	f->gpu_lent -= u->extent >= FAKE_GPU_EXTENT && u->extent != FDSOCK_EXTENT_BOARD;
+	f->gpu_lent -= u->extent >= FAKE_GPU_EXTENT && u->extent != FDSOCK_EXTENT_PROGRESS_PAGE;
 }
 
 static void packet_answer(struct fake *f, int socket, const void *packet, size_t bytes)

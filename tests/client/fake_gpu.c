@@ -1,4 +1,4 @@
-/* The fake daemon's GPU: two extents of memory a layout, a board, and ways to lie about them. */
+/* The fake daemon's GPU: two extents of memory a layout, a progress page, and ways to lie about them. */
 #include "tests/client/fake.h"
 
 #include "proto/fdsock.h"
@@ -38,10 +38,10 @@ void fake_gpu_start(struct fake *f, const struct device_ops *ops)
 			g->hold[l][i] = page_make();
 		}
 	}
-	g->board_file = page_make();
+	g->progress_page_file = page_make();
 	g->empty = memfd_create("fake nothing", MFD_CLOEXEC);
-	g->board = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, g->board_file, 0);
-	MUST(g->board != MAP_FAILED && g->empty >= 0);
+	g->progress_page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, g->progress_page_file, 0);
+	MUST(g->progress_page != MAP_FAILED && g->empty >= 0);
 	g->ops = ops;
 	pthread_mutex_unlock(&f->lock);
 }
@@ -59,8 +59,8 @@ void fake_gpu_stop(struct fake *f)
 		}
 		g->ops->range_free(g->device, g->range[l], g->range_bytes);
 	}
-	munmap((void *)(uintptr_t)g->board, PAGE);
-	close(g->board_file);
+	munmap((void *)(uintptr_t)g->progress_page, PAGE);
+	close(g->progress_page_file);
 	close(g->empty);
 	g->ops->close(g->device);
 	g->ops = NULL;
@@ -103,8 +103,8 @@ bool fake_gpu_extent(struct fake *f, struct fdsock_extent *e, int fds[2], size_t
 	uint32_t n = e->extent - FAKE_GPU_EXTENT, l = n / FAKE_EXTENTS, i = n % FAKE_EXTENTS;
 
 	*count = 1;
-	if (e->extent == FDSOCK_EXTENT_BOARD) {
-		fds[0] = f->fd_fault == FAKE_FD_BOARD_EMPTY ? f->gpu.empty : f->gpu.board_file;
+	if (e->extent == FDSOCK_EXTENT_PROGRESS_PAGE) {
+		fds[0] = f->fd_fault == FAKE_FD_PROGRESS_PAGE_EMPTY ? f->gpu.empty : f->gpu.progress_page_file;
 		e->bytes = PAGE;
 		return true;
 	}

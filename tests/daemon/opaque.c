@@ -236,7 +236,7 @@ START_TEST(layers_come_to_a_gpu_in_their_order)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, count == 1 ? 2 : 0);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, GPU_KEYS, true, false, p, &leased), STATUS_OK);
-	ck_assert_uint_eq(leased.board_layers, 6);
+	ck_assert_uint_eq(leased.progress_page_layers, 6);
 	if (count == 1) {
 		RIG_AWAIT(vr_layer_there(&v, &leased, 1));
 		ck_assert(!vr_layer_there(&v, &leased, 2));
@@ -272,7 +272,7 @@ START_TEST(a_block_without_layers_is_one)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, 0);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, GPU_KEYS, true, false, p, &leased), STATUS_OK);
-	ck_assert_uint_eq(leased.board_layers, 1);
+	ck_assert_uint_eq(leased.progress_page_layers, 1);
 	ck_assert(!vr_layer_there(&v, &leased, 0));
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &leased);

@@ -1,6 +1,6 @@
 """The stop of a daemon while a GPU's driver does not return, or is well: `test_stop.py TERRACED GPU_ENGINE SIM_FOLDER`.
 
-The GPU is a simulated device whose calls stop for as long as a file is there. Whatever hangs in it (what gives memory back at the end, a board
+The GPU is a simulated device whose calls stop for as long as a file is there. Whatever hangs in it (what gives memory back at the end, a progress page
 that is being lent, a call whose memory is being registered, the thread that asks whether the GPU is lost), the daemon ends, by exit status 3;
 its sockets are gone, the log says what it has left behind, and the next daemon finds every block by the catalog alone.
 """

@@ -146,7 +146,8 @@ static bool open_as(struct packets *p, struct connection *c, enum state state)
 
 static uint32_t boundary(struct packets *p)
 {
-	static const uint32_t ends[] = { 0, 1, 2, 63, 64, 65, 255, 256, 4096, INT32_MAX, 1u << 31, FDSOCK_EXTENT_BOARD, UINT32_MAX };
+	static const uint32_t ends[] = { 0, 1, 2, 63, 64, 65, 255, 256, 4096, INT32_MAX, 1u << 31,
+	    FDSOCK_EXTENT_PROGRESS_PAGE, UINT32_MAX };
 
 	return ends[rng_below(&p->rng, sizeof ends / sizeof ends[0])];
 }
@@ -189,7 +190,7 @@ static uint32_t extent(struct packets *p, const struct opened *of)
 	if (p->shape == SHAPE_WRONG)
 		return EXTENTS + (uint32_t)rng_next(&p->rng) / 2;
 	if (rng_one_in(&p->rng, 8))
-		return FDSOCK_EXTENT_BOARD;
+		return FDSOCK_EXTENT_PROGRESS_PAGE;
 	return known && !rng_one_in(&p->rng, 8) ? of->extents[rng_below(&p->rng, known)] : rng_below(&p->rng, EXTENTS);
 }
 

@@ -55,10 +55,10 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (s == STATUS_OK) {
 		r->lease = leased.lease;
 		r->blocks = leased.blocks;
-		r->board_word = leased.board_word;
-		r->board_base = leased.board_base;
-		r->board_layers = leased.board_layers;
-		r->board_summed = leased.board_summed;
+		r->progress_page_word = leased.progress_page_word;
+		r->progress_page_base = leased.progress_page_base;
+		r->progress_page_layers = leased.progress_page_layers;
+		r->progress_page_summed = leased.progress_page_summed;
 		r->places = rpc_places(c, places, (size_t)leased.blocks * leased.layouts);
 		if (!r->places) {
 			cache_release(rpc_cache(c), q->session, leased.lease);

@@ -1,5 +1,5 @@
-/* A driver that takes long over unmapping, even until streams are done which wait for words of the board; and ends of a session that nobody
- * hears at first. */
+/* A driver that takes long over unmapping, even until streams are done which wait for words of the progress page; and
+ * ends of a session that nobody hears at first. */
 #include "tests/client/gpu/rig.h"
 #include "tests/client/unmap.h"
 
@@ -88,7 +88,7 @@ START_TEST(words_are_moved_meanwhile)
 	struct terrace_lease *gone, *late;
 	atomic_int noted;
 
-	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	atomic_store(&rig.fake.gpu.progress_page[WORD], BASE);
 	gone = lease_one(0, 0);
 	late = lease_one(1, 2);
 	wait_and_note(late, &noted);
@@ -109,7 +109,7 @@ START_TEST(closes_let_streams_go_on)
 	atomic_int noted;
 	uint64_t began;
 
-	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	atomic_store(&rig.fake.gpu.progress_page[WORD], BASE);
 	gone = lease_one(0, 0);
 	late = lease_one(1, 2);
 	wait_and_note(late, &noted);
@@ -219,12 +219,13 @@ START_TEST(closes_have_an_end)
 	struct terrace_op *op;
 	pthread_t thread;
 
-	terrace_release(lease_one(0, 0)); /* the GPU is open, and the board mapped */
+	terrace_release(lease_one(0, 0)); /* the GPU is open, and the progress page mapped */
 	o.gpu = 0;
 	rig_attachment()->close_wait_us = 100000;
 	rig_stick();
 	OK(terrace_lease_with_async(rig.session, &rig.keys, &o, 0, NULL, &op));
-	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.maps) == 2 + 1 + 2); /* those of rig_put, the board, two of the GPU */
+	/* those of rig_put, the progress page, two of the GPU */
+	RIG_AWAIT(fake_count(&rig.fake, &rig.fake.maps) == 2 + 1 + 2);
 	ck_assert_int_eq(pthread_create(&thread, NULL, rig_unstick_when, &over), 0);
 	terrace_session_close(rig.session);
 	ck_assert(rig_is_stuck());
@@ -475,7 +476,7 @@ START_TEST(each_promise_is_watched)
 	pthread_t thread;
 
 	terrace_release(rig_lease(0, false)); /* all is mapped */
-	atomic_store(&rig.fake.gpu.board[WORD], BASE);
+	atomic_store(&rig.fake.gpu.progress_page[WORD], BASE);
 	RIG_FAULT(gpu.word, WORD);
 	RIG_FAULT(gpu.base, BASE);
 	RIG_FAULT(gpu.layers, 1);
@@ -534,7 +535,7 @@ START_TEST(a_full_socket_is_tried_by_and_by)
 	a->socket = ends[0];
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->idle, NULL);
-	client_board_init(&a->board);
+	client_progress_page_init(&a->progress_page);
 	a->mappings = calloc(EXTENTS, sizeof(struct client_mapping *));
 	ck_assert_ptr_nonnull(a->mappings);
 	for (a->capacity = EXTENTS; a->count < EXTENTS; a->count++)
@@ -603,7 +604,7 @@ START_TEST(who_hears_holds)
 		a->ahead.hears = true;
 		pthread_mutex_init(&a->lock, NULL);
 		pthread_cond_init(&a->idle, NULL);
-		client_board_init(&a->board);
+		client_progress_page_init(&a->progress_page);
 		atomic_store(&heard, a);
 		while (atomic_load(&heard))
 			sched_yield();

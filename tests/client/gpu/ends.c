@@ -53,9 +53,9 @@ static void wait_and_note(struct terrace_lease *lease, uint32_t layer, atomic_in
 	ck_assert(sim_stream_put(rig.stream, note, noted));
 }
 
-static void board(uint32_t value)
+static void progress_page(uint32_t value)
 {
-	atomic_store(&rig.fake.gpu.board[5], value);
+	atomic_store(&rig.fake.gpu.progress_page[5], value);
 }
 
 /* ---- promises ------------------------------------------------------------------------------------------------------ */
@@ -67,7 +67,7 @@ START_TEST(layers_come)
 	struct terrace_lease *lease;
 	atomic_int first, second;
 
-	board(base);
+	progress_page(base);
 	lease = promised(base, 2);
 	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
 	wait_and_note(lease, 0, &first);
@@ -75,12 +75,12 @@ START_TEST(layers_come)
 	ck_assert_int_eq(terrace_lease_wait_layer(lease, 2, rig.stream), TERRACE_INVALID);
 	poll(NULL, 0, 60);
 	ck_assert_int_eq(atomic_load(&first), 0);
-	board(base + 1);
+	progress_page(base + 1);
 	RIG_AWAIT(atomic_load(&first) == 1);
 	poll(NULL, 0, 30);
 	ck_assert_int_eq(atomic_load(&second), 0);
 	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
-	board(base + 2);
+	progress_page(base + 2);
 	RIG_AWAIT(atomic_load(&second) == 1);
 	OK(terrace_lease_check(lease));
 	rig_check(lease);
@@ -95,7 +95,7 @@ END_TEST
 
 static void sums(uint32_t value)
 {
-	atomic_store(&rig.fake.gpu.board[5 + FDSOCK_BOARD_SUMMED], value);
+	atomic_store(&rig.fake.gpu.progress_page[5 + FDSOCK_PROGRESS_PAGE_SUMMED], value);
 }
 
 /* With checksums beside the copies a layer is there when both words say so, whichever comes first. */
@@ -104,7 +104,7 @@ START_TEST(layers_are_summed)
 	struct terrace_lease *lease;
 	atomic_int first, second;
 
-	board(10);
+	progress_page(10);
 	sums(10);
 	RIG_FAULT(gpu.summed, true);
 	lease = promised(10, 2);
@@ -113,19 +113,19 @@ START_TEST(layers_are_summed)
 	if (_i)
 		sums(12);
 	else
-		board(12);
+		progress_page(12);
 	poll(NULL, 0, 60);
 	ck_assert_int_eq(atomic_load(&first), 0);
 	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
 	if (_i)
-		board(11);
+		progress_page(11);
 	else
 		sums(11);
 	RIG_AWAIT(atomic_load(&first) == 1);
 	poll(NULL, 0, 30);
 	ck_assert_int_eq(atomic_load(&second), 0);
 	ck_assert_int_eq(terrace_lease_check(lease), TERRACE_BUSY);
-	board(12);
+	progress_page(12);
 	sums(12);
 	RIG_AWAIT(atomic_load(&second) == 1);
 	OK(terrace_lease_check(lease));
@@ -147,19 +147,19 @@ START_TEST(sums_take_too_long)
 	struct terrace_lease *early, *late;
 	atomic_int last;
 
-	board(10);
+	progress_page(10);
 	sums(10);
 	RIG_FAULT(gpu.summed, true);
 	early = promised(10, 2);
 	late = promised(12, 2);
-	board(14);
+	progress_page(14);
 	wait_and_note(late, 1, &last);
-	pthread_mutex_lock(&early->view->attachment->board.lock);
+	pthread_mutex_lock(&early->view->attachment->progress_page.lock);
 	early->promise.until_us = client_now_us();
-	pthread_mutex_unlock(&early->view->attachment->board.lock);
-	RIG_AWAIT(atomic_load(&rig.fake.gpu.board[5 + FDSOCK_BOARD_SUMMED]) == 12);
+	pthread_mutex_unlock(&early->view->attachment->progress_page.lock);
+	RIG_AWAIT(atomic_load(&rig.fake.gpu.progress_page[5 + FDSOCK_PROGRESS_PAGE_SUMMED]) == 12);
 	ck_assert_int_eq(terrace_lease_check(early), TERRACE_UNAVAILABLE);
-	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.board[5]), 14);
+	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.progress_page[5]), 14);
 	sums(14);
 	RIG_AWAIT(atomic_load(&last) == 1);
 	OK(terrace_lease_check(late));
@@ -175,11 +175,11 @@ START_TEST(the_daemon_goes)
 	struct terrace_lease *whole = rig_lease(0, false), *early, *late;
 	atomic_int first, second;
 
-	board(7);
+	progress_page(7);
 	early = promised(7, 1);
 	late = promised(8, 2);
 	wait_and_note(early, 0, &first);
-	board(8);
+	progress_page(8);
 	RIG_AWAIT(atomic_load(&first) == 1);
 	wait_and_note(late, 1, &second);
 	fake_restart(&rig.fake);
@@ -188,9 +188,9 @@ START_TEST(the_daemon_goes)
 	OK(terrace_lease_check(early));
 	OK(terrace_lease_check(whole));
 	rig_check(whole);
-	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.board[5]), 10);
+	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.progress_page[5]), 10);
 	/* A daemon that was only slow moves it back: on it goes all the same. */
-	board(9);
+	progress_page(9);
 	wait_and_note(late, 1, &second);
 	RIG_AWAIT(atomic_load(&second) == 1);
 	terrace_release(early);
@@ -209,7 +209,7 @@ START_TEST(the_session_is_closed)
 	atomic_int first, second;
 	unsigned unmapped;
 
-	board(7);
+	progress_page(7);
 	late = promised(8, 2);
 	early = promised(7, 1); /* the later one first on the list: its word passes the other's */
 	wait_and_note(early, 0, &first);
@@ -229,18 +229,18 @@ START_TEST(the_session_is_closed)
 }
 END_TEST
 
-enum terrace_status __real_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
-enum terrace_status __wrap_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
+enum terrace_status __real_client_progress_page_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
+enum terrace_status __wrap_client_progress_page_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us);
 
 static atomic_bool delayed, arrived, closed_meanwhile;
 
-enum terrace_status __wrap_client_board_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us)
+enum terrace_status __wrap_client_progress_page_open(struct client_attachment *a, uint32_t g, uint64_t deadline_us)
 {
 	if (atomic_exchange(&delayed, false)) {
 		atomic_store(&arrived, true);
 		RIG_AWAIT(atomic_load(&closed_meanwhile));
 	}
-	return __real_client_board_open(a, g, deadline_us);
+	return __real_client_progress_page_open(a, g, deadline_us);
 }
 
 static void *use_thread(void *arg)
@@ -290,13 +290,13 @@ START_TEST(copies_take_too_long)
 	struct terrace_lease *early, *late;
 	atomic_int first;
 
-	board(7);
+	progress_page(7);
 	early = promised(7, 1);
 	late = promised(8, 2);
 	wait_and_note(early, 0, &first);
-	pthread_mutex_lock(&late->view->attachment->board.lock);
+	pthread_mutex_lock(&late->view->attachment->progress_page.lock);
 	late->promise.until_us = client_now_us();
-	pthread_mutex_unlock(&late->view->attachment->board.lock);
+	pthread_mutex_unlock(&late->view->attachment->progress_page.lock);
 	RIG_AWAIT(atomic_load(&first) == 1);
 	ck_assert_int_eq(terrace_lease_check(early), TERRACE_UNAVAILABLE);
 	ck_assert_int_eq(terrace_lease_check(late), TERRACE_UNAVAILABLE);
@@ -318,7 +318,7 @@ START_TEST(the_gpu_is_lost)
 
 	reserve.gpu = o.gpu = 0;
 	OK(terrace_reserve_with(rig.session, &key, NULL, &reserve, 0, NULL, &r));
-	board(7);
+	progress_page(7);
 	late = promised(7, 1);
 	OK(terrace_lease_wait_layer(late, 0, rig.stream));
 	OK(terrace_commit_after(r, rig.stream, 0, NULL, &op));
@@ -341,14 +341,14 @@ START_TEST(the_daemon_loses_the_gpu)
 	struct terrace_lease *early, *late, *later;
 	atomic_int first;
 
-	board(7);
+	progress_page(7);
 	early = promised(7, 1);
 	late = promised(8, 2);
-	board(8);
+	progress_page(8);
 	OK(terrace_lease_check(early));
 	wait_and_note(late, 1, &first);
-	atomic_store(&rig.fake.gpu.board[5 + FDSOCK_BOARD_FAILED], 1);
-	board(12);
+	atomic_store(&rig.fake.gpu.progress_page[5 + FDSOCK_PROGRESS_PAGE_FAILED], 1);
+	progress_page(12);
 	RIG_AWAIT(atomic_load(&first) == 1);
 	ck_assert_int_eq(terrace_lease_check(late), TERRACE_UNAVAILABLE);
 	OK(terrace_lease_check(early));
@@ -356,7 +356,7 @@ START_TEST(the_daemon_loses_the_gpu)
 	later = promised(10, 2);
 	ck_assert_int_eq(terrace_lease_check(later), TERRACE_UNAVAILABLE);
 	poll(NULL, 0, 30);
-	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.board[5]), 12);
+	ck_assert_uint_eq(atomic_load(&rig.fake.gpu.progress_page[5]), 12);
 	terrace_release(early);
 	terrace_release(late);
 	terrace_release(later);
@@ -404,7 +404,7 @@ static const struct {
 	{FAKE_FD_GPU_NOT_MEMORY, TERRACE_INTERNAL, "extent"},
 	{FAKE_FD_GPU_SIZE, TERRACE_INTERNAL, "extent"},
 	{FAKE_FD_GPU_IS_HOST, TERRACE_INTERNAL, "its memory is smaller than said"},
-	{FAKE_FD_BOARD_EMPTY, TERRACE_INTERNAL, "its memory is smaller than said"},
+	{FAKE_FD_PROGRESS_PAGE_EMPTY, TERRACE_INTERNAL, "its memory is smaller than said"},
 	{FAKE_FD_REFUSES, TERRACE_EXHAUSTED, "does not hand it out: resource exhausted"},
 };
 
@@ -433,20 +433,20 @@ END_TEST
 			change;                                                                                        \
 		}                                                                                                      \
 	}
-TWIST(on_the_board, m->places->extent[1] = 0xfffffffe)
+TWIST(on_the_progress_page, m->places->extent[1] = 0xfffffffe)
 TWIST(odd, m->places->offset[1] += 16)
 TWIST(far, m->places->offset[1] = SIM_GRANULARITY)
 TWIST(wraps, m->places->offset[1] = 0 - (uint64_t)256)
 TWIST(unasked, m->places->extent[1] = 1; m->places->offset[1] = 0)
-TWIST(no_word, m->board_word = 1024; m->board_layers = 1)
-TWIST(many_layers, m->board_layers = 513)
-TWIST(no_sums_word, m->board_word = 256; m->board_layers = 1; m->board_summed = 1)
+TWIST(no_word, m->progress_page_word = 1024; m->progress_page_layers = 1)
+TWIST(many_layers, m->progress_page_layers = 513)
+TWIST(no_sums_word, m->progress_page_word = 256; m->progress_page_layers = 1; m->progress_page_summed = 1)
 
 static const struct {
 	void (*twist)(struct fake *f, const char *method, ProtobufCMessage *reply);
 	const char *says;
 } twists[] = {
-	{on_the_board, "is on the board"},        {odd, "is not inside its extent"},
+	{on_the_progress_page, "is on the progress page"},        {odd, "is not inside its extent"},
 	{far, "is not inside its extent"},        {wraps, "is not inside its extent"},
 	{unasked, "is in host memory, not on the GPU"},
 	{no_word, "has no word 1024"},            {many_layers, "promises 513 layers"},
@@ -464,7 +464,7 @@ START_TEST(twisted)
 END_TEST
 
 /* Asked for host memory, given the GPU's; and copies to come that nobody asked for. */
-TWIST(promise, m->board_layers = 1)
+TWIST(promise, m->progress_page_layers = 1)
 START_TEST(not_what_was_asked)
 {
 	RIG_FAULT(twist, promise);

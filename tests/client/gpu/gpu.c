@@ -180,7 +180,7 @@ START_TEST(leases_have_addresses)
 	rig_check(again);
 	terrace_release(again);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.released, 2), 2);
-	/* The two host extents that the put wrote, the board, and two extents of the GPU a layout, each once. */
+	/* The two host extents that the put wrote, the progress page, and two extents of the GPU a layout, each once. */
 	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.maps), 2 + 1 + 2 * rig.layout_count);
 }
 END_TEST

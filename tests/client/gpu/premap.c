@@ -621,7 +621,7 @@ START_TEST(odd_offers_are_ignored)
 		fake_fd_send(&rig.fake, &o, offsetof(struct fdsock_offer, extents) + 2 * sizeof(o.extents[0]));
 	}
 	o = offer_of(0, 2);
-	o.extents[0] = FDSOCK_EXTENT_BOARD;
+	o.extents[0] = FDSOCK_EXTENT_PROGRESS_PAGE;
 	o.extents[1] = FDSOCK_EXTENT_NONE;
 	fake_fd_send(&rig.fake, &o, offsetof(struct fdsock_offer, extents) + 2 * sizeof(o.extents[0]));
 	fake_offer(&rig.fake, true, FAKE_GPU_EXTENT); /* heard after all these */

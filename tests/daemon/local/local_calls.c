@@ -245,8 +245,8 @@ START_TEST(the_bound_of_a_reply_holds)
 	p.generation = generation;
 	r.epoch = r.lease = r.ttl_ms = UINT64_MAX;
 	r.status = TERRACE__V1__STATUS__INTERNAL;
-	r.blocks = r.board_word = r.board_base = r.board_layers = UINT32_MAX;
-	r.board_summed = true;
+	r.blocks = r.progress_page_word = r.progress_page_base = r.progress_page_layers = UINT32_MAX;
+	r.progress_page_summed = true;
 	r.places = &p;
 	ck_assert_uint_le(sizeof(struct fdsock_reply) + protobuf_c_message_get_packed_size(&r.base),
 			  near_call_reply_most(s.daemon.cache, FDSOCK_LEASE, &q.base));

@@ -215,9 +215,9 @@ START_TEST(a_release_is_of_ones_own_leases)
 }
 END_TEST
 
-START_TEST(without_a_gpu_there_is_no_board)
+START_TEST(without_a_gpu_there_is_no_progress_page)
 {
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_PROGRESS_PAGE, 1 };
 	struct fdsock_welcome w;
 	struct fdsock_extent e;
 	int fd = greet(&w), got;
@@ -621,7 +621,7 @@ int main(void)
 	tcase_add_test(t, conversation);
 	tcase_add_test(t, a_library_of_the_release_before_has_host_memory);
 	tcase_add_test(t, a_release_is_of_ones_own_leases);
-	tcase_add_test(t, without_a_gpu_there_is_no_board);
+	tcase_add_test(t, without_a_gpu_there_is_no_progress_page);
 	tcase_add_test(t, unknown_token_is_refused);
 	tcase_add_loop_test(t, hostile_packets_hang_up, 0, sizeof hostile / sizeof hostile[0]);
 	tcase_add_test(t, hello_comes_first_and_soon);

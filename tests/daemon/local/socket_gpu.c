@@ -1,4 +1,5 @@
-/* The fd door of a cache with a GPU: memory of it, boards that its driver holds up, and what is offered of both tiers. */
+/* The fd door of a cache with a GPU: memory of it, progress pages that its driver holds up, and what is offered of both
+ * tiers. */
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
@@ -76,7 +77,7 @@ static uint32_t reserve_one(const struct cache_on *on)
 	return places[1].extent;
 }
 
-/* A GPU's memory comes with a hold, and there is a board; without GPUs there is none. */
+/* A GPU's memory comes with a hold, and there is a progress page; without GPUs there is none. */
 START_TEST(memory_of_a_gpu)
 {
 	struct fdsock_welcome w;
@@ -84,19 +85,19 @@ START_TEST(memory_of_a_gpu)
 	int fd = greet(&w), got[2];
 	struct stat st;
 
-	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_PROGRESS_PAGE, 1 };
 
 	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
 	ck_assert_int_eq(hear_two(fd, &e, sizeof e, got), sizeof e);
 	ck_assert_uint_eq(e.status, STATUS_OK);
 	ck_assert_uint_eq(e.gpu, FDSOCK_NO_GPU);
-	ck_assert_uint_eq(e.bytes, FDSOCK_BOARD_WORDS * sizeof(uint32_t));
+	ck_assert_uint_eq(e.bytes, FDSOCK_PROGRESS_PAGE_WORDS * sizeof(uint32_t));
 	ck_assert_int_ge(got[0], 0);
 	ck_assert_int_eq(got[1], -1);
-	uint32_t *board = mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got[0], 0);
+	uint32_t *progress_page = mmap(NULL, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, got[0], 0);
 
-	ck_assert_ptr_ne(board, MAP_FAILED);
-	ck_assert_uint_eq(board[0], 0);
+	ck_assert_ptr_ne(progress_page, MAP_FAILED);
+	ck_assert_uint_eq(progress_page[0], 0);
 	close(got[0]);
 	m.extent = reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
 	ck_assert_int_eq(send(fd, &m, sizeof m, 0), sizeof m);
@@ -113,7 +114,7 @@ START_TEST(memory_of_a_gpu)
 	ck_assert_int_eq(st.st_size, SIM_GRANULARITY);
 	close(got[0]);
 	close(got[1]);
-	munmap(board, 4096);
+	munmap(progress_page, 4096);
 	close(fd);
 	until("terrace_door_connections", 0);
 }
@@ -442,7 +443,7 @@ END_TEST
 START_TEST(a_library_of_the_release_before_has_no_gpu)
 {
 	struct fdsock_hello h = { HEAD_BEFORE(FDSOCK_HELLO), { 0 } };
-	struct fdsock_map m = { HEAD_BEFORE(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	struct fdsock_map m = { HEAD_BEFORE(FDSOCK_MAP), FDSOCK_EXTENT_PROGRESS_PAGE, 1 };
 	struct fdsock_welcome w;
 	struct fdsock_extent e;
 	int fd = dial(), got[2];
@@ -493,10 +494,10 @@ START_TEST(who_reads_no_more_is_still_heard)
 }
 END_TEST
 
-/* Asks for a board, which the driver holds up. */
-static void board_is_held_up(int fd)
+/* Asks for a progress page, which the driver holds up. */
+static void progress_page_is_held_up(int fd)
 {
-	const struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_BOARD, 1 };
+	const struct fdsock_map m = { HEAD(FDSOCK_MAP), FDSOCK_EXTENT_PROGRESS_PAGE, 1 };
 	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
 
 	driver_shut = true;
@@ -506,8 +507,8 @@ static void board_is_held_up(int fd)
 	ck_assert_int_eq(driver_holds, 1);
 }
 
-/* A GPU's driver that takes long over a board keeps the one who asked for it waiting, and nobody else: 0, who gets it in the end; 1, who has hung
- * up meanwhile; 2, whose session has been closed. */
+/* A GPU's driver that takes long over a progress page keeps the one who asked for it waiting, and nobody else: 0, who
+ * gets it in the end; 1, who has hung up meanwhile; 2, whose session has been closed. */
 START_TEST(a_slow_driver_keeps_no_others_waiting)
 {
 	struct fdsock_welcome w, v;
@@ -515,7 +516,7 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 	const char *why = "";
 	int fd = greet(&w), other, got = -1;
 
-	board_is_held_up(fd);
+	progress_page_is_held_up(fd);
 	other = greet(&v);
 	a_tick();
 	if (_i == 1) {
@@ -524,7 +525,7 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 	} else if (_i == 2) {
 		ck_assert_int_eq(cache_session_close(shell.daemon.cache, shell.session.id, daemon_now_us(), &why), STATUS_OK);
 		a_tick();
-		ck_assert_uint_eq(lent_to(w.attachment), 0); /* it lasts until its board is made */
+		ck_assert_uint_eq(lent_to(w.attachment), 0); /* it lasts until its progress page is made */
 	}
 	driver_shut = false;
 	if (_i != 1) {
@@ -541,12 +542,12 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 END_TEST
 
 /* The socket is gone all the same, and so are the engines. */
-START_TEST(a_stop_while_a_board_is_lent)
+START_TEST(a_stop_while_a_progress_page_is_lent)
 {
 	struct fdsock_welcome w;
 	int fd = greet(&w);
 
-	board_is_held_up(fd);
+	progress_page_is_held_up(fd);
 	ck_assert(!door_part.threads_stop(door, 50 * 1000));
 	ck_assert(!workers_stop(shell.daemon.workers, 0));
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
@@ -576,7 +577,7 @@ int main(void)
 	tcase_add_test(t, a_library_of_the_release_before_has_no_gpu);
 	tcase_add_test(t, an_engine_that_never_reads_is_not_cut_off);
 	tcase_add_loop_test(t, a_slow_driver_keeps_no_others_waiting, 0, 3);
-	tcase_add_test(t, a_stop_while_a_board_is_lent);
+	tcase_add_test(t, a_stop_while_a_progress_page_is_lent);
 	suite_add_tcase(suite, t);
 	r = srunner_create(suite);
 	srunner_run_all(r, CK_NORMAL);

@@ -155,15 +155,16 @@ static void lives_on(struct cache *c, const struct cache_session_view *session)
 	struct cache_explained explained;
 	struct cache_leased leased;
 	struct cache_place place;
-	struct cache_lent board;
+	struct cache_lent progress_page;
 	struct cache_on on = { .gpu = 1 };
 	const char *why = "";
 	uint32_t rows = 0, n;
 	uint64_t own;
 
 	ck_assert_int_eq(cache_attach(c, session->token, getpid(), 1, &on.attachment, &own, &why), STATUS_OK);
-	ck_assert_int_eq(cache_attach_lend(c, on.attachment, CACHE_EXTENT_BOARD, false, &board), STATUS_OK);
-	close(board.fd);
+	ck_assert_int_eq(cache_attach_lend(c, on.attachment, CACHE_EXTENT_PROGRESS_PAGE, false, &progress_page),
+	    STATUS_OK);
+	close(progress_page.fd);
 	for (uint64_t now = 100000; now < 5000000; now += 250000) {
 		cache_tick(c, now);
 		cache_chores(c);

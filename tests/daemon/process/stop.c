@@ -47,10 +47,10 @@ static enum status register_hangs(struct device *d, void *memory, uint64_t bytes
 	return terrace_device_ops()->host_register(d, memory, bytes, write, address, why);
 }
 
-static void board_ask(void)
+static void progress_page_ask(void)
 {
 	struct fdsock_hello h = { { FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_HELLO }, { 0 } };
-	const struct fdsock_map m = { { FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_MAP }, FDSOCK_EXTENT_BOARD, 1 };
+	const struct fdsock_map m = { { FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_MAP }, FDSOCK_EXTENT_PROGRESS_PAGE, 1 };
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
 	struct fdsock_welcome w;
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -109,7 +109,7 @@ START_TEST(who_does_not_hang_comes_to_an_end)
 
 	sigemptyset(&none);
 	hangs = true;
-	board_ask();
+	progress_page_ask();
 	await(&inside);
 	job.work.run = job_run;
 	ck_assert_int_eq(workers_submit(s.daemon.workers, &job.work), STATUS_OK);

@@ -417,7 +417,7 @@ START_TEST(on_a_gpu)
 
 	ck_assert_uint_eq(g->blocks, 1);
 	ck_assert_uint_ge(g->places->extent[1], 1 << 24);
-	ck_assert_uint_eq(g->board_layers, 0);
+	ck_assert_uint_eq(g->progress_page_layers, 0);
 	warm.wait = true;
 	warm.gpu = 0;
 	ck_assert_int_eq(ask_on("Cache.Warm", &warm, 10000000, &reply), STATUS_OK);

@@ -140,7 +140,7 @@ static void open_small(struct vram_rig *v, struct rig_disks *disks, uint32_t n)
 	o.gpu_count = 2;
 	o.gpu_bytes = 2 << 20;
 	o.gpu_pinned_milli = 1000;
-	*v = (struct vram_rig){ .board = NULL };
+	*v = (struct vram_rig){ .progress_page = NULL };
 	rig_open_layouts(&v->r, &o, &l, 1);
 	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0));
 }

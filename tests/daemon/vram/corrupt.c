@@ -228,7 +228,7 @@ END_TEST
 
 static uint32_t failed(const struct vram_rig *v)
 {
-	return v->board[FDSOCK_BOARD_FAILED];
+	return v->progress_page[FDSOCK_PROGRESS_PAGE_FAILED];
 }
 
 /* A lease that was granted ahead is void, and to the one after it the block is a miss, whether a disk had it or not. */
@@ -250,8 +250,8 @@ START_TEST(a_lease_ahead_of_what_is_wrong)
 		rig_quiet(&v.r);
 		vr_flip(&v, CACHE_HOST, 2, 3 * LAYER_BYTES + 9);
 		ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
-		ck_assert(l.board_summed);
+		ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
+		ck_assert(l.progress_page_summed);
 		vr_wait_layers(&v, &l);
 		ck_assert_uint_eq(failed(&v), 1);
 		ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
@@ -321,7 +321,7 @@ static void open_two(struct vram_rig *v, struct vram_rig *other, int threads, ui
 {
 	open_with(v, NULL, threads);
 	vr_join(other, v, 0, "other");
-	vr_board(other);
+	vr_progress_page(other);
 	ck_assert_uint_eq(vr_put(v, 0, 50, 1), 1);
 	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, blocks), blocks);
 	rig_quiet(&v->r);
@@ -329,7 +329,7 @@ static void open_two(struct vram_rig *v, struct vram_rig *other, int threads, ui
 
 static void close_two(struct vram_rig *v, struct vram_rig *other)
 {
-	munmap((void *)other->board, EXTENT_PAGE_BYTES);
+	munmap((void *)other->progress_page, EXTENT_PAGE_BYTES);
 	vr_close(v);
 }
 
@@ -345,7 +345,7 @@ START_TEST(others_are_not_told)
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
 	ck_assert_int_eq(vr_lease(&other, 0, 1, 1, true, false, &q, &right), STATUS_OK);
-	ck_assert_uint_eq(right.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(right.progress_page_layers, VR_LAYERS);
 	RIG_AWAIT(failed(&v));
 	ck_assert(!vr_layer_there(&other, &right, 1));
 	vr_go(&v, 0);
@@ -407,7 +407,7 @@ static void open_unsummed(struct vram_rig *v, struct vr_gate *gate, bool other, 
 	pthread_mutex_lock(&gate->lock);
 	ck_assert(sums_submit(v->r.c->sums, &gate->work));
 	ck_assert_int_eq(vr_lease(v, 0, 0, 2, true, false, p, l), STATUS_OK);
-	RIG_AWAIT((int32_t)(v->board[0] - l->board_base - VR_LAYERS) >= 0);
+	RIG_AWAIT((int32_t)(v->progress_page[0] - l->progress_page_base - VR_LAYERS) >= 0);
 }
 
 /* A layer is there when it is copied and summed. The copies wait for no sums. */
@@ -544,7 +544,7 @@ START_TEST(summed_though_copies_stand_still)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	RIG_AWAIT(v.board[FDSOCK_BOARD_SUMMED] == l.board_base + VR_LAYERS);
+	RIG_AWAIT(v.progress_page[FDSOCK_PROGRESS_PAGE_SUMMED] == l.progress_page_base + VR_LAYERS);
 	ck_assert(!vr_layer_there(&v, &l, 1));
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &l);
@@ -591,7 +591,7 @@ START_TEST(not_verified_up)
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
 	vr_flip(&v, CACHE_HOST, 0, 12);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &l), STATUS_OK);
-	ck_assert(!l.board_summed);
+	ck_assert(!l.progress_page_summed);
 	vr_wait_layers(&v, &l);
 	ck_assert(!vr_matches(&v, &p, 0, 0));
 	vr_release(&v, &l);

@@ -123,7 +123,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	rig_open_layouts(&b->v.r, &c, &l, 1);
 	ck_assert_int_eq(cache_session_write_back(b->v.r.c, b->v.r.s.id), STATUS_OK);
 	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
-	vr_board(&b->v);
+	vr_progress_page(&b->v);
 	b->places = calloc(blocks, sizeof(*b->places));
 	sem_init(&b->ready, 0, 0);
 }
@@ -132,7 +132,7 @@ static void bench_close(struct bench *b)
 {
 	rig_quiet(&b->v.r);
 	rig_close(&b->v.r);
-	munmap((void *)b->v.board, EXTENT_PAGE_BYTES);
+	munmap((void *)b->v.progress_page, EXTENT_PAGE_BYTES);
 	free(b->places);
 	sem_destroy(&b->ready);
 }

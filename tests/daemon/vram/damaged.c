@@ -192,7 +192,7 @@ START_TEST(sound_on_another_gpu)
 	vr_bytes(&v, &p)[9] ^= 1;
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
 	vr_wait_layers(&v, &void_l);
-	ck_assert_uint_eq(v.board[FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v.progress_page[FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	RIG_AWAIT(vr_corrupt(&v, "to=gpu") == 1);
 	check_gone(&v, 1);
 	vr_release(&v, &void_l);
@@ -328,12 +328,12 @@ static void find(struct vram_rig *v, bool by_verify)
 	}
 	ck_assert_int_eq(vr_lease(v, 0, 0, 1, true, false, &void_p, &void_l), STATUS_OK);
 	vr_wait_layers(v, &void_l);
-	ck_assert_uint_eq(v->board[FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v->progress_page[FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	until_found(v, 1);
 	vr_release(v, &void_l);
 }
 
-/* To GPU 2, to the end: by a Warm or by a lease without a board, which is given back. */
+/* To GPU 2, to the end: by a Warm or by a lease without a progress page, which is given back. */
 static enum status bring(struct vram_rig *v, const struct cache_keys *k, struct cache_wait *w, uint32_t *blocks)
 {
 	const struct cache_on on = { .attachment = v->r.attachment, .gpu = 2 };
@@ -341,7 +341,7 @@ static enum status bring(struct vram_rig *v, const struct cache_keys *k, struct 
 	struct cache_place p;
 	enum status s;
 
-	if (v->board)
+	if (v->progress_page)
 		return cache_warm(v->r.c, &(struct cache_warm_call){ .session = v->r.s.id, .keys = k, .gpu = 2,
 				.now_us = v->r.now }, w, blocks, &v->r.why);
 	s = cache_lease(v->r.c, &(struct cache_lease_call){ .session = v->r.s.id, .keys = k, .all = true,
@@ -371,7 +371,8 @@ START_TEST(sound_on_its_way)
 	enum status s;
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS, .sum_threads = 2, .no_board = by_lease });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 3, .gpu_slots = SLOTS, .host_slots = 4 * SLOTS,
+	    .sum_threads = 2, .no_progress_page = by_lease });
 	ck_assert_uint_eq(vr_put(&v, 0, 50, 1), 1); /* there is an extent: granted at once */
 	ck_assert_uint_eq(vr_put(&v, 2, 51, 1), 1);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
@@ -567,7 +568,7 @@ START_TEST(known_wrong_at_once)
 	vr_flip(&v, CACHE_HOST, 0, 9);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 1, true, false, &p, &wrong), STATUS_OK);
-	RIG_AWAIT(v.board[FDSOCK_BOARD_FAILED]);
+	RIG_AWAIT(v.progress_page[FDSOCK_PROGRESS_PAGE_FAILED]);
 	cache_lock(v.r.c); /* the thread that has told of it has it for so long */
 	cache_unlock(v.r.c);
 	if (_i & 4)

@@ -382,12 +382,14 @@ static void open_full(struct vram_rig *v, struct rig_disks *d, uint32_t blocks, 
 	ck_assert_double_eq(rig_stat(&v->r, "terrace_dropped_blocks_total", ""), 0);
 }
 
-/* The same of a lease, with a board or without one (_i & 2), of what a disk has, or (_i > 3) of what memory has. */
+/* The same of a lease, with a progress page or without one (_i & 2), of what a disk has, or (_i > 3) of what memory
+ * has. */
 START_TEST(leases_through_a_small_memory_on_a_full_gpu)
 {
 	enum { BLOCKS = 24, IN_MEMORY = 2 };
 	const uint32_t memory = _i & 1 ? 8 : 4, count = _i > 3 ? IN_MEMORY : BLOCKS;
-	struct vram_rig_options o = { .host_slots = memory, .spill_milli = 250, .no_board = _i & 2, .gpu_patience_ms = PATIENT_MS };
+	struct vram_rig_options o = { .host_slots = memory, .spill_milli = 250, .no_progress_page = _i & 2,
+	    .gpu_patience_ms = PATIENT_MS };
 	struct cache_place p[BLOCKS];
 	struct cache_leased l;
 	struct rig_disks d;

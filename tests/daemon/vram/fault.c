@@ -88,13 +88,13 @@ START_TEST(while_blocks_go_up)
 	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32 }, 8);
 	vr_hold(&v, 0, 2);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	ck_assert(!vr_layer_there(&v, &l, VR_LAYERS - 1));
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 0);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 0);
 	lose_and_wait(&v, 0);
 	/* Nobody waits for ever, and all are told. */
 	ck_assert(vr_layer_there(&v, &l, VR_LAYERS - 1));
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	ck_assert_int_eq(cache_release(v.r.c, v.r.s.id, l.lease), STATUS_OK);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 8), 8);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
@@ -291,12 +291,12 @@ START_TEST(before_its_last_list_has_ended)
 	ops.copy = copy_kept;
 	vr_open_filled(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .ops = &ops }, 4);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	RIG_AWAIT(kept);
 	vr_lose(&v, 0);
 	RIG_AWAIT(lost(&v, "gpu=0"));
 	ck_assert(vr_layer_there(&v, &l, VR_LAYERS - 1));
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	kept->done(kept, STATUS_UNAVAILABLE);
 	rig_quiet(&v.r);
 	vr_release(&v, &l);
@@ -346,9 +346,9 @@ START_TEST(copies_before_a_mark_that_fail)
 
 	begin_starved(&v, 4);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 6, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	vr_wait_layers(&v, &l);
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	rig_quiet(&v.r);
 	vr_release(&v, &l);
 	ck_assert_double_eq(lost(&v, "gpu=0"), 0);
@@ -369,11 +369,11 @@ START_TEST(leases_after_a_mark_that_failed)
 	begin_starved(&v, 2);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
 	vr_wait_layers(&v, &l);
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 1);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 1);
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 8, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, 0);
+	ck_assert_uint_eq(l.progress_page_layers, 0);
 	for (uint64_t n = 0; n < 8; n++)
 		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
 	vr_release(&v, &l);
@@ -428,7 +428,7 @@ START_TEST(copies_that_have_failed_and_not_ended)
 	cache_wait_end(v.r.c, &w);
 	ck_assert_int_eq(s, STATUS_OK);
 	vr_wait_layers(&v, &l);
-	ck_assert_uint_eq(v.board[l.board_word + FDSOCK_BOARD_FAILED], 0);
+	ck_assert_uint_eq(v.progress_page[l.progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED], 0);
 	rig_quiet(&v.r);
 	for (uint64_t n = 0; n < 4; n++)
 		ck_assert(vr_on_gpu(&p[n], 0) && vr_matches(&v, &p[n], n, 0));
@@ -445,7 +445,8 @@ START_TEST(a_gpu_that_cannot_be_opened)
 	struct vram_rig v;
 
 	setenv("SIM_GPU_NO_EXPORT", "1", 1);
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .no_board = true });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32,
+	    .no_progress_page = true });
 	ck_assert_uint_eq(cache_gpus(v.r.c, views, 2), 2);
 	ck_assert(views[0].lost && views[1].lost && *views[0].why);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);

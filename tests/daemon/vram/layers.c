@@ -1,4 +1,5 @@
-/* Leases on GPUs whose copies are under way: what the board says of the layers, and what is left when nobody waits for them any more. */
+/* Leases on GPUs whose copies are under way: what the progress page says of the layers, and what is left when nobody
+ * waits for them any more. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -32,7 +33,7 @@ static double moved(struct vram_rig *v, const char *from, const char *to)
 {
 	char labels[48];
 
-	rig_quiet(&v->r); /* the board knows of a copy before the books do */
+	rig_quiet(&v->r); /* the progress page knows of a copy before the books do */
 	snprintf(labels, sizeof(labels), "from=%s,to=%s", from, to);
 	return rig_stat(&v->r, "terrace_moved_bytes_total", labels) / VR_BLOCK_BYTES;
 }
@@ -50,7 +51,7 @@ START_TEST(layers_come_in_their_order)
 	for (int round = 0; round < 3; round++) {
 		vr_hold(&v, 0, 1);
 		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &l), STATUS_OK);
-		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+		ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 		RIG_AWAIT(vr_layer_there(&v, &l, 0));
 		ck_assert(!vr_layer_there(&v, &l, 1));
 		for (uint64_t n = 0; n < 2; n++) { /* the first layer of each block, and of the others nothing */
@@ -63,7 +64,7 @@ START_TEST(layers_come_in_their_order)
 		}
 		/* Another lease of the same blocks waits for the same copies. */
 		ck_assert_int_eq(vr_lease(&v, 0, round * 2, 2, true, false, p, &second), STATUS_OK);
-		ck_assert_uint_eq(second.board_layers, VR_LAYERS);
+		ck_assert_uint_eq(second.progress_page_layers, VR_LAYERS);
 		ck_assert(!vr_layer_there(&v, &second, 0));
 		vr_go(&v, 0);
 		vr_wait_layers(&v, &l);
@@ -104,7 +105,7 @@ START_TEST(layers_come_while_extents_are_made)
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, count), count);
 	vr_hold(&v, 0, !_i);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, count, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	if (_i)
 		vr_go(&v, 0);
 	for (uint32_t layer = 0; layer < VR_LAYERS; layer++) {
@@ -178,7 +179,7 @@ START_TEST(given_back_while_it_is_copied)
 }
 END_TEST
 
-/* What no board can tell of, a copy from another GPU, or any without a board, is waited for. */
+/* What no progress page can tell of, a copy from another GPU, or any without a progress page, is waited for. */
 START_TEST(granted_when_it_is_there)
 {
 	const bool across = _i;
@@ -190,7 +191,8 @@ START_TEST(granted_when_it_is_there)
 	struct cache_leased l;
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .no_board = !across,
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32,
+						.no_progress_page = !across,
 						.write_back = true });
 	on.attachment = v.r.attachment;
 	ck_assert_uint_eq(vr_put(&v, across ? 0 : CACHE_HOST, 0, 2), 2);
@@ -214,7 +216,7 @@ START_TEST(granted_when_it_is_there)
 				     &v.r.why), STATUS_OK);
 	cache_wait_end(v.r.c, &w);
 	cache_wait_end(v.r.c, &second);
-	ck_assert_uint_eq(l.board_layers, 0);
+	ck_assert_uint_eq(l.progress_page_layers, 0);
 	for (uint64_t n = 0; n < 2; n++)
 		ck_assert(vr_on_gpu(&p[n], across) && vr_matches(&v, &p[n], n, 0));
 	vr_release(&v, &l);
@@ -258,7 +260,7 @@ START_TEST(a_share_of_the_gpu)
 	vr_hold(&v, 0, 0);
 	vr_warm_begin(&v, 0, 0, LEASED);
 	ck_assert_int_eq(vr_lease(&v, 0, LEASED, LEASED, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	for (int there = 0; there < 2; there++) {
 		ck_assert_int_eq(vr_lease(&v, 0, 2 * LEASED, 3, true, false, p, &second), STATUS_EXHAUSTED);
 		ck_assert_int_eq(vr_lease(&v, 0, 2 * LEASED - 1, 2, true, false, p, &second), STATUS_OK); /* one of them is held already */
@@ -296,7 +298,7 @@ static bool lease_beside_a_long_warm(void)
 	ck_assert_uint_ge(vram_gpu(v.r.c, 0)->rung - rung, BLOCKS / LIST_BLOCKS); /* each as soon as it was a list */
 	RIG_AWAIT(on_gpu(&v, 0));
 	ck_assert_int_eq(vr_lease(&v, 0, BLOCKS, 1, true, false, &p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	RIG_AWAIT(vr_layer_there(&v, &l, 0));
 	in_time = !called && !on_gpu(&v, BLOCKS - 1);
 	vr_wait_layers(&v, &l);
@@ -479,7 +481,7 @@ static void join_small(struct vram_rig *v, const struct vram_rig *of)
 			.layout_count = 1, .engine = "small", .now_us = v->r.now }, &v->r.s, &v->r.why),
 			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
-	vr_board(v);
+	vr_progress_page(v);
 }
 
 /* Stores them, each filled as its number says. */
@@ -506,7 +508,8 @@ START_TEST(layers_of_thousands)
 	struct vram_rig keeper, v;
 	struct cache_leased l;
 
-	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 10 * VR_EXTENT_SLOTS, .host_slots = 200, .no_board = true });
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 10 * VR_EXTENT_SLOTS, .host_slots = 200,
+	    .no_progress_page = true });
 	join_small(&v, &keeper);
 	put_small(&v, BLOCKS);
 	ck_assert_uint_eq(vr_warm(&v, 0, 0, BLOCKS), BLOCKS); /* the GPU has its extents */
@@ -514,7 +517,7 @@ START_TEST(layers_of_thousands)
 	put_small(&v, BLOCKS);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, BLOCKS, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	RIG_AWAIT(vr_layer_there(&v, &l, 0));
 	ck_assert(!vr_layer_there(&v, &l, 1));
 	vr_go(&v, 0);
@@ -522,7 +525,7 @@ START_TEST(layers_of_thousands)
 	for (uint64_t n = 0; n < BLOCKS; n++)
 		ck_assert(rig_matches(vr_bytes(&v, &p[n]), v.r.s.block_bytes[0], n, 0));
 	vr_release(&v, &l);
-	munmap((void *)v.board, EXTENT_PAGE_BYTES);
+	munmap((void *)v.progress_page, EXTENT_PAGE_BYTES);
 	free(st);
 	free(p);
 	vr_close(&keeper);
@@ -549,7 +552,8 @@ START_TEST(a_long_queue_before_a_full_gpu)
 	struct vram_rig keeper, v;
 	uint32_t warmed;
 
-	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = VR_EXTENT_SLOTS, .host_slots = 64, .no_board = true });
+	vr_open(&keeper, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = VR_EXTENT_SLOTS, .host_slots = 64,
+	    .no_progress_page = true });
 	join_small(&v, &keeper);
 	ck_assert_int_eq(cache_session_write_back(v.r.c, v.r.s.id), STATUS_OK);
 	put_small(&v, BLOCKS);
@@ -583,7 +587,7 @@ START_TEST(a_long_queue_before_a_full_gpu)
 	cache_lock(v.r.c);
 	v.r.c->policy = counted_of;
 	cache_unlock(v.r.c);
-	munmap((void *)v.board, EXTENT_PAGE_BYTES);
+	munmap((void *)v.progress_page, EXTENT_PAGE_BYTES);
 	free((void *)k.bytes);
 	vr_close(&keeper);
 }
@@ -695,7 +699,7 @@ START_TEST(summed_by_whoever_is_there)
 		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, round * BLOCKS, BLOCKS), BLOCKS);
 		vr_hold(&v, 0, 0); /* else it may all be there before the lease is granted */
 		ck_assert_int_eq(vr_lease(&v, 0, round * BLOCKS, BLOCKS, true, false, p, &l), STATUS_OK);
-		ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+		ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 		if (_i == 1)
 			cache_leases_tell(v.r.c);
 		vr_go(&v, 0);

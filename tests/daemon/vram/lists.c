@@ -111,7 +111,8 @@ START_TEST(a_lease_overtakes_a_warm)
 }
 END_TEST
 
-/* A lease that wants some of the Warm's stands behind it, and so does the next one of that engine: a board's words go one way. */
+/* A lease that wants some of the Warm's stands behind it, and so does the next one of that engine: a progress page's
+ * words go one way. */
 START_TEST(a_lease_of_what_is_warmed)
 {
 	struct cache_place p[4], q[4];

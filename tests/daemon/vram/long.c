@@ -267,7 +267,7 @@ static void open_full(struct long_rig *l)
 	sem_init(&l->ready, 0, 0);
 	rig_open_layouts(&l->v.r, &c, &layout, 1);
 	ck_assert_int_eq(cache_session_write_back(l->v.r.c, l->v.r.s.id), STATUS_OK);
-	vr_board(&l->v);
+	vr_progress_page(&l->v);
 	put(l, CACHE_HOST, 0);
 	put(l, CACHE_HOST, BLOCKS);
 	ck_assert_uint_eq(warm(l, 0, 0), BLOCKS);

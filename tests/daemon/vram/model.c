@@ -109,10 +109,11 @@ static void put(struct model *m, int32_t gpu, uint64_t n)
 	m->put_on_gpu += gpu < 0 ? 0 : LAYOUTS;
 }
 
-/* Copies to a lost GPU fail before it is known to be lost: the board says so before it moves its word on. */
+/* Copies to a lost GPU fail before it is known to be lost: the progress page says so before it moves its word on. */
 static bool copies_failed(const struct model *m, const struct held *h)
 {
-	const bool failed = h->l.board_layers && m->v.board[FDSOCK_BOARD_FAILED + h->l.board_word];
+	const bool failed = h->l.progress_page_layers &&
+	    m->v.progress_page[FDSOCK_PROGRESS_PAGE_FAILED + h->l.progress_page_word];
 
 	ck_assert(!failed || m->losing);
 	return failed;
@@ -121,7 +122,7 @@ static bool copies_failed(const struct model *m, const struct held *h)
 /* Of a lease on a GPU that is lost no byte counts. */
 static void check(struct model *m, const struct held *h)
 {
-	for (int i = 0; h->l.board_layers && !vr_layer_there(&m->v, &h->l, VR_LAYERS - 1); i++) {
+	for (int i = 0; h->l.progress_page_layers && !vr_layer_there(&m->v, &h->l, VR_LAYERS - 1); i++) {
 		if (lost(m, h->gpu))
 			return;
 		ck_assert_int_lt(i, 50000);

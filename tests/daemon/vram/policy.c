@@ -73,7 +73,8 @@ START_TEST(requests_are_told_once)
 	struct cache_leased l;
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .policy = "graph", .no_board = true });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 16, .host_slots = 32, .policy = "graph",
+	    .no_progress_page = true });
 	lookup(&v, 0, 4);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
 	lookup(&v, 0, 6);
@@ -101,7 +102,8 @@ START_TEST(each_gpu_hears_of_its_own)
 {
 	struct vram_rig v, other;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .policy = "graph", .no_board = true });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 2, .gpu_slots = 16, .host_slots = 32, .policy = "graph",
+	    .no_progress_page = true });
 	join(&other, &v);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
 	rig_quiet(&v.r);
@@ -131,7 +133,7 @@ START_TEST(a_lease_of_what_is_coming_is_a_use)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, 0);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 2, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_gt(l.board_layers, 0);
+	ck_assert_uint_gt(l.progress_page_layers, 0);
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &l);
 	rig_quiet(&v.r);
@@ -216,7 +218,7 @@ START_TEST(why_it_left)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=gpu"), 2);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=host"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
-	rig_quiet(&v.r); /* the board knows of a copy before the books do */
+	rig_quiet(&v.r); /* the progress page knows of a copy before the books do */
 	ck_assert(explain(&v, 0, &e));
 	ck_assert_str_eq(e.left, "");
 	vr_close(&v);
@@ -233,7 +235,7 @@ static struct cache_leased lease_late(struct vram_rig *v, uint64_t first)
 	ck_assert_int_eq(cache_lease(v->r.c, &(struct cache_lease_call){ .session = v->r.s.id, .keys = &k,
 			.all = true, .on = &on, .now_us = v->r.now, .places = p, .places_max = 2 }, &l, NULL,
 				     &v->r.why), STATUS_OK);
-	ck_assert_uint_gt(l.board_layers, 0);
+	ck_assert_uint_gt(l.progress_page_layers, 0);
 	free((void *)k.bytes);
 	return l;
 }

@@ -45,7 +45,7 @@ static void lease_all_there(struct vram_rig *v, uint32_t count)
 	struct cache_leased l;
 
 	ck_assert_int_eq(vr_lease(v, GPU, 0, count, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, 0); /* nothing to wait for */
+	ck_assert_uint_eq(l.progress_page_layers, 0); /* nothing to wait for */
 	for (uint32_t n = 0; n < count; n++)
 		ck_assert(vr_on_gpu(&p[n], GPU) && vr_matches(v, &p[n], n, 0));
 	vr_release(v, &l);
@@ -83,7 +83,7 @@ START_TEST(of_a_window_the_end)
 	look_up(&v, 0, BLOCKS);
 	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
 	ck_assert_int_eq(vr_lease(&v, GPU, 0, BLOCKS, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, 0);
+	ck_assert_uint_eq(l.progress_page_layers, 0);
 	ck_assert_double_eq(ahead(&v, "result=used"), 2);
 	ck_assert_double_eq(moved_up(&v), 2);
 	vr_release(&v, &l);
@@ -129,7 +129,7 @@ START_TEST(what_is_late)
 	rig_tick(v.r.c, v.r.now += 1000000); /* a quarter of what a second brings: two */
 	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
 	ck_assert_int_eq(vr_lease(&v, GPU, 0, BLOCKS, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	ck_assert_double_eq(ahead(&v, "result=late"), 2);
 	ck_assert_double_eq(refused(&v, "reason=late"), 2);
 	vr_go(&v, GPU);

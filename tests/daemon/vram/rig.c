@@ -76,17 +76,18 @@ static void devices_set(struct vram_rig *v, const struct vram_rig_options *o)
 	setenv("SIM_GPU_LOST_FILE", v->lost, 1);
 }
 
-void vr_board(struct vram_rig *v)
+void vr_progress_page(struct vram_rig *v)
 {
 	struct cache_lent lent;
 	void *at;
 
-	ck_assert_int_eq(cache_attach_lend(v->r.c, v->r.attachment, CACHE_EXTENT_BOARD, true, &lent), STATUS_OK);
+	ck_assert_int_eq(cache_attach_lend(v->r.c, v->r.attachment, CACHE_EXTENT_PROGRESS_PAGE, true, &lent),
+	    STATUS_OK);
 	ck_assert_int_eq(lent.device_fd, -1);
 	at = mmap(NULL, lent.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, lent.fd, 0);
 	ck_assert_ptr_ne(at, MAP_FAILED);
 	close(lent.fd);
-	v->board = at;
+	v->progress_page = at;
 }
 
 void vr_disks_seem_slow(struct rig *r)
@@ -139,8 +140,8 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	if (o->write_back)
 		ck_assert_int_eq(cache_session_write_back(v->r.c, v->r.s.id), STATUS_OK);
 	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
-	if (!o->no_board)
-		vr_board(v);
+	if (!o->no_progress_page)
+		vr_progress_page(v);
 }
 
 void vr_open_filled(struct vram_rig *v, const struct vram_rig_options *o, uint32_t blocks)
@@ -181,8 +182,8 @@ void vr_close(struct vram_rig *v)
 	}
 	rig_quiet(&v->r);
 	rig_close(&v->r);
-	if (v->board)
-		munmap(v->board, EXTENT_PAGE_BYTES);
+	if (v->progress_page)
+		munmap(v->progress_page, EXTENT_PAGE_BYTES);
 	for (uint32_t i = 0; i < VR_GPUS_MAX; i++)
 		unlink_of(v->lost, i);
 	rmdir(v->folder);
@@ -394,10 +395,11 @@ void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t cou
 
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer)
 {
-	const uint32_t value = l->board_base + layer + 1;
+	const uint32_t value = l->progress_page_base + layer + 1;
 
-	return (int32_t)(atomic_load(&v->board[l->board_word]) - value) >= 0 &&
-	       (!l->board_summed || (int32_t)(atomic_load(&v->board[l->board_word + FDSOCK_BOARD_SUMMED]) - value) >= 0);
+	return (int32_t)(atomic_load(&v->progress_page[l->progress_page_word]) - value) >= 0 &&
+	       (!l->progress_page_summed ||
+	       (int32_t)(atomic_load(&v->progress_page[l->progress_page_word + FDSOCK_PROGRESS_PAGE_SUMMED]) - value) >= 0);
 }
 
 void vr_count(void *arg)
@@ -412,9 +414,9 @@ void vr_await_called(struct vram_rig *v, const _Atomic int *called, int times)
 
 void vr_wait_layers(const struct vram_rig *v, const struct cache_leased *l)
 {
-	if (!l->board_layers)
+	if (!l->progress_page_layers)
 		return;
-	for (int i = 0; !vr_layer_there(v, l, l->board_layers - 1); i++) {
+	for (int i = 0; !vr_layer_there(v, l, l->progress_page_layers - 1); i++) {
 		ck_assert_msg(i < 300000, "a minute has passed");
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}

@@ -29,7 +29,7 @@ enum {
 
 struct vram_rig {
 	struct rig r;
-	_Atomic uint32_t *board;        /* the attachment's, as a client has it mapped */
+	_Atomic uint32_t *progress_page; /* the attachment's, as a client has it mapped */
 	char folder[64], hold[96], lost[96], sums[96]; /* of the files that hold and lose the GPUs, and hold their checksums */
 };
 
@@ -41,7 +41,7 @@ struct vram_rig_options {
 					 * is not faster than files when it is simulated */
 	const char *policy;             /* NULL: lru */
 	uint32_t recompute_growth;      /* that policies are told; 0: none */
-	bool no_board, write_back;
+	bool no_progress_page, write_back;
 	uint32_t layouts;               /* 0 for 1 */
 	const struct kv_layout *own;    /* these, so many, instead of vr_layout()'s */
 	bool mixed;                     /* the second is of small blocks */
@@ -68,8 +68,8 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o);
 void vr_open_filled(struct vram_rig *v, const struct vram_rig_options *o, uint32_t blocks);
 /* Another session, over vr_layout(layout), on the same cache: v is as `of` otherwise. Nobody watches its process. */
 void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine);
-/* Maps its attachment's board, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */
-void vr_board(struct vram_rig *v);
+/* Maps its attachment's progress page, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */
+void vr_progress_page(struct vram_rig *v);
 void vr_close(struct vram_rig *v);
 /* The disks seem to be so slow that nothing comes from there that a GPU has. */
 void vr_disks_seem_slow(struct rig *r);
@@ -96,7 +96,7 @@ enum status vr_lease(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t c
 uint32_t vr_warm(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
 /* Begun, and not waited for. */
 void vr_warm_begin(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t count);
-/* Whether the board says that this layer is there. */
+/* Whether the progress page says that this layer is there. */
 bool vr_layer_there(const struct vram_rig *v, const struct cache_leased *l, uint32_t layer);
 /* For waits: counts up the _Atomic int. */
 void vr_count(void *arg);

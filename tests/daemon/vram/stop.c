@@ -125,7 +125,7 @@ enum { HOST_LARGE = 400 };
 
 static uint32_t host_slots = 32;
 
-static void begin(struct stopped *t, int hangs, bool no_board, uint32_t close_ms)
+static void begin(struct stopped *t, int hangs, bool no_progress_page, uint32_t close_ms)
 {
 	const uint32_t gpu_slots = hangs == MAKE_HANGS ? MORE_THAN_AHEAD : 16;
 
@@ -133,7 +133,7 @@ static void begin(struct stopped *t, int hangs, bool no_board, uint32_t close_ms
 	vr_disks_make(&t->disks, 1, 96);
 	vr_open_filled(&t->v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = gpu_slots, .host_slots = host_slots, .write_back = true, .ops = &t->ops,
 							  .disks = &t->disks, .spill_milli = 1000, .gpu_close_ms = close_ms,
-							  .no_board = no_board }, 4);
+							  .no_progress_page = no_progress_page }, 4);
 	alarm(100); /* else it would wait to the end of the test's time */
 }
 
@@ -162,8 +162,8 @@ static void check_end(struct stopped *t)
 	struct vram_rig next;
 
 	ck_assert_int_lt(ms_since(&began), 15000);
-	if (t->v.board)
-		munmap((void *)t->v.board, EXTENT_PAGE_BYTES);
+	if (t->v.progress_page)
+		munmap((void *)t->v.progress_page, EXTENT_PAGE_BYTES);
 	rmdir(t->v.folder);
 	vr_open(&next, &o);
 	rig_restored(&next.r);
@@ -233,12 +233,12 @@ static struct {
 	_Atomic bool over;
 } lent;
 
-static void *lend_board(void *unused)
+static void *lend_progress_page(void *unused)
 {
 	struct cache_lent l;
 
 	cache_thread_enter();
-	cache_attach_lend(lent.c, lent.attachment, CACHE_EXTENT_BOARD, true, &l);
+	cache_attach_lend(lent.c, lent.attachment, CACHE_EXTENT_PROGRESS_PAGE, true, &l);
 	lent.over = true;
 	return unused;
 }
@@ -299,7 +299,7 @@ START_TEST(a_cache_is_left_with_a_worker)
 	lent.c = t.v.r.c;
 	lent.attachment = t.v.r.attachment;
 	hang.on = true;
-	ck_assert_int_eq(pthread_create(&worker, NULL, lend_board, NULL), 0);
+	ck_assert_int_eq(pthread_create(&worker, NULL, lend_progress_page, NULL), 0);
 	pthread_detach(worker);
 	RIG_AWAIT(hang.inside);
 	leave(&t);

@@ -57,7 +57,7 @@ static void *background(void *arg)
 static void join(struct vram_rig *v)
 {
 	vr_join(v, &base, 0, "thread");
-	vr_board(v);
+	vr_progress_page(v);
 }
 
 static void put_one(struct vram_rig *v, int32_t gpu, uint64_t n)
@@ -77,12 +77,13 @@ static void put_one(struct vram_rig *v, int32_t gpu, uint64_t n)
 	stored += st == STATUS_OK;
 }
 
-/* Copies to a lost GPU fail before it is known to be lost: the board says so before it moves its word on. */
+/* Copies to a lost GPU fail before it is known to be lost: the progress page says so before it moves its word on. */
 static bool copies_failed(const struct vram_rig *v, const struct cache_leased *l)
 {
-	const bool failed = l->board_layers && v->board[FDSOCK_BOARD_FAILED + l->board_word];
+	const bool failed = l->progress_page_layers &&
+	    v->progress_page[FDSOCK_PROGRESS_PAGE_FAILED + l->progress_page_word];
 
-	ck_assert(!failed || (losing && l->board_word == LOST));
+	ck_assert(!failed || (losing && l->progress_page_word == LOST));
 	return failed;
 }
 
@@ -93,9 +94,10 @@ static void lease_some(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t
 
 	if (vr_lease(v, gpu, first, count, false, rand_r(seed) % 3 == 0, p, &l))
 		return;
-	RIG_AWAIT(!l.board_layers || vr_layer_there(v, &l, VR_LAYERS - 1) || is_lost(gpu));
-	/* Whose board has failed believes no copy of the lease on that GPU, of which some may have come before and some not: so its reader does,
-	 * who cannot tell them apart. What the lease has in memory is no business of the board's. */
+	RIG_AWAIT(!l.progress_page_layers || vr_layer_there(v, &l, VR_LAYERS - 1) || is_lost(gpu));
+	/* Whose progress page has failed believes no copy of the lease on that GPU, of which some may have come before
+	 * and some not: so its reader does, who cannot tell them apart. What the lease has in memory is no business of
+	 * the progress page's. */
 	for (uint32_t i = 0; i < l.blocks; i++) {
 		const struct gpu *g = vram_gpu_of_extent(v->r.c, p[i].extent);
 
@@ -145,7 +147,7 @@ static void *engine(void *arg)
 			rig_flush(&v.r, n, 1, &st);
 	}
 	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
-	munmap(v.board, EXTENT_PAGE_BYTES);
+	munmap(v.progress_page, EXTENT_PAGE_BYTES);
 	cache_thread_leave();
 	return NULL;
 }

@@ -103,7 +103,8 @@ START_TEST(what_a_prefix_needs_comes_up)
 	struct cache_leased l;
 
 	vr_open(&v,
-		&(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = 64, .no_board = true });
+		&(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = 64,
+		.no_progress_page = true });
 	join_hybrid(&h, &v);
 	ck_assert_uint_eq(put(&h, CACHE_HOST, 0, 8, NULL), 2);
 	ck_assert_int_eq(vr_lease(&h, 0, 0, 8, true, false, p, &l), STATUS_OK);
@@ -145,7 +146,8 @@ START_TEST(a_partial_block_is_put_on_a_gpu)
 	struct cache_leased l;
 
 	vr_open(&v,
-		&(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = 64, .no_board = true });
+		&(struct vram_rig_options){ .gpus = 1, .gpu_slots = GPU_SLOTS, .host_slots = 64,
+		.no_progress_page = true });
 	join_hybrid(&h, &v);
 	ck_assert_uint_eq(put(&h, 0, 0, 4, NULL), 1);
 	ck_assert_uint_eq(put(&h, 0, 4, 2, cells), 1);

@@ -39,7 +39,7 @@ static double moved(struct vram_rig *v, const char *from, const char *to)
 {
 	char labels[48];
 
-	rig_quiet(&v->r); /* the board knows of a copy before the books do */
+	rig_quiet(&v->r); /* the progress page knows of a copy before the books do */
 	snprintf(labels, sizeof(labels), "from=%s,to=%s", from, to);
 	return rig_stat(&v->r, "terrace_moved_bytes_total", labels) / VR_BLOCK_BYTES;
 }
@@ -68,7 +68,7 @@ START_TEST(what_is_put_on_a_gpu_is_there)
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
 	ck_assert_uint_eq(vr_state(&v, 3), 3);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, 0);
+	ck_assert_uint_eq(l.progress_page_layers, 0);
 	for (uint64_t n = 0; n < 4; n++) {
 		ck_assert(vr_on_gpu(&p[n], 0));
 		ck_assert(vr_matches(&v, &p[n], n, 0));
@@ -308,7 +308,8 @@ START_TEST(of_two_gpus)
 }
 END_TEST
 
-/* What is in memory, too, comes from the other GPU where that is the shorter way, unless a board is to tell of its layers. */
+/* What is in memory, too, comes from the other GPU where that is the shorter way, unless a progress page is to tell of
+ * its layers. */
 START_TEST(the_shorter_way_to_a_gpu)
 {
 	const bool near = _i == 0;
@@ -452,7 +453,7 @@ START_TEST(several_layouts_at_once)
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 4), 4);
 	vr_hold(&v, 0, 0);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	ck_assert(!vr_layer_there(&v, &l, 0));
 	vr_go(&v, 0);
 	vr_wait_layers(&v, &l);
@@ -570,7 +571,7 @@ START_TEST(an_open_block_grows_on_a_gpu)
 }
 END_TEST
 
-/* The board of a process that is gone is kept until no copy tells it anything. */
+/* The progress page of a process that is gone is kept until no copy tells it anything. */
 START_TEST(the_holder_goes_while_it_is_copied)
 {
 	struct cache_place p[4];
@@ -584,7 +585,7 @@ START_TEST(the_holder_goes_while_it_is_copied)
 	rig_quiet(&v.r);
 	vr_hold(&v, 0, 1);
 	ck_assert_int_eq(vr_lease(&v, 0, 0, 4, true, false, p, &l), STATUS_OK);
-	ck_assert_uint_eq(l.board_layers, VR_LAYERS);
+	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 	cache_attach_gone(v.r.c, v.r.attachment, v.r.now, NULL);
 	for (int i = 0; i < 5; i++)
 		rig_tick(v.r.c, v.r.now += 50000);

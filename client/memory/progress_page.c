@@ -1,34 +1,34 @@
-/* The words of a board, and the promises that wait for them; see board.h. The words are written by the daemon's GPU,
- * read by this process's, and looked at here. */
-#include "client/memory/board.h"
+/* The words of a progress page, and the promises that wait for them; see progress_page.h. The words are written by the
+ * daemon's GPU, read by this process's, and looked at here. */
+#include "client/memory/progress_page.h"
 
 #include "client/memory/mapping.h"
 #include "proto/fdsock.h"
 
 #include <stddef.h>
 
-void client_board_init(struct client_board *board)
+void client_progress_page_init(struct client_progress_page *progress_page)
 {
-	pthread_mutex_init(&board->lock, NULL);
+	pthread_mutex_init(&progress_page->lock, NULL);
 }
 
-void client_board_fini(struct client_board *board)
+void client_progress_page_fini(struct client_progress_page *progress_page)
 {
-	pthread_mutex_destroy(&board->lock);
+	pthread_mutex_destroy(&progress_page->lock);
 }
 
 /* ---- words --------------------------------------------------------------------------------------------------------- */
 
-static _Atomic uint32_t *word_of(const struct client_board *board, const struct client_promise *p)
+static _Atomic uint32_t *word_of(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
-	return (_Atomic uint32_t *)board->mapping->base + p->word;
+	return (_Atomic uint32_t *)progress_page->mapping->base + p->word;
 }
 
 /* Copies that the daemon promised did not come, and words are reached without them: it has lost the GPU, or the driver had no memory for
  * them. Once so, always so: the daemon makes this attachment no other promise for that GPU. */
-static bool failed(const struct client_board *board, const struct client_promise *p)
+static bool failed(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
-	return atomic_load_explicit(word_of(board, p) + FDSOCK_BOARD_FAILED, memory_order_acquire) != 0;
+	return atomic_load_explicit(word_of(progress_page, p) + FDSOCK_PROGRESS_PAGE_FAILED, memory_order_acquire) != 0;
 }
 
 static bool word_reached(const _Atomic uint32_t *word, uint32_t value)
@@ -37,16 +37,17 @@ static bool word_reached(const _Atomic uint32_t *word, uint32_t value)
 }
 
 /* No stream waits for it. Acquires what was written before the word. */
-static bool reached(const struct client_board *board, const struct client_promise *p)
+static bool reached(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
-	const _Atomic uint32_t *word = word_of(board, p);
+	const _Atomic uint32_t *word = word_of(progress_page, p);
 
-	return word_reached(word, p->base + p->layers) && (!p->summed || word_reached(word + FDSOCK_BOARD_SUMMED, p->base + p->layers));
+	return word_reached(word, p->base + p->layers) && (!p->summed ||
+	    word_reached(word + FDSOCK_PROGRESS_PAGE_SUMMED, p->base + p->layers));
 }
 
-static bool kept(const struct client_board *board, const struct client_promise *p)
+static bool kept(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
-	return reached(board, p) && !failed(board, p);
+	return reached(progress_page, p) && !failed(progress_page, p);
 }
 
 static void promise_break(struct client_promise *p, enum terrace_status why)
@@ -56,7 +57,7 @@ static void promise_break(struct client_promise *p, enum terrace_status why)
 	atomic_compare_exchange_strong(&p->broken, &none, (int)why);
 }
 
-void client_promise_link(struct client_board *b, struct client_promise *p)
+void client_promise_link(struct client_progress_page *b, struct client_promise *p)
 {
 	b->watched = true;
 	p->next = b->promises;
@@ -76,12 +77,12 @@ static void promise_unlink(struct client_promise *p)
 
 /* ---- promises ---- */
 
-bool client_board_reached(const struct client_board *board, const struct client_promise *p)
+bool client_progress_page_reached(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
-	return kept(board, p);
+	return kept(progress_page, p);
 }
 
-void client_board_forget(struct client_board *b, struct client_promise *p)
+void client_progress_page_forget(struct client_progress_page *b, struct client_promise *p)
 {
 	pthread_mutex_lock(&b->lock);
 	if (p->link)
@@ -89,21 +90,23 @@ void client_board_forget(struct client_board *b, struct client_promise *p)
 	pthread_mutex_unlock(&b->lock);
 }
 
-uint64_t client_board_address(const struct client_board *board, const struct client_promise *p, uint32_t g)
+uint64_t client_progress_page_address(const struct client_progress_page *progress_page, const struct client_promise *p,
+				      uint32_t g)
 {
-	return board->mapping->registered[g] + p->word * sizeof(uint32_t);
+	return progress_page->mapping->registered[g] + p->word * sizeof(uint32_t);
 }
 
-uint64_t client_board_sums_address(const struct client_board *board, const struct client_promise *p, uint32_t layer,
+uint64_t client_progress_page_sums_address(const struct client_progress_page *progress_page,
+				   const struct client_promise *p, uint32_t layer,
 				   uint32_t g)
 {
-	if (!p->summed || word_reached(word_of(board, p) + FDSOCK_BOARD_SUMMED, p->base + layer + 1))
+	if (!p->summed || word_reached(word_of(progress_page, p) + FDSOCK_PROGRESS_PAGE_SUMMED, p->base + layer + 1))
 		return 0;
-	return client_board_address(board, p, g) + FDSOCK_BOARD_SUMMED * sizeof(uint32_t);
+	return client_progress_page_address(progress_page, p, g) + FDSOCK_PROGRESS_PAGE_SUMMED * sizeof(uint32_t);
 }
 
 /* Takes kept ones off the list. */
-static void promises_sift(struct client_board *b)
+static void promises_sift(struct client_progress_page *b)
 {
 	for (struct client_promise *p = b->promises, *next; p; p = next) {
 		next = p->next;
@@ -122,7 +125,7 @@ static void word_move(_Atomic uint32_t *word, uint32_t value)
 /* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose copies come no
  * later: all of these are broken before any word moves. Broken ones stay on the list: a copy that was thought lost could move its
  * word back. */
-static void words_move(struct client_board *b)
+static void words_move(struct client_progress_page *b)
 {
 	for (struct client_promise *p = b->promises; p; p = p->next)
 		for (struct client_promise *q = b->promises; p->broken && q; q = q->next)
@@ -131,12 +134,12 @@ static void words_move(struct client_board *b)
 	for (struct client_promise *p = b->promises; p; p = p->next)
 		if (p->broken) {
 			if (p->summed)
-				word_move(word_of(b, p) + FDSOCK_BOARD_SUMMED, p->base + p->layers);
+				word_move(word_of(b, p) + FDSOCK_PROGRESS_PAGE_SUMMED, p->base + p->layers);
 			word_move(word_of(b, p), p->base + p->layers);
 		}
 }
 
-bool client_board_close(struct client_board *b)
+bool client_progress_page_close(struct client_progress_page *b)
 {
 	bool broken;
 
@@ -154,7 +157,7 @@ bool client_board_close(struct client_board *b)
 	return broken;
 }
 
-bool client_board_closed(struct client_board *b)
+bool client_progress_page_closed(struct client_progress_page *b)
 {
 	bool closed;
 
@@ -164,7 +167,7 @@ bool client_board_closed(struct client_board *b)
 	return closed;
 }
 
-bool client_board_kept(struct client_board *b, const struct client_promise *p)
+bool client_progress_page_kept(struct client_progress_page *b, const struct client_promise *p)
 {
 	bool yes;
 
@@ -174,7 +177,7 @@ bool client_board_kept(struct client_board *b, const struct client_promise *p)
 	return yes;
 }
 
-bool client_board_look(struct client_board *b,
+bool client_progress_page_look(struct client_progress_page *b,
 		       enum terrace_status (*broken_by)(const struct client_promise *p, void *arg), void *arg)
 {
 	promises_sift(b);
