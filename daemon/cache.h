@@ -36,7 +36,7 @@ struct quota *cache_quota(const struct cache *c);
  * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
- * Off the rpc thread and the door's. */
+ * Off the rpc thread and the local socket's. */
 void cache_chores(struct cache *c);
 
 #endif

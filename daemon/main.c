@@ -53,7 +53,7 @@ static int parts_start(struct daemon *d, struct metrics **metrics)
 {
 	const struct config *c = d->config;
 	char why[CLAIM_WHY_MAX] = "";
-	struct door *door;
+	struct fd_socket *fd_socket;
 
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d->workers))
 		return fail("workers", "cannot start the worker threads: raise the limit of threads "
@@ -63,10 +63,10 @@ static int parts_start(struct daemon *d, struct metrics **metrics)
 			return fail("near", why);
 		daemon_add(d, &near_part, d->near);
 	}
-	if (door_create(d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &door, why,
+	if (fd_socket_create(d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &fd_socket, why,
 			sizeof why))
 		return fail("door", why);
-	daemon_add(d, &door_part, door);
+	daemon_add(d, &fd_socket_part, fd_socket);
 	if (c->metrics_address[0]) {
 		if (metrics_create(d, METRICS_LIFE_US, metrics, why, sizeof why))
 			return fail("metrics", why);

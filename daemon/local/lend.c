@@ -1,8 +1,8 @@
 /* See local/lend.h.
  *
- * A progress page is registered with every GPU before it is lent. The door's thread, which hears all engines and ticks
- * for the whole cache, does not wait for that: a worker lends it, and answers by a descriptor of its own for the
- * socket, so that the connection may end meanwhile. */
+ * A progress page is registered with every GPU before it is lent. The local socket's thread, which hears all engines
+ * and ticks for the whole cache, does not wait for that: a worker lends it, and answers by a descriptor of its own for
+ * the socket, so that the connection may end meanwhile. */
 #include "daemon/local/lend.h"
 
 #include "daemon/block/views.h"
@@ -25,18 +25,18 @@ enum { PROGRESS_PAGES_MAX = 16 }; /* at a time: the workers have other work */
 
 struct progress_page_work {
 	struct work work;          /* first */
-	struct door_lender *lender;
+	struct fd_socket_lender *lender;
 	int to;                    /* its own */
 	uint64_t attachment;
 	struct fdsock_map map;
 };
 
-struct fdsock_head door_head(uint16_t version, enum fdsock_type type)
+struct fdsock_head fd_socket_head(uint16_t version, enum fdsock_type type)
 {
 	return (struct fdsock_head){ FDSOCK_MAGIC, version, (uint16_t)type };
 }
 
-int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
+int fd_socket_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
 {
 	union {
 		struct cmsghdr head;
@@ -62,9 +62,10 @@ int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds)
 	return sent == (ssize_t)n ? 0 : EIO;
 }
 
-static int answer(struct door_lender *l, int to, const struct fdsock_map *m, enum status s, const struct cache_lent *lent)
+static int answer(struct fd_socket_lender *l, int to, const struct fdsock_map *m, enum status s,
+		  const struct cache_lent *lent)
 {
-	struct fdsock_extent e = { .head = door_head(m->head.version, FDSOCK_EXTENT), .extent = m->extent,
+	struct fdsock_extent e = { .head = fd_socket_head(m->head.version, FDSOCK_EXTENT), .extent = m->extent,
 				   .write = m->write != 0, .gpu = FDSOCK_NO_GPU };
 	const int fds[] = { lent->fd, lent->device_fd };
 	const uint32_t count = s != STATUS_OK ? 0 : lent->device_fd < 0 ? 1 : 2;
@@ -79,7 +80,7 @@ static int answer(struct door_lender *l, int to, const struct fdsock_map *m, enu
 		e.range = lent->range_bytes;
 		e.range_id = lent->range_id;
 	}
-	error = door_send(to, &e, sizeof e, fds, count);
+	error = fd_socket_send(to, &e, sizeof e, fds, count);
 	for (uint32_t i = 0; i < count; i++)
 		close(fds[i]);
 	atomic_fetch_add_explicit(&l->descriptors, error ? 0 : count, memory_order_relaxed);
@@ -90,7 +91,7 @@ static const struct cache_lent none = { .fd = -1, .device_fd = -1 };
 
 /* The kernel bounds the descriptors that are sent and not received yet, over all sockets of a user's: those who do not read their answers keep
  * others from theirs. */
-static int lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
+static int lend(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	struct cache_lent lent = { .fd = -1, .device_fd = -1 };
 	enum status s = cache_attach_lend(l->cache, attachment, m->extent, m->write != 0, &lent);
@@ -103,7 +104,7 @@ static int lend(struct door_lender *l, int to, uint64_t attachment, const struct
 
 /* ---- progress pages ---- */
 
-static void progress_page_ended(struct door_lender *l)
+static void progress_page_ended(struct fd_socket_lender *l)
 {
 	pthread_mutex_lock(&l->lock);
 	l->progress_pages--;
@@ -114,17 +115,17 @@ static void progress_page_ended(struct door_lender *l)
 static void progress_page_run(struct work *work)
 {
 	struct progress_page_work *w = (struct progress_page_work *)work;
-	struct door_lender *l = w->lender;
+	struct fd_socket_lender *l = w->lender;
 	const int error = lend(l, w->to, w->attachment, &w->map);
 
 	if (error && error != EPIPE)
-		shutdown(w->to, SHUT_RDWR); /* he does not read: the door hears that he is gone */
+		shutdown(w->to, SHUT_RDWR); /* he does not read: the local socket hears that he is gone */
 	close(w->to);
 	free(w);
 	progress_page_ended(l);
 }
 
-static bool progress_page_begin(struct door_lender *l)
+static bool progress_page_begin(struct fd_socket_lender *l)
 {
 	bool begun;
 
@@ -136,7 +137,7 @@ static bool progress_page_begin(struct door_lender *l)
 }
 
 /* False: not now. */
-static bool progress_page_submit(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
+static bool progress_page_submit(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	struct progress_page_work *w = malloc(sizeof(*w));
 
@@ -154,7 +155,7 @@ static bool progress_page_submit(struct door_lender *l, int to, uint64_t attachm
 	return false;
 }
 
-int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
+int fd_socket_lend(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	if (m->extent != FDSOCK_EXTENT_PROGRESS_PAGE)
 		return lend(l, to, attachment, m);
@@ -163,7 +164,7 @@ int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct f
 
 /* ---- birth and death ---- */
 
-void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w)
+void fd_socket_lender_init(struct fd_socket_lender *l, struct cache *c, struct workers *w)
 {
 	l->cache = c;
 	l->workers = w;
@@ -173,7 +174,7 @@ void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w)
 	deadline_cond_init(&l->ended);
 }
 
-bool door_lender_ends(struct door_lender *l, const struct timespec *until)
+bool fd_socket_lender_ends(struct fd_socket_lender *l, const struct timespec *until)
 {
 	bool ended;
 
@@ -185,7 +186,7 @@ bool door_lender_ends(struct door_lender *l, const struct timespec *until)
 	return ended;
 }
 
-void door_lender_fini(struct door_lender *l)
+void fd_socket_lender_fini(struct fd_socket_lender *l)
 {
 	pthread_cond_destroy(&l->ended);
 	pthread_mutex_destroy(&l->lock);

@@ -1,4 +1,4 @@
-/* The fd door's answers, and what it lends: descriptors of extents, and progress pages. */
+/* The fd local socket's answers, and what it lends: descriptors of extents, and progress pages. */
 #ifndef TERRACE_DAEMON_LOCAL_LEND_H
 #define TERRACE_DAEMON_LOCAL_LEND_H
 
@@ -10,7 +10,7 @@
 
 struct workers;
 
-struct door_lender {
+struct fd_socket_lender {
 	struct cache *cache;
 	struct workers *workers;
 	pthread_mutex_t lock;      /* what follows */
@@ -19,19 +19,19 @@ struct door_lender {
 	atomic_ullong descriptors; /* handed out */
 };
 
-void door_lender_init(struct door_lender *l, struct cache *c, struct workers *w);
+void fd_socket_lender_init(struct fd_socket_lender *l, struct cache *c, struct workers *w);
 /* Waits for the progress pages that are being lent. Nobody asks for one any more. False: one is not by then
  * (threads/deadline.h). */
-bool door_lender_ends(struct door_lender *l, const struct timespec *until);
-/* After door_lender_ends. */
-void door_lender_fini(struct door_lender *l);
+bool fd_socket_lender_ends(struct fd_socket_lender *l, const struct timespec *until);
+/* After fd_socket_lender_ends. */
+void fd_socket_lender_fini(struct fd_socket_lender *l);
 
-struct fdsock_head door_head(uint16_t version, enum fdsock_type type);
+struct fdsock_head fd_socket_head(uint16_t version, enum fdsock_type type);
 /* Sends a packet, with `fds` descriptors, at most 2, to a peer who may not read: never waits. 0, or an errno: EPIPE if he reads no more, or is
  * gone, which is not the same: recv() tells. */
-int door_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds);
+int fd_socket_send(int to, const void *packet, size_t n, const int *fd, uint32_t fds);
 /* Answers a MAP. A progress page's answer comes later, from a worker, since GPUs' drivers may take their time over it.
- * As door_send; what an answer that nobody gets would have lent is not lent. */
-int door_lend(struct door_lender *l, int to, uint64_t attachment, const struct fdsock_map *m);
+ * As fd_socket_send; what an answer that nobody gets would have lent is not lent. */
+int fd_socket_lend(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m);
 
 #endif

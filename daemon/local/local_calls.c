@@ -207,7 +207,7 @@ static bool calls_wait(void *part, uint64_t wait_us)
 	return done;
 }
 
-/* The door may have handed one over when the thread was gone. */
+/* The local socket may have handed one over when the thread was gone. */
 static void close_posted(struct near *n)
 {
 	for (struct near_connection *k = atomic_load(&n->posted), *next; k; k = next) {

@@ -4,8 +4,8 @@
  * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
  * disconnected. What a peer has not asked for costs it nothing: an offer that its socket does not take is not sent.
  *
- * The tick is the door's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody at the
- * door waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
+ * The tick is the local socket's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody
+ * at the local socket waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
  */
 #include "daemon/local/socket.h"
 
@@ -85,14 +85,14 @@ struct connection {
 /* Chores of a kind, one lot at a time. */
 struct lot {
 	struct work work;
-	struct door *door;
+	struct fd_socket *fd_socket;
 	void (*run)(struct cache *c);
-	bool under_way;            /* under the door's lock, as is: */
+	bool under_way;            /* under the local socket's lock, as is: */
 	bool again;                /* some came up while they were */
 };
 enum { LOTS = 2 };                 /* memory's; disks', one of which may hang */
 
-struct door {
+struct fd_socket {
 	const struct daemon *daemon;
 	struct local_socket local; /* its descriptor is `listener` too */
 	int epoll, listener, timer, stop, news;
@@ -103,7 +103,7 @@ struct door {
 	struct connection all;     /* ring; its links alone are used */
 	uint32_t count, refused_count; /* the second: of those that are to be told so */
 
-	struct door_lender lender;
+	struct fd_socket_lender lender;
 	struct lot lots[LOTS];
 	bool resting;              /* the listener is not watched */
 	struct log_again full, not_accepted, unwatched;
@@ -116,7 +116,7 @@ struct door {
 	atomic_ullong packets, refused, releases, offers;
 };
 
-_Static_assert(CACHE_EXTENT_PROGRESS_PAGE == FDSOCK_EXTENT_PROGRESS_PAGE, "the door hands the number on");
+_Static_assert(CACHE_EXTENT_PROGRESS_PAGE == FDSOCK_EXTENT_PROGRESS_PAGE, "the local socket hands the number on");
 _Static_assert((int)PROGRESS_PAGE_SUMMED == (int)FDSOCK_PROGRESS_PAGE_SUMMED &&
 	       (int)PROGRESS_PAGE_FAILED == (int)FDSOCK_PROGRESS_PAGE_FAILED,
 	       "clients read the words that the daemon writes");
@@ -142,7 +142,7 @@ static int release_type(const void *packet, size_t n)
 		       FDSOCK_RELEASE : 0;
 }
 
-int door_packet_type(const void *packet, size_t n)
+int fd_socket_packet_type(const void *packet, size_t n)
 {
 	struct fdsock_head h;
 
@@ -172,7 +172,7 @@ int door_packet_type(const void *packet, size_t n)
 
 /* ---- connections ---- */
 
-static bool watch(struct door *d, int fd, struct watch_key *key, enum watched what, struct connection *c)
+static bool watch(struct fd_socket *d, int fd, struct watch_key *key, enum watched what, struct connection *c)
 {
 	struct epoll_event e = { .events = EPOLLIN, .data.ptr = key };
 
@@ -182,7 +182,7 @@ static bool watch(struct door *d, int fd, struct watch_key *key, enum watched wh
 }
 
 /* Ends an attachment. The memory stays until the events of this round, which may name it, are done. */
-static void hang_up(struct door *d, struct connection *c, const char *reason)
+static void hang_up(struct fd_socket *d, struct connection *c, const char *reason)
 {
 	if (c->gone)
 		return;
@@ -200,13 +200,13 @@ static void hang_up(struct door *d, struct connection *c, const char *reason)
 		if (last)
 			log_info("session_closed", LOG_NUM("session", c->session_number), LOG_TEXT("reason", "its last process is gone"), LOG_NUM("held_bytes", held));
 	} else {
-		log_debug("door_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
+		log_debug("fd_socket_closed", LOG_NUM("pid", c->pid), LOG_TEXT("reason", reason));
 	}
 }
 
-static void on_readable(struct door *d, struct connection *c);
+static void on_readable(struct fd_socket *d, struct connection *c);
 
-static void connection_free(struct door *d, struct connection *c)
+static void connection_free(struct fd_socket *d, struct connection *c)
 {
 	c->prev->next = c->next;
 	c->next->prev = c->prev;
@@ -218,7 +218,7 @@ static void connection_free(struct door *d, struct connection *c)
 	free(c);
 }
 
-static void sweep(struct door *d, uint64_t now_us)
+static void sweep(struct fd_socket *d, uint64_t now_us)
 {
 	for (struct connection *c = d->all.next, *next; c != &d->all; c = next) {
 		next = c->next;
@@ -269,16 +269,16 @@ static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 	return pidfd;
 }
 
-static void log_not_accepted(struct door *d, int error)
+static void log_not_accepted(struct fd_socket *d, int error)
 {
 	uint64_t held;
 
 	if (log_again(&d->not_accepted, daemon_now_us(), &held))
-		log_warn("door_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+		log_warn("fd_socket_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
 }
 
 /* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a status. */
-static bool admit(struct door *d, struct connection *c, const struct cache_peer *peer)
+static bool admit(struct fd_socket *d, struct connection *c, const struct cache_peer *peer)
 {
 	const char *why = "no memory";
 	uint64_t held;
@@ -290,11 +290,12 @@ static bool admit(struct door *d, struct connection *c, const struct cache_peer 
 		return true;
 	atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
 	if (log_again(&d->full, daemon_now_us(), &held))
-		log_warn("door_full", LOG_NUM("connections", d->count), LOG_NUM("pid", c->pid), LOG_TEXT("reason", why), LOG_NUM("held_back", held));
+		log_warn("fd_socket_full", LOG_NUM("connections", d->count), LOG_NUM("pid", c->pid),
+		    LOG_TEXT("reason", why), LOG_NUM("held_back", held));
 	return c->holder && d->refused_count <= REFUSED_MAX;
 }
 
-static void accept_one(struct door *d, int fd)
+static void accept_one(struct fd_socket *d, int fd)
 {
 	struct connection *c = calloc(1, sizeof *c);
 	struct cache_peer peer;
@@ -329,7 +330,7 @@ static void accept_one(struct door *d, int fd)
 	d->count += !c->refused;
 }
 
-static void accept_all(struct door *d)
+static void accept_all(struct fd_socket *d)
 {
 	for (int i = 0; i < BACKLOG; i++) {
 		int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -351,7 +352,7 @@ static void accept_all(struct door *d)
 
 /* ---- requests; each returns false to hang up ---- */
 
-static void attach_old(struct door *d, const struct connection *c)
+static void attach_old(struct fd_socket *d, const struct connection *c)
 {
 	cache_attach_host_only(d->daemon->cache, c->attachment);
 	log_warn("old_library", LOG_NUM("pid", c->pid), LOG_NUM("session", c->session_number),
@@ -359,10 +360,10 @@ static void attach_old(struct door *d, const struct connection *c)
 			  "and all of it writable: link the engine with the libterrace of this daemon"));
 }
 
-static bool on_hello(struct door *d, struct connection *c, const struct fdsock_hello *m)
+static bool on_hello(struct fd_socket *d, struct connection *c, const struct fdsock_hello *m)
 {
 	const bool old = c->version == FDSOCK_VERSION_BEFORE;
-	struct fdsock_welcome w = { .head = door_head(c->version, FDSOCK_WELCOME),
+	struct fdsock_welcome w = { .head = fd_socket_head(c->version, FDSOCK_WELCOME),
 				    .knows = old ? 0 : FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
 	const char *why = NULL;
 	enum status s;
@@ -386,11 +387,11 @@ static bool on_hello(struct door *d, struct connection *c, const struct fdsock_h
 		w.attachment = w.session = 0;
 		log_info("attach_refused", LOG_NUM("pid", c->pid), LOG_TEXT("reason", why ? why : status_text(s)));
 	}
-	return !door_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
+	return !fd_socket_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
-/* The connection becomes one for near calls: no longer the door's. */
-static void give_away(struct door *d, struct connection *c, const struct cache_session_view *session)
+/* The connection becomes one for near calls: no longer the local socket's. */
+static void give_away(struct fd_socket *d, struct connection *c, const struct cache_session_view *session)
 {
 	c->gone = true;
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
@@ -399,9 +400,9 @@ static void give_away(struct door *d, struct connection *c, const struct cache_s
 	near_take(d->daemon->near, c->fd, c->pidfd, c->holder, session->id);
 }
 
-static bool on_caller(struct door *d, struct connection *c, const struct fdsock_hello *m)
+static bool on_caller(struct fd_socket *d, struct connection *c, const struct fdsock_hello *m)
 {
-	struct fdsock_welcome w = { .head = door_head(FDSOCK_VERSION, FDSOCK_WELCOME), .status = STATUS_DENIED };
+	struct fdsock_welcome w = { .head = fd_socket_head(FDSOCK_VERSION, FDSOCK_WELCOME), .status = STATUS_DENIED };
 	struct cache_session_view session;
 	const char *why;
 
@@ -412,7 +413,7 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 		w.status = c->refused ? STATUS_EXHAUSTED : near_admit(d->daemon->near, c->holder);
 		w.session = session.id;
 	}
-	if (door_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK) {
+	if (fd_socket_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK) {
 		if (w.status == STATUS_OK)
 			quota_give(c->holder, QUOTA_NEAR, 1);
 		return false;
@@ -422,7 +423,7 @@ static bool on_caller(struct door *d, struct connection *c, const struct fdsock_
 }
 
 /* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
-static void make_known(struct door *d, struct connection *c)
+static void make_known(struct fd_socket *d, struct connection *c)
 {
 	int pidfd = c->known ? -1 : fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0);
 	uint64_t held;
@@ -442,10 +443,10 @@ static bool is_deaf(int error)
 	return error && error != EPIPE;
 }
 
-static bool on_map(struct door *d, struct connection *c, const struct fdsock_map *m)
+static bool on_map(struct fd_socket *d, struct connection *c, const struct fdsock_map *m)
 {
 	make_known(d, c);
-	return !is_deaf(door_lend(&d->lender, c->fd, c->attachment, m));
+	return !is_deaf(fd_socket_lend(&d->lender, c->fd, c->attachment, m));
 }
 
 /* As the cache counts; a number that is no GPU's is none of the cache's either. */
@@ -455,9 +456,9 @@ static int32_t tier_of(uint32_t gpu)
 }
 
 /* `answer`: also if there is nothing to be offered. */
-static bool offer(struct door *d, struct connection *c, uint32_t gpu, bool answer)
+static bool offer(struct fd_socket *d, struct connection *c, uint32_t gpu, bool answer)
 {
-	struct fdsock_offer m = { .head = door_head(FDSOCK_VERSION, FDSOCK_OFFER), .gpu = gpu, .more = 1 };
+	struct fdsock_offer m = { .head = fd_socket_head(FDSOCK_VERSION, FDSOCK_OFFER), .gpu = gpu, .more = 1 };
 	const int32_t tier = tier_of(gpu);
 	int error = 0;
 
@@ -467,13 +468,14 @@ static bool offer(struct door *d, struct connection *c, uint32_t gpu, bool answe
 		m.count = cache_attach_offers(d->daemon->cache, c->attachment, tier, m.extents, FDSOCK_OFFERS_MAX, &more);
 		m.more = more;
 		if (m.count || (answer && i == 0))
-			error = door_send(c->fd, &m, offsetof(struct fdsock_offer, extents) + m.count * sizeof(m.extents[0]), NULL, 0);
+			error = fd_socket_send(c->fd, &m, offsetof(struct fdsock_offer,
+			    extents) + m.count * sizeof(m.extents[0]), NULL, 0);
 		atomic_fetch_add_explicit(&d->offers, error ? 0 : m.count, memory_order_relaxed);
 	}
 	return !is_deaf(error);
 }
 
-static bool on_ahead(struct door *d, struct connection *c, const struct fdsock_ahead *m)
+static bool on_ahead(struct fd_socket *d, struct connection *c, const struct fdsock_ahead *m)
 {
 	const int32_t tier = tier_of(m->gpu);
 
@@ -483,7 +485,7 @@ static bool on_ahead(struct door *d, struct connection *c, const struct fdsock_a
 	return offer(d, c, m->gpu, true);
 }
 
-static void send_offers(struct door *d)
+static void send_offers(struct fd_socket *d)
 {
 	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
 		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
@@ -492,16 +494,16 @@ static void send_offers(struct door *d)
 }
 
 /* An extent has been made. Under the cache's lock. */
-static void news(void *door)
+static void news(void *fd_socket)
 {
 	const uint64_t one = 1;
-	const struct door *d = door;
+	const struct fd_socket *d = fd_socket;
 
 	if (d->offering && write(d->news, &one, sizeof one) < 0)
 		return; /* the tick looks, too */
 }
 
-static void on_news(struct door *d)
+static void on_news(struct fd_socket *d)
 {
 	uint64_t extents;
 
@@ -509,7 +511,7 @@ static void on_news(struct door *d)
 		send_offers(d);
 }
 
-static bool on_release(struct door *d, struct connection *c, const struct fdsock_release *m)
+static bool on_release(struct fd_socket *d, struct connection *c, const struct fdsock_release *m)
 {
 	for (uint32_t i = 0; i < m->count; i++)
 		cache_release(d->daemon->cache, c->session, m->leases[i]); /* one way: nobody hears of an unknown lease */
@@ -527,9 +529,9 @@ union packet {
 	char over[sizeof(struct fdsock_release) + 1]; /* so that a longer packet is seen as too long */
 };
 
-static const char *on_packet(struct door *d, struct connection *c, const union packet *p, size_t n)
+static const char *on_packet(struct fd_socket *d, struct connection *c, const union packet *p, size_t n)
 {
-	int type = door_packet_type(p, n);
+	int type = fd_socket_packet_type(p, n);
 
 	atomic_fetch_add_explicit(&d->packets, 1, memory_order_relaxed);
 	if (!type || (c->version && c->version != p->head.version))
@@ -550,7 +552,7 @@ static const char *on_packet(struct door *d, struct connection *c, const union p
 }
 
 /* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
-static void on_readable(struct door *d, struct connection *c)
+static void on_readable(struct fd_socket *d, struct connection *c)
 {
 	union packet p;
 
@@ -574,7 +576,7 @@ static void on_readable(struct door *d, struct connection *c)
 static void run_chores(struct work *work)
 {
 	struct lot *lot = (struct lot *)work;
-	struct door *d = lot->door;
+	struct fd_socket *d = lot->fd_socket;
 
 	lot->run(d->daemon->cache);
 	pthread_mutex_lock(&d->lock);
@@ -585,9 +587,9 @@ static void run_chores(struct work *work)
 }
 
 /* If the workers have no room, the next tick asks again. From any thread, also under the cache's lock. */
-static void start_chores(void *door)
+static void start_chores(void *fd_socket)
 {
-	struct door *d = door;
+	struct fd_socket *d = fd_socket;
 
 	pthread_mutex_lock(&d->lock);
 	for (struct lot *lot = d->lots; lot < d->lots + LOTS; lot++) {
@@ -599,7 +601,7 @@ static void start_chores(void *door)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static bool chores_under_way(const struct door *d)
+static bool chores_under_way(const struct fd_socket *d)
 {
 	bool is = false;
 
@@ -608,7 +610,7 @@ static bool chores_under_way(const struct door *d)
 	return is;
 }
 
-static bool chores_end(struct door *d, const struct timespec *until)
+static bool chores_end(struct fd_socket *d, const struct timespec *until)
 {
 	bool ended;
 
@@ -622,7 +624,7 @@ static bool chores_end(struct door *d, const struct timespec *until)
 
 /* ---- the thread ---- */
 
-static void log_idled(const struct door *d)
+static void log_idled(const struct fd_socket *d)
 {
 	const uint64_t *sessions;
 	const uint32_t count = cache_idled(d->daemon->cache, &sessions);
@@ -631,7 +633,7 @@ static void log_idled(const struct door *d)
 		log_info("session_closed", LOG_NUM("session", sessions[i]), LOG_TEXT("reason", "no process and no call for session_idle"));
 }
 
-static void on_tick(struct door *d)
+static void on_tick(struct fd_socket *d)
 {
 	uint64_t expired;
 
@@ -645,7 +647,7 @@ static void on_tick(struct door *d)
 		d->resting = !watch(d, d->listener, &d->listener_key, WATCH_LISTENER, NULL);
 }
 
-static void on_watched(struct door *d, const struct watch_key *key)
+static void on_watched(struct fd_socket *d, const struct watch_key *key)
 {
 	switch (key->what) {
 	case WATCH_STOP:
@@ -668,9 +670,9 @@ static void on_watched(struct door *d, const struct watch_key *key)
 	}
 }
 
-static void *door_main(void *arg)
+static void *fd_socket_main(void *arg)
 {
-	struct door *d = arg;
+	struct fd_socket *d = arg;
 	struct epoll_event events[EVENTS];
 
 	cache_thread_enter();
@@ -694,7 +696,7 @@ static void *door_main(void *arg)
 
 /* ---- the outside ---- */
 
-static enum status listen_at(struct door *d, const char *path, unsigned mode, char *why, size_t size)
+static enum status listen_at(struct fd_socket *d, const char *path, unsigned mode, char *why, size_t size)
 {
 	const enum status s = local_socket_open(&d->local, path, SOCK_SEQPACKET, mode, BACKLOG, why, size);
 
@@ -705,7 +707,7 @@ static enum status listen_at(struct door *d, const char *path, unsigned mode, ch
 	return STATUS_IO;
 }
 
-static bool start_clock(struct door *d)
+static bool start_clock(struct fd_socket *d)
 {
 	struct itimerspec every = { { 0, TICK_MS * 1000000l }, { 0, TICK_MS * 1000000l } };
 
@@ -725,10 +727,10 @@ static void callbacks_end(struct cache *c)
 	cache_on_chores(c, NULL, NULL);
 }
 
-enum status door_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
-			struct door **out, char *why, size_t size)
+enum status fd_socket_create(const struct daemon *daemon, const char *path, unsigned mode, uint32_t connections_max,
+			struct fd_socket **out, char *why, size_t size)
 {
-	struct door *d = calloc(1, sizeof *d);
+	struct fd_socket *d = calloc(1, sizeof *d);
 	enum status s = STATUS_OK;
 
 	if (!d)
@@ -739,9 +741,9 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	d->all.next = d->all.prev = &d->all;
 	d->epoll = d->listener = d->timer = d->stop = d->news = -1;
 	d->local = LOCAL_SOCKET_NONE;
-	d->lots[0] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_chores };
-	d->lots[1] = (struct lot){ .work.run = run_chores, .door = d, .run = cache_disk_chores };
-	door_lender_init(&d->lender, daemon->cache, daemon->workers);
+	d->lots[0] = (struct lot){ .work.run = run_chores, .fd_socket = d, .run = cache_chores };
+	d->lots[1] = (struct lot){ .work.run = run_chores, .fd_socket = d, .run = cache_disk_chores };
+	fd_socket_lender_init(&d->lender, daemon->cache, daemon->workers);
 	pthread_mutex_init(&d->lock, NULL);
 	deadline_cond_init(&d->chores_done);
 	if (!start_clock(d)) {
@@ -753,7 +755,7 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	if (s == STATUS_OK) {
 		cache_on_chores(daemon->cache, start_chores, d);
 		cache_on_extent(daemon->cache, news, d);
-		if (pthread_create(&d->thread, NULL, door_main, d)) {
+		if (pthread_create(&d->thread, NULL, fd_socket_main, d)) {
 			callbacks_end(daemon->cache);
 			snprintf(why, size, "cannot start the thread of fd_socket: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
 			s = STATUS_INTERNAL;
@@ -763,22 +765,22 @@ enum status door_create(const struct daemon *daemon, const char *path, unsigned 
 	if (s == STATUS_OK)
 		*out = d;
 	else
-		door_part.destroy(d);
+		fd_socket_part.destroy(d);
 	return s;
 }
 
-static void thread_end(struct door *d)
+static void thread_end(struct fd_socket *d)
 {
 	uint64_t one = 1;
 
 	if (write(d->stop, &one, sizeof one) != sizeof one)
-		log_error("door_stop", LOG_NUM("errno", errno));
+		log_error("fd_socket_stop", LOG_NUM("errno", errno));
 	pthread_join(d->thread, NULL);
 	d->thread_started = false;
 	callbacks_end(d->daemon->cache);
 }
 
-static void sockets_close(struct door *d)
+static void sockets_close(struct fd_socket *d)
 {
 	int *const fds[] = { &d->timer, &d->stop, &d->news, &d->epoll };
 
@@ -794,20 +796,20 @@ static void sockets_close(struct door *d)
 static bool threads_stop(void *part, uint64_t wait_us)
 {
 	const struct timespec until = deadline_in(wait_us);
-	struct door *d = part;
+	struct fd_socket *d = part;
 
 	if (d->thread_started)
 		thread_end(d);
 	sockets_close(d);
-	return chores_end(d, &until) && door_lender_ends(&d->lender, &until);
+	return chores_end(d, &until) && fd_socket_lender_ends(&d->lender, &until);
 }
 
 static void destroy(void *part)
 {
-	struct door *d = part;
+	struct fd_socket *d = part;
 
 	threads_stop(d, UINT64_MAX);
-	door_lender_fini(&d->lender);
+	fd_socket_lender_fini(&d->lender);
 	pthread_cond_destroy(&d->chores_done);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
@@ -815,7 +817,7 @@ static void destroy(void *part)
 
 static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
-	struct door *d = part;
+	struct fd_socket *d = part;
 
 	emit(arg, "terrace_door_connections", "", atomic_load(&d->connections), false, "engine processes connected");
 	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
@@ -828,8 +830,8 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
 }
 
-const struct part_ops door_part = {
-	.name = "door",
+const struct part_ops fd_socket_part = {
+	.name = "fd_socket",
 	.uses_workers = true,
 	.threads_stop = threads_stop,
 	.destroy = destroy,

@@ -23,7 +23,9 @@
 
 enum {
 	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
-	THREADS_OTHER = 14,   /* index, advisor, catalog, restorer, door, near calls, gRPC's loop and listener, metrics, traces, the stop */
+	/* index, advisor, catalog, restorer, local socket, near calls, gRPC's loop and listener, metrics, traces, the
+	 * stop */
+	THREADS_OTHER = 14,
 	THREADS_GRPC = 6,     /* 1.51 starts four, one more a core, of so many at least and at most, and another when it has work */
 	GRPC_CORES_LEAST = 2,
 	GRPC_CORES_MOST = 32,

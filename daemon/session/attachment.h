@@ -48,7 +48,7 @@ struct attachment {
 	struct offers *offers;         /* NULL: it has not asked for any (session/offer.c) */
 };
 
-/* ---- attachments: called by the fd door ---- */
+/* ---- attachments: called by the fd local socket ---- */
 
 /* A process joins a session. DENIED: unknown token; EXHAUSTED: 256 attachments a session. Numbers are never
  * used twice. */

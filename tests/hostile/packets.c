@@ -23,7 +23,7 @@ enum {
 	EXTENTS = 16, MAPPED = 16, REFUSED_MOST = 1000,
 };
 
-enum state { RAW, DOOR, NEAR, STATES };
+enum state { RAW, FD_SOCKET, NEAR, STATES };
 
 struct connection {
 	int fd; /* -1: none */
@@ -46,7 +46,7 @@ struct packets {
 	uint64_t seed;
 	struct kinds kinds;
 	const struct generator *generator[KINDS_MAX];
-	struct connection door[DOORS], near[NEARS];
+	struct connection fd_socket[DOORS], near[NEARS];
 	int left[LEFT], passed;
 	uint32_t left_at, keeper_count;
 	const int *keepers;
@@ -128,7 +128,7 @@ static bool open_as(struct packets *p, struct connection *c, enum state state)
 		c->state = state;
 		c->fd = dial(p->path);
 		if (c->fd >= 0 && state != RAW)
-			status = greet(c->fd, state == DOOR ? FDSOCK_HELLO : FDSOCK_CALLER, c->of->token, NULL);
+			status = greet(c->fd, state == FD_SOCKET ? FDSOCK_HELLO : FDSOCK_CALLER, c->of->token, NULL);
 		if (c->fd >= 0 && (state == RAW || !status))
 			return true;
 		hang_up(c);
@@ -310,12 +310,12 @@ static size_t make_reply(struct packets *p, struct connection *c, uint8_t *out)
 }
 
 static const struct generator generators[] = {
-	{ "FDSOCK_HELLO", RAW, true, make_hello },       { "FDSOCK_WELCOME", DOOR, false, make_welcome },
-	{ "FDSOCK_MAP", DOOR, true, make_map },          { "FDSOCK_EXTENT", DOOR, false, make_extent },
-	{ "FDSOCK_UNMAPPED", DOOR, false, make_unmapped }, { "FDSOCK_RELEASE", DOOR, false, make_release },
+	{ "FDSOCK_HELLO", RAW, true, make_hello },       { "FDSOCK_WELCOME", FD_SOCKET, false, make_welcome },
+	{ "FDSOCK_MAP", FD_SOCKET, true, make_map },          { "FDSOCK_EXTENT", FD_SOCKET, false, make_extent },
+	{ "FDSOCK_UNMAPPED", FD_SOCKET, false, make_unmapped }, { "FDSOCK_RELEASE", FD_SOCKET, false, make_release },
 	{ "FDSOCK_CALLER", RAW, true, make_caller },     { "FDSOCK_CALL", NEAR, true, make_call },
-	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_AHEAD", DOOR, true, make_ahead },
-	{ "FDSOCK_OFFER", DOOR, false, make_offer },
+	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_AHEAD", FD_SOCKET, true, make_ahead },
+	{ "FDSOCK_OFFER", FD_SOCKET, false, make_offer },
 };
 static const struct generator local_call = { "", NEAR, true, make_call };
 
@@ -499,7 +499,8 @@ static void drain(struct packets *p, struct connection *c)
 
 static struct connection *connection_for(struct packets *p, enum state state, struct connection *own)
 {
-	struct connection *c = state == DOOR ? &p->door[rng_below(&p->rng, DOORS)] : state == NEAR ? &p->near[rng_below(&p->rng, NEARS)] : own;
+	struct connection *c = state == FD_SOCKET ? &p->fd_socket[rng_below(&p->rng,
+	    DOORS)] : state == NEAR ? &p->near[rng_below(&p->rng, NEARS)] : own;
 	const enum shape shape = p->shape;
 
 	if (c->answers_due)
@@ -663,7 +664,7 @@ struct packets *packets_create(const char *fd_socket, const char *header, uint64
 	p->keeper_count = keeper_count;
 	p->passed = open("/dev/null", O_RDWR | O_CLOEXEC);
 	for (int i = 0; i < DOORS; i++)
-		p->door[i].fd = -1;
+		p->fd_socket[i].fd = -1;
 	for (int i = 0; i < NEARS; i++)
 		p->near[i].fd = -1;
 	for (int i = 0; i < LEFT; i++)
@@ -680,7 +681,7 @@ const struct kinds *packets_kinds(const struct packets *p)
 void packets_destroy(struct packets *p)
 {
 	for (int i = 0; i < DOORS; i++)
-		hang_up(&p->door[i]);
+		hang_up(&p->fd_socket[i]);
 	for (int i = 0; i < NEARS; i++)
 		hang_up(&p->near[i]);
 	for (int i = 0; i < LEFT; i++)

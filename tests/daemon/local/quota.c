@@ -24,7 +24,7 @@
 enum { NET_S = 60, CONNECTIONS = 16, DOORS = 64, PROCESSES = 4, SESSIONS = 4, STEPS = 300 };
 
 static struct shell s;
-static struct door *door;
+static struct fd_socket *fd_socket;
 static struct cache_session_view session[SESSIONS];
 
 static struct process {
@@ -104,7 +104,8 @@ static void setup(void)
 	}
 	ck_assert_int_eq(workers_create(1, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, DOORS, &door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(fd_socket_create(&s.daemon, s.config.fd_socket, 0600, DOORS, &fd_socket, why,
+	    sizeof why) == STATUS_OK, "%s", why);
 }
 
 static void teardown(void)
@@ -115,7 +116,7 @@ static void teardown(void)
 	}
 	near_part.calls_stop(s.daemon.near, 0);
 	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
-	door_part.destroy(door);
+	fd_socket_part.destroy(fd_socket);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
 	near_part.destroy(s.daemon.near);
 	workers_destroy(s.daemon.workers);

@@ -19,7 +19,7 @@
 struct shell s;
 char hold[64];
 uint8_t packet[2 * FDSOCK_CALL_BYTES_MAX];
-static struct door *door;
+static struct fd_socket *fd_socket;
 
 void near_rig_open(void)
 {
@@ -34,7 +34,8 @@ void near_rig_open(void)
 	s.config.adaptive_poll = true;
 	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
 	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 2 * CONNECTIONS, &door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(fd_socket_create(&s.daemon, s.config.fd_socket, 0600, 2 * CONNECTIONS, &fd_socket, why,
+	    sizeof why) == STATUS_OK, "%s", why);
 }
 
 void near_rig_close(void)
@@ -42,7 +43,7 @@ void near_rig_close(void)
 	unlink(hold);
 	near_part.calls_stop(s.daemon.near, NET_S * 1000000ull);
 	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
-	door_part.destroy(door);
+	fd_socket_part.destroy(fd_socket);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
 	near_part.destroy(s.daemon.near);
 	workers_destroy(s.daemon.workers);

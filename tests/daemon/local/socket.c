@@ -1,4 +1,4 @@
-/* The fd door against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the
+/* The fd local socket against a real cache: the conversation of proto/fdsock.h, hostile packets, bounds, and the
  * end of processes. */
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
@@ -29,7 +29,7 @@
 
 static void setup(void)
 {
-	door_rig_open(NULL);
+	fd_socket_rig_open(NULL);
 }
 
 static uint64_t leases(void)
@@ -292,7 +292,7 @@ START_TEST(hostile_packets_hang_up)
 	ck_assert_int_eq(send(fd, packet, hostile[_i].bytes, MSG_NOSIGNAL), (ssize_t)hostile[_i].bytes);
 	ck_assert_int_eq(hear(fd, packet, sizeof packet, NULL), 0);
 	close(fd);
-	/* And the door is still open. */
+	/* And the local socket is still open. */
 	close(greet(&w));
 	close(keeper);
 }
@@ -312,8 +312,8 @@ START_TEST(hello_comes_first_and_soon)
 }
 END_TEST
 
-/* Who has said HELLO is not sent away because the door was kept from hearing it. */
-START_TEST(a_late_door_has_heard_the_hello)
+/* Who has said HELLO is not sent away because the local socket was kept from hearing it. */
+START_TEST(a_late_fd_socket_has_heard_the_hello)
 {
 	struct fdsock_hello h = { HEAD(FDSOCK_HELLO), { 0 } };
 	struct fdsock_welcome w;
@@ -366,13 +366,13 @@ static int lines_of(const char *event)
 
 START_TEST(connections_are_bounded)
 {
-	enum { SILENT = 40 }; /* more than the door keeps to tell them */
-	int fd[DOOR_SHARE], silent[SILENT];
+	enum { SILENT = 40 }; /* more than the local socket keeps to tell them */
+	int fd[FD_SOCKET_SHARE], silent[SILENT];
 	struct fdsock_welcome w;
 	char byte;
 
 	log_here();
-	for (int i = 0; i < DOOR_SHARE; i++)
+	for (int i = 0; i < FD_SOCKET_SHARE; i++)
 		fd[i] = greet(&w);
 	for (int i = 0; i < 4; i++) { /* a process that comes again and again is told each time, and logged once */
 		int over = greet_any(&w);
@@ -383,10 +383,10 @@ START_TEST(connections_are_bounded)
 		close(over);
 	}
 	until("terrace_door_refused_total", 4);
-	ck_assert_int_eq(lines_of("event=door_full connections=4 pid="), 1);
+	ck_assert_int_eq(lines_of("event=fd_socket_full connections=4 pid="), 1);
 	ck_assert_int_eq(lines_of("reason=\"too many connections to fd_socket: process "), 1);
 	ck_assert_int_eq(lines_of(" holds 4 of 6, and the 2 free ones are kept for others: close some, or raise connections_max\""), 1);
-	ck_assert_int_eq(lines_of("event=door_full"), 1);
+	ck_assert_int_eq(lines_of("event=fd_socket_full"), 1);
 	for (int i = 0; i < SILENT; i++)
 		silent[i] = dial();
 	for (int i = 0; i < SILENT; i++) { /* of those that say nothing some are closed at once, the others in time */
@@ -396,7 +396,7 @@ START_TEST(connections_are_bounded)
 	close(fd[3]);
 	until("terrace_door_connections", 3);
 	fd[3] = greet(&w);
-	for (int i = 0; i < DOOR_SHARE; i++)
+	for (int i = 0; i < FD_SOCKET_SHARE; i++)
 		close(fd[i]);
 	until("terrace_door_connections", 0);
 	ck_assert_uint_eq(quota_used(cache_quota(shell.daemon.cache), QUOTA_ATTACHMENTS), 0);
@@ -463,7 +463,7 @@ START_TEST(random_packets_are_classified)
 			memcpy(packet, &h, sizeof h);
 		if (lrand48() % 2)
 			memcpy(packet + 8, (const uint32_t[]){ (uint32_t)(lrand48() % 70) }, 4);
-		int type = door_packet_type(packet, n);
+		int type = fd_socket_packet_type(packet, n);
 
 		ck_assert(!type || type == FDSOCK_HELLO || type == FDSOCK_MAP || type == FDSOCK_UNMAPPED ||
 			  type == FDSOCK_RELEASE || type == FDSOCK_CALLER);
@@ -472,7 +472,7 @@ START_TEST(random_packets_are_classified)
 }
 END_TEST
 
-/* Of this process, the door's thread included, that lead to the same file. */
+/* Of this process, the local socket's thread included, that lead to the same file. */
 static uint32_t descriptors_of(const struct stat *file)
 {
 	struct stat st;
@@ -546,7 +546,7 @@ START_TEST(others_leave_their_descriptors_unread)
 }
 END_TEST
 
-/* Without descriptors the door waits, rather than asks again and again, and then goes on. */
+/* Without descriptors the local socket waits, rather than asks again and again, and then goes on. */
 START_TEST(a_lack_of_descriptors_is_waited_out)
 {
 	struct rlimit limit, low;
@@ -565,12 +565,12 @@ START_TEST(a_lack_of_descriptors_is_waited_out)
 
 	strcpy(to.sun_path, shell.config.fd_socket);
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-	for (int ms = 0; !lines_of("event=door_accept") && ms < NET_S * 1000; ms++)
+	for (int ms = 0; !lines_of("event=fd_socket_accept") && ms < NET_S * 1000; ms++)
 		usleep(1000);
 	ck_assert(asleep_within(&threads, NET_S * 1000));
 	asleep_end(&threads);
-	ck_assert_int_eq(lines_of("event=door_accept reason=\"Too many open files\" held_back=0\n"), 1);
-	ck_assert_int_eq(lines_of("event=door_accept"), 1);
+	ck_assert_int_eq(lines_of("event=fd_socket_accept reason=\"Too many open files\" held_back=0\n"), 1);
+	ck_assert_int_eq(lines_of("event=fd_socket_accept"), 1);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	close(fd);
 	close(greet(&w));
@@ -601,7 +601,7 @@ START_TEST(who_has_no_descriptor_for_his_process_is_refused)
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
 	ck_assert_int_eq(hear(fd, &byte, 1, NULL), 0);
 	until("terrace_door_refused_total", 1);
-	ck_assert_int_eq(lines_of("event=door_accept reason=\"Too many open files\" held_back=0\n"), 1);
+	ck_assert_int_eq(lines_of("event=fd_socket_accept reason=\"Too many open files\" held_back=0\n"), 1);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	while (n > 0)
 		close(taken[--n]);
@@ -616,7 +616,7 @@ int main(void)
 	TCase *t = tcase_create("door");
 	SRunner *r;
 
-	tcase_add_checked_fixture(t, setup, door_rig_close);
+	tcase_add_checked_fixture(t, setup, fd_socket_rig_close);
 	tcase_set_timeout(t, 100);
 	tcase_add_test(t, conversation);
 	tcase_add_test(t, a_library_of_the_release_before_has_host_memory);
@@ -625,7 +625,7 @@ int main(void)
 	tcase_add_test(t, unknown_token_is_refused);
 	tcase_add_loop_test(t, hostile_packets_hang_up, 0, sizeof hostile / sizeof hostile[0]);
 	tcase_add_test(t, hello_comes_first_and_soon);
-	tcase_add_test(t, a_late_door_has_heard_the_hello);
+	tcase_add_test(t, a_late_fd_socket_has_heard_the_hello);
 	tcase_add_test(t, connections_are_bounded);
 	tcase_add_test(t, deaf_client_is_disconnected);
 	tcase_add_test(t, death_is_seen_through_a_child);

@@ -1,5 +1,5 @@
-/* The fd door of a cache with a GPU: memory of it, progress pages that its driver holds up, and what is offered of both
- * tiers. */
+/* The fd local socket of a cache with a GPU: memory of it, progress pages that its driver holds up, and what is offered
+ * of both tiers. */
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
@@ -51,12 +51,12 @@ static void setup_gpu(void)
 	driver = *terrace_device_ops();
 	driver.host_register = register_slowly;
 	driver_shut = false;
-	door_rig_open(&driver);
+	fd_socket_rig_open(&driver);
 }
 
 static void teardown(void)
 {
-	door_rig_close();
+	fd_socket_rig_close();
 	ck_assert_int_eq(driver_holds, 0);
 }
 
@@ -319,7 +319,7 @@ START_TEST(extents_of_other_layouts_are_offered)
 }
 END_TEST
 
-/* The door's clock; there is no other in this process. every_ms 0: it stands still. */
+/* The local socket's clock; there is no other in this process. every_ms 0: it stands still. */
 static void clock_set(long every_ms)
 {
 	const struct itimerspec every = { { 0, every_ms * 1000000 }, { 0, every_ms * 1000000 } };
@@ -548,12 +548,12 @@ START_TEST(a_stop_while_a_progress_page_is_lent)
 	int fd = greet(&w);
 
 	progress_page_is_held_up(fd);
-	ck_assert(!door_part.threads_stop(door, 50 * 1000));
+	ck_assert(!fd_socket_part.threads_stop(fd_socket, 50 * 1000));
 	ck_assert(!workers_stop(shell.daemon.workers, 0));
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
 	until("terrace_door_connections", 0);
 	driver_shut = false;
-	ck_assert(door_part.threads_stop(door, NET_S * 1000000ull));
+	ck_assert(fd_socket_part.threads_stop(fd_socket, NET_S * 1000000ull));
 	ck_assert(workers_stop(shell.daemon.workers, NET_S * 1000000ull));
 	close(fd);
 }

@@ -13,21 +13,22 @@
 #include <sys/un.h>
 
 struct shell shell;
-struct door *door;
+struct fd_socket *fd_socket;
 
-void door_rig_open(const struct device_ops *ops)
+void fd_socket_rig_open(const struct device_ops *ops)
 {
 	char why[256] = "";
 
 	shell_open_all(&shell, NULL, ops);
 	log_setup(LOG_WARN, LOG_LOGFMT);
 	ck_assert_int_eq(workers_create(1, 4, &shell.daemon.workers), STATUS_OK);
-	ck_assert_msg(door_create(&shell.daemon, shell.config.fd_socket, 0600, DOOR_CONNECTIONS, &door, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(fd_socket_create(&shell.daemon, shell.config.fd_socket, 0600, FD_SOCKET_CONNECTIONS, &fd_socket,
+	    why, sizeof why) == STATUS_OK, "%s", why);
 }
 
-void door_rig_close(void)
+void fd_socket_rig_close(void)
 {
-	door_part.destroy(door);
+	fd_socket_part.destroy(fd_socket);
 	workers_destroy(shell.daemon.workers);
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
 	shell_close(&shell);
@@ -94,7 +95,7 @@ double stat_of(const char *name)
 {
 	struct shell_stat w = { name, "", -1 };
 
-	door_part.stats(door, shell_find_stat, &w);
+	fd_socket_part.stats(fd_socket, shell_find_stat, &w);
 	return w.value;
 }
 

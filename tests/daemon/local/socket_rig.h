@@ -1,4 +1,4 @@
-/* What the tests of the fd door share: a door before a real cache, and peers by hand. */
+/* What the tests of the fd local socket share: a local socket before a real cache, and peers by hand. */
 #ifndef TERRACE_TESTS_DAEMON_LOCAL_SOCKET_RIG_H
 #define TERRACE_TESTS_DAEMON_LOCAL_SOCKET_RIG_H
 
@@ -9,14 +9,14 @@
 struct device_ops;
 
 enum { NET_S = 30 }; /* ends a wait for what does not come */
-enum { DOOR_CONNECTIONS = 6, DOOR_SHARE = 4 }; /* that there may be; of these one process's */
+enum { FD_SOCKET_CONNECTIONS = 6, FD_SOCKET_SHARE = 4 }; /* that there may be; of these one process's */
 
 extern struct shell shell;
-extern struct door *door;
+extern struct fd_socket *fd_socket;
 
 /* ops: NULL, or of the GPU that the cache has. */
-void door_rig_open(const struct device_ops *ops);
-void door_rig_close(void);
+void fd_socket_rig_open(const struct device_ops *ops);
+void fd_socket_rig_close(void);
 
 #define HEAD(kind) { FDSOCK_MAGIC, FDSOCK_VERSION, kind }
 /* What the library of the release before says. */

@@ -45,18 +45,18 @@ static void listener_stop(void *part)
 	rpc_listen_destroy(part);
 }
 
-static void *door_start(void)
+static void *fd_socket_start(void)
 {
-	struct door *d;
+	struct fd_socket *d;
 	char why[CLAIM_WHY_MAX] = "";
 
-	ck_assert_msg(!door_create(&s.daemon, path, 0600, 8, &d, why, sizeof why), "%s", why);
+	ck_assert_msg(!fd_socket_create(&s.daemon, path, 0600, 8, &d, why, sizeof why), "%s", why);
 	return d;
 }
 
-static void door_end(void *part)
+static void fd_socket_end(void *part)
 {
-	door_part.destroy(part);
+	fd_socket_part.destroy(part);
 }
 
 static void *metrics_start(void)
@@ -78,7 +78,7 @@ static void metrics_end(void *part)
 
 static const struct act parts[] = {
 	{ "the gRPC listener", SOCK_STREAM, listener_start, listener_stop },
-	{ "the door", SOCK_SEQPACKET, door_start, door_end },
+	{ "the door", SOCK_SEQPACKET, fd_socket_start, fd_socket_end },
 	{ "the metrics", SOCK_STREAM, metrics_start, metrics_end },
 };
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };

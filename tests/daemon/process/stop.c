@@ -90,7 +90,7 @@ static void await(const atomic_bool *what)
 static void setup(void)
 {
 	char why[256] = "";
-	struct door *door;
+	struct fd_socket *fd_socket;
 
 	setenv("SIM_GPU_DEVICES", "1", 1);
 	driver = *terrace_device_ops();
@@ -98,9 +98,10 @@ static void setup(void)
 	shell_open_all(&s, NULL, &driver);
 	s.config.stop_timeout_ms = STOP_MS;
 	ck_assert_int_eq(workers_create(2, 4, &s.daemon.workers), STATUS_OK);
-	ck_assert_msg(door_create(&s.daemon, s.config.fd_socket, 0600, 4, &door, why, sizeof why) == STATUS_OK,
+	ck_assert_msg(fd_socket_create(&s.daemon, s.config.fd_socket, 0600, 4, &fd_socket, why,
+		      sizeof why) == STATUS_OK,
 		      "%s", why);
-	daemon_add(&s.daemon, &door_part, door);
+	daemon_add(&s.daemon, &fd_socket_part, fd_socket);
 }
 
 START_TEST(who_does_not_hang_comes_to_an_end)

@@ -59,7 +59,7 @@ static enum status ask(const char *name, const void *message, ProtobufCMessage *
 	return status;
 }
 
-/* The door's. */
+/* The local socket's. */
 static void tick_and_chores(void)
 {
 	if (cache_tick(s.daemon.cache, daemon_now_us())) {
@@ -68,7 +68,7 @@ static void tick_and_chores(void)
 	}
 }
 
-/* Steps of one call until it is done, as the server makes them; the door's tick and chores between them. */
+/* Steps of one call until it is done, as the server makes them; the local socket's tick and chores between them. */
 static enum status ask_on(const char *name, const void *message, uint64_t deadline_us, ProtobufCMessage **reply)
 {
 	const struct rpc_method *m = method(name);

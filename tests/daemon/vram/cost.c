@@ -122,7 +122,7 @@ static void bench_open(struct bench *b, uint32_t kib, uint32_t blocks, const cha
 	c.sum_threads = as_daemon ? sum_threads : 0;
 	rig_open_layouts(&b->v.r, &c, &l, 1);
 	ck_assert_int_eq(cache_session_write_back(b->v.r.c, b->v.r.s.id), STATUS_OK);
-	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
+	cache_attach_watch(b->v.r.c, b->v.r.attachment, pidfd_open(getpid(), 0)); /* as the local socket does */
 	vr_progress_page(&b->v);
 	b->places = calloc(blocks, sizeof(*b->places));
 	sem_init(&b->ready, 0, 0);

@@ -53,7 +53,7 @@ static void prepare(struct rig_disks *d)
 
 static _Atomic bool ticking;
 
-/* As the daemon's door: every 50 ms. */
+/* As the daemon's local socket: every 50 ms. */
 static void *ticks(void *rig)
 {
 	struct vram_rig *v = rig;

@@ -139,7 +139,7 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	ck_assert(o->own || v->r.s.block_bytes[0] == VR_BLOCK_BYTES);
 	if (o->write_back)
 		ck_assert_int_eq(cache_session_write_back(v->r.c, v->r.s.id), STATUS_OK);
-	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the door does */
+	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0)); /* as the local socket does */
 	if (!o->no_progress_page)
 		vr_progress_page(v);
 }

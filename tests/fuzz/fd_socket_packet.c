@@ -1,5 +1,5 @@
-/* Any packet on the fd socket, at the door or as a near call: known and well formed, or refused. What is accepted has the length its type
- * says, and a near call's request lies inside of it. */
+/* Any packet on the fd socket, at the local socket or as a near call: known and well formed, or refused. What is
+ * accepted has the length its type says, and a near call's request lies inside of it. */
 #include "daemon/local/packet.h"
 #include "daemon/local/socket.h"
 #include "daemon/rpc/handler.h"
@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fdsock_release release;
 
 	near_call(data, size);
-	switch (door_packet_type(data, size)) {
+	switch (fd_socket_packet_type(data, size)) {
 	case 0:
 		return 0;
 	case FDSOCK_HELLO:
