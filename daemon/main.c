@@ -59,13 +59,13 @@ static int parts_start(struct daemon *d, struct metrics **metrics)
 		return fail("workers", "cannot start the worker threads: raise the limit of threads "
 				       "(ulimit -u, TasksMax, pids.max)");
 	if (c->fd_socket[0]) {
-		if (near_create(d, &d->near, why, sizeof why))
-			return fail("near", why);
-		daemon_add(d, &near_part, d->near);
+		if (local_create(d, &d->local, why, sizeof why))
+			return fail("local_calls", why);
+		daemon_add(d, &local_part, d->local);
 	}
 	if (fd_socket_create(d, c->fd_socket, (unsigned)c->socket_mode, (uint32_t)c->connections_max, &fd_socket, why,
 			sizeof why))
-		return fail("door", why);
+		return fail("fd_socket", why);
 	daemon_add(d, &fd_socket_part, fd_socket);
 	if (c->metrics_address[0]) {
 		if (metrics_create(d, METRICS_LIFE_US, metrics, why, sizeof why))

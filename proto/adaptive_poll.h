@@ -1,6 +1,7 @@
 /* How long a thread looks for what is to come before it sleeps: to be woken takes longer than many answers do. That goes by how long such waits take,
  * as KVM's halt polling does: a short one makes the next look twice as long, a long one a quarter less, so that who waits long each time sleeps at
- * once. For the daemon's loop of near calls and for the library. Any thread; of what two learn at once one may be lost. */
+ * once. For the daemon's loop of local calls and for the library. Any thread; of what two learn at once one may be
+ * lost. */
 #ifndef TERRACE_PROTO_ADAPTIVE_POLL_H
 #define TERRACE_PROTO_ADAPTIVE_POLL_H
 

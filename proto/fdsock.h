@@ -20,9 +20,9 @@
  * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows AHEAD;
  * another would hang up.
  *
- * A connection whose first packet is CALLER carries *near calls* and nothing else: the requests and replies of terrace.proto, by the same
- * handlers, without gRPC's way. It makes no attachment, is served by a thread of its own, and is one session's: a request that names
- * another is DENIED.
+ * A connection whose first packet is CALLER carries *local calls* and nothing else: the requests and replies of
+ * terrace.proto, by the same handlers, without gRPC's way. It makes no attachment, is served by a thread of its own,
+ * and is one session's: a request that names another is DENIED.
  *
  *     client CALLER(token)          -> daemon WELCOME(status, attachment 0) once, first
  *     client CALL(method, request)  -> daemon REPLY(status, reply)          one at a time
@@ -43,7 +43,7 @@
  * its GPU may outlive the process's last mapping by a little. A client that ends a session and lives on says UNMAPPED
  * before it hangs up.
  *
- * A client of version 2 has host memory alone, without offers or near calls; its packets are answered by its version.
+ * A client of version 2 has host memory alone, without offers or local calls; its packets are answered by its version.
  * (The client library of the first version speaks it, but gets no token any more: OpenSession refuses it.) It maps
  * whole extents to be written, and does not say UNMAPPED of host memory when it ends a session: of such an attachment the bytes alone tell whether slots are free. Other versions are hung up
  * on.
@@ -100,7 +100,7 @@ enum fdsock_type {
 	FDSOCK_TYPES_END
 };
 
-/* What can be called near; named as in the service Cache. */
+/* What can be called locally; named as in the service Cache. */
 enum fdsock_method {
 	FDSOCK_LOOKUP = 1,
 	FDSOCK_LEASE = 2,

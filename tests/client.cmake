@@ -9,7 +9,7 @@ terrace_test(client_packed SOURCES client/value/packed.c LIBS terrace_static ONE
 terrace_test(client_wire SOURCES client/transport/decode.c LIBS terrace_static)
 terrace_test(client_bounds SOURCES client/transport/limits.c LIBS terrace_static)
 terrace_test(adaptive_poll SOURCES proto/adaptive_poll.c LIBS terrace_proto ONE_THREAD) # of both ends
-terrace_test(client_near SOURCES client/transport/local_calls.c LIBS terrace_static)
+terrace_test(client_local SOURCES client/transport/local_calls.c LIBS terrace_static)
 terrace_test(client_calls SOURCES client/call/calls.c client/rig.c LIBS client_fake)
 terrace_test(client_async SOURCES client/call/async.c client/rig.c LIBS client_fake)
 terrace_test(client_hostile SOURCES client/hostile.c client/rig.c LIBS client_fake)

@@ -271,7 +271,11 @@ struct terrace_connect_options {
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: see no_adaptive_poll */
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
-	bool no_near_calls;      /* every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster */
+	union {
+		/* Every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster. */
+		bool no_local_calls;
+		bool no_near_calls; /* its name in 0.1.0; the version after the next one does not have it any more */
+	};
 	bool no_adaptive_poll;   /* its thread sleeps at once. Else those over the fd socket, where the process may use 4 processors or more, look for as long
 				  * as answers of their kind have been taking, .2 ms at most */
 	uint8_t reserved[5];

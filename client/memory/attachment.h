@@ -52,7 +52,7 @@ struct client_ahead {
 struct client_attachment {
 	atomic_uint references;
 	uint64_t id;          /* the daemon's number of it */
-	bool knows_callers;   /* the daemon: near calls */
+	bool knows_callers;   /* the daemon: local calls */
 	int socket;           /* written by the end alone, after the last talk */
 	struct client_lent_memory memory; /* what may map belongs to the thread that talks */
 	struct client_progress_page progress_page;

@@ -30,6 +30,7 @@ import dataclasses
 import enum
 import functools
 import threading
+import warnings
 import weakref
 from typing import Optional
 
@@ -326,12 +327,12 @@ class Client(_Handle):
         return Session(self, out.value)
 
 
-def connect(address=None, timeout=None, no_borrow=False, busy_poll=None, no_near_calls=False, no_adaptive_poll=False):
+def connect(address=None, timeout=None, no_borrow=False, busy_poll=None, no_local_calls=False, no_adaptive_poll=False):
     """Connects to the daemon at "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, or the usual place. busy_poll: seconds for which a
     call looks for its answer before its thread sleeps; None: for as long as calls of its kind have been taking, .2 ms at most, but with
-    no_adaptive_poll not at all. no_near_calls: every call goes by gRPC."""
+    no_adaptive_poll not at all. no_local_calls: every call goes by gRPC."""
     options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=microseconds(timeout), no_borrow=no_borrow,
-                                 busy_poll_us=microseconds(busy_poll), no_near_calls=no_near_calls, no_adaptive_poll=no_adaptive_poll)
+                                 busy_poll_us=microseconds(busy_poll), no_local_calls=no_local_calls, no_adaptive_poll=no_adaptive_poll)
     out = ctypes.c_void_p()
     _check(_lib.terrace_connect(options, out))
     return Client(out.value)

@@ -57,7 +57,7 @@ class Keys(Structure):
 
 class ConnectOptions(Sized):
     _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("busy_poll_us", c_uint64),
-                ("no_borrow", c_bool), ("no_near_calls", c_bool), ("no_adaptive_poll", c_bool), ("reserved", c_uint8 * 5)]
+                ("no_borrow", c_bool), ("no_local_calls", c_bool), ("no_adaptive_poll", c_bool), ("reserved", c_uint8 * 5)]
 
 
 class Token(Structure):

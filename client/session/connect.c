@@ -54,7 +54,7 @@ void client_drop(struct terrace_client *client)
 	if (atomic_fetch_sub_explicit(&client->references, 1, memory_order_acq_rel) != 1)
 		return;
 	client_rpc_destroy(client->rpc);
-	client_near_list_fini(&client->nears);
+	client_local_list_fini(&client->locals);
 	free(client);
 }
 
@@ -167,14 +167,14 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client->timeout_us = o.timeout_us ? o.timeout_us : DEFAULT_TIMEOUT_US;
 	client->busy_poll_us = o.busy_poll_us;
 	client->no_borrow = o.no_borrow;
-	client->no_near_calls = o.no_near_calls;
+	client->no_local_calls = o.no_local_calls;
 	client->no_adaptive_poll = o.no_adaptive_poll;
 	status = client_rpc_open(address_of(&o), o.busy_poll_us, &client->rpc);
 	if (status) {
 		free(client);
 		return client_fail_in(status, "connect");
 	}
-	client_near_list_init(&client->nears);
+	client_local_list_init(&client->locals);
 	if (forbidden(address_of(&o)))
 		return connect_refused(client, address_of(&o), EACCES, TERRACE_DENIED);
 	status = client_await_daemon(client, client_call_deadline(client, 0));
@@ -198,7 +198,7 @@ void terrace_disconnect(struct terrace_client *client)
 		client_fail(TERRACE_PRECONDITION, "disconnect: a callback would wait for itself: call it from another thread");
 		return;
 	}
-	client_near_list_cancel(&client->nears);
+	client_local_list_cancel(&client->locals);
 	client_rpc_close(client->rpc);
 	client_drop(client);
 	client_errands_settle(client_deadline_us(SETTLE_TIMEOUT_US)); /* a process that ends now does not end amid them */

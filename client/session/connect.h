@@ -13,8 +13,8 @@ struct terrace_client {
 	struct client_rpc *rpc;
 	uint64_t timeout_us;
 	uint64_t busy_poll_us;
-	bool no_borrow, no_near_calls, no_adaptive_poll;
-	struct client_near_list nears;
+	bool no_borrow, no_local_calls, no_adaptive_poll;
+	struct client_local_calls_list locals;
 };
 
 void client_hold(struct terrace_client *client);

@@ -69,7 +69,7 @@ enum terrace_status client_view_call(const struct client_view *view, const struc
 	struct client_job again = *job; /* what it has done meanwhile is not done twice */
 	enum terrace_status status;
 
-	if (!view->near || !client_near_call(view->near, &again, &status))
+	if (!view->local || !client_local_call(view->local, &again, &status))
 		status = client_rpc_call(view->client->rpc, &again);
 	return client_view_status(status);
 }
@@ -105,7 +105,7 @@ void client_view_drop(struct client_view *view)
 {
 	if (atomic_fetch_sub_explicit(&view->references, 1, memory_order_acq_rel) != 1)
 		return;
-	client_near_destroy(view->near);
+	client_local_destroy(view->local);
 	if (view->attachment)
 		client_fds_drop(view->attachment);
 	client_drop(view->client);
@@ -281,9 +281,9 @@ static enum terrace_status opening_take(void *arg, const struct client_message *
 }
 
 /* Of a view that is attached: calls go over the same socket. */
-static void near_open(struct client_view *view, const char *fd_socket)
+static void local_open(struct client_view *view, const char *fd_socket)
 {
-	const struct client_near_options options = {
+	const struct client_local_options options = {
 		.path = fd_socket,
 		.token = view->token.bytes,
 		.epoch = view->epoch,
@@ -293,7 +293,7 @@ static void near_open(struct client_view *view, const char *fd_socket)
 		.adapts = !view->client->no_adaptive_poll,
 	};
 
-	view->near = client_near_create(&view->client->nears, &options);
+	view->local = client_local_create(&view->client->locals, &options);
 }
 
 /* Attaches to the daemon's memory if that is wanted and possible. Without it the session still works, by stream. */
@@ -312,8 +312,8 @@ static void view_attach(struct client_view *view, const char *fd_socket, uint64_
 		why = terrace_error();
 	if (why)
 		snprintf(view->why_not, sizeof(view->why_not), "%s", why);
-	else if (!view->client->no_near_calls)
-		near_open(view, fd_socket);
+	else if (!view->client->no_local_calls)
+		local_open(view, fd_socket);
 	client_words_back(&words);
 }
 
@@ -612,7 +612,7 @@ void terrace_session_close(struct terrace_session *session)
 		return;
 	if (session->view->attachment)
 		client_fds_close(session->view->attachment);
-	client_near_close(session->view->near);
+	client_local_close(session->view->local);
 	if (session->owner)
 		view_end(session->view);
 	client_view_drop(session->view);
@@ -657,7 +657,7 @@ enum terrace_status terrace_session_reopen(struct terrace_session *session, uint
 	if (status)
 		return client_fail_in(status, "session_reopen");
 	session->view = view;
-	client_near_close(old->near);
+	client_local_close(old->local);
 	if (view->epoch == old->epoch)
 		view_end(old); /* the daemon has lived on: do not leave it with two sessions */
 	client_view_drop(old);

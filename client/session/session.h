@@ -12,7 +12,7 @@ struct client_attachment;
 struct client_gpu;
 struct client_job;
 struct client_lent;
-struct client_near;
+struct client_local_calls;
 struct terrace_client;
 
 enum { CLIENT_WHY_MAX = 128 };
@@ -33,7 +33,7 @@ struct client_view {
 	uint64_t id, epoch;
 	struct terrace_token token;
 	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
-	struct client_near *near;             /* NULL: every call by gRPC */
+	struct client_local_calls *local;     /* NULL: every call by gRPC */
 	char why_not[CLIENT_WHY_MAX]; /* why there is none */
 	atomic_uint calls;            /* numbers given: client_recall_number */
 	uint32_t

@@ -38,19 +38,19 @@ struct slot {
 	uint8_t *packet; /* [FDSOCK_CALL_BYTES_MAX], from the first connection on */
 };
 
-struct client_near {
-	struct client_near *next, **link;
-	struct client_near_list *list;
+struct client_local_calls {
+	struct client_local_calls *next, **link;
+	struct client_local_calls_list *list;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	uint8_t token[16];
 	uint64_t epoch, session, busy_poll_us;
 	bool adapts;          /* it looks for answers for as long as they usually take */
 	struct adaptive_poll usual[CLIENT_METHOD_COUNT];
-	bool known;           /* the daemon has said that it knows near calls */
+	bool known;           /* the daemon has said that it knows local calls */
 	/* Under the list's lock: */
 	struct slot slots[SLOTS];
 	bool closed, cancelled;
-	bool off;             /* the daemon has refused this session, or knows no near calls */
+	bool off;             /* the daemon has refused this session, or knows no local calls */
 	uint64_t dial_at_us;  /* not before */
 };
 
@@ -75,43 +75,44 @@ static bool has_processors(void)
 
 /* ---- the list ------------------------------------------------------------------------------------------------------ */
 
-void client_near_list_init(struct client_near_list *list)
+void client_local_list_init(struct client_local_calls_list *list)
 {
-	*list = (struct client_near_list){.first = NULL};
+	*list = (struct client_local_calls_list){.first = NULL};
 	pthread_mutex_init(&list->lock, NULL);
 	pthread_cond_init(&list->ended, NULL);
 }
 
-void client_near_list_fini(struct client_near_list *list)
+void client_local_list_fini(struct client_local_calls_list *list)
 {
 	pthread_cond_destroy(&list->ended);
 	pthread_mutex_destroy(&list->lock);
 }
 
-struct client_near *client_near_create(struct client_near_list *list, const struct client_near_options *o)
+struct client_local_calls *client_local_create(struct client_local_calls_list *list,
+					       const struct client_local_options *o)
 {
-	struct client_near *near = strlen(o->path) < sizeof(near->path) ? calloc(1, sizeof(*near)) : NULL;
+	struct client_local_calls *local = strlen(o->path) < sizeof(local->path) ? calloc(1, sizeof(*local)) : NULL;
 
-	if (!near)
+	if (!local)
 		return NULL;
-	strcpy(near->path, o->path);
-	memcpy(near->token, o->token, sizeof(near->token));
-	near->epoch = o->epoch;
-	near->session = o->session;
-	near->known = o->known;
-	near->busy_poll_us = o->busy_poll_us;
-	near->adapts = o->adapts && !o->busy_poll_us && has_processors();
+	strcpy(local->path, o->path);
+	memcpy(local->token, o->token, sizeof(local->token));
+	local->epoch = o->epoch;
+	local->session = o->session;
+	local->known = o->known;
+	local->busy_poll_us = o->busy_poll_us;
+	local->adapts = o->adapts && !o->busy_poll_us && has_processors();
 	for (int i = 0; i < SLOTS; i++)
-		near->slots[i].fd = -1;
-	near->list = list;
+		local->slots[i].fd = -1;
+	local->list = list;
 	pthread_mutex_lock(&list->lock);
-	near->next = list->first;
-	near->link = &list->first;
-	if (near->next)
-		near->next->link = &near->next;
-	list->first = near;
+	local->next = list->first;
+	local->link = &list->first;
+	if (local->next)
+		local->next->link = &local->next;
+	list->first = local;
 	pthread_mutex_unlock(&list->lock);
-	return near;
+	return local;
 }
 
 /* With the lock held. */
@@ -126,51 +127,51 @@ static void slot_close(struct slot *slot)
 }
 
 /* With the lock held. */
-static void near_end(struct client_near *near)
+static void local_end(struct client_local_calls *local)
 {
-	near->closed = true;
+	local->closed = true;
 	for (int i = 0; i < SLOTS; i++)
-		if (near->slots[i].state == SLOT_IDLE)
-			slot_close(&near->slots[i]);
+		if (local->slots[i].state == SLOT_IDLE)
+			slot_close(&local->slots[i]);
 }
 
-void client_near_close(struct client_near *near)
+void client_local_close(struct client_local_calls *local)
 {
-	if (!near)
+	if (!local)
 		return;
-	pthread_mutex_lock(&near->list->lock);
-	near_end(near);
-	pthread_mutex_unlock(&near->list->lock);
+	pthread_mutex_lock(&local->list->lock);
+	local_end(local);
+	pthread_mutex_unlock(&local->list->lock);
 }
 
-void client_near_list_cancel(struct client_near_list *list)
+void client_local_list_cancel(struct client_local_calls_list *list)
 {
 	pthread_mutex_lock(&list->lock);
-	for (struct client_near *near = list->first; near; near = near->next) {
-		near_end(near);
-		near->cancelled = true;
+	for (struct client_local_calls *local = list->first; local; local = local->next) {
+		local_end(local);
+		local->cancelled = true;
 		for (int i = 0; i < SLOTS; i++)
-			if (near->slots[i].fd >= 0)
-				shutdown(near->slots[i].fd, SHUT_RDWR);
+			if (local->slots[i].fd >= 0)
+				shutdown(local->slots[i].fd, SHUT_RDWR);
 	}
 	while (list->busy)
 		pthread_cond_wait(&list->ended, &list->lock);
 	pthread_mutex_unlock(&list->lock);
 }
 
-void client_near_destroy(struct client_near *near)
+void client_local_destroy(struct client_local_calls *local)
 {
-	if (!near)
+	if (!local)
 		return;
-	pthread_mutex_lock(&near->list->lock);
-	*near->link = near->next;
-	if (near->next)
-		near->next->link = near->link;
-	near_end(near);
-	pthread_mutex_unlock(&near->list->lock);
+	pthread_mutex_lock(&local->list->lock);
+	*local->link = local->next;
+	if (local->next)
+		local->next->link = local->link;
+	local_end(local);
+	pthread_mutex_unlock(&local->list->lock);
 	for (int i = 0; i < SLOTS; i++)
-		free(near->slots[i].packet);
-	free(near);
+		free(local->slots[i].packet);
+	free(local);
 }
 
 /* ---- connections --------------------------------------------------------------------------------------------------- */
@@ -181,24 +182,24 @@ static struct fdsock_head head_of(enum fdsock_type type)
 }
 
 /* Says who calls, and hears that the daemon agrees. *never: there is no use in asking again. */
-static enum terrace_status greet(const struct client_near *near, int fd, uint64_t deadline_us, bool *never)
+static enum terrace_status greet(const struct client_local_calls *local, int fd, uint64_t deadline_us, bool *never)
 {
 	struct fdsock_hello caller = {.head = head_of(FDSOCK_CALLER)};
 	struct client_packet answer;
 	const struct fdsock_welcome *welcome = &answer.body.welcome;
 	enum terrace_status status;
 
-	memcpy(caller.token, near->token, sizeof(caller.token));
+	memcpy(caller.token, local->token, sizeof(caller.token));
 	if (!client_packet_send(fd, &caller, sizeof(caller)))
 		return TERRACE_UNAVAILABLE;
 	status = client_packet_receive(fd, deadline_us, &answer);
-	*never = status == TERRACE_UNAVAILABLE && !near->known; /* a daemon that does not know the packet hangs up */
+	*never = status == TERRACE_UNAVAILABLE && !local->known; /* a daemon that does not know the packet hangs up */
 	if (status)
 		return status;
 	client_packet_fini(&answer);
 	*never = welcome->head.type != FDSOCK_WELCOME ||
 		 (welcome->status ? welcome->status != TERRACE_EXHAUSTED
-				  : welcome->epoch != near->epoch || welcome->session != near->session);
+				  : welcome->epoch != local->epoch || welcome->session != local->session);
 	return *never || welcome->status ? TERRACE_UNAVAILABLE : TERRACE_OK;
 }
 
@@ -211,7 +212,7 @@ static bool settle(int fd)
 }
 
 /* The socket, or -1. What went wrong is nobody's business: the call goes by gRPC. */
-static int dial(const struct client_near *near, uint64_t deadline_us, bool *never)
+static int dial(const struct client_local_calls *local, uint64_t deadline_us, bool *never)
 {
 	const uint64_t now = client_now_us(), half_us = deadline_us > now ? (deadline_us - now) / 2 : 0;
 	struct client_words words;
@@ -219,9 +220,9 @@ static int dial(const struct client_near *near, uint64_t deadline_us, bool *neve
 
 	client_words_keep(&words);
 	deadline_us = now + (half_us < DIAL_US ? half_us : DIAL_US);
-	if (client_packet_connect(near->path, deadline_us, &fd)) {
+	if (client_packet_connect(local->path, deadline_us, &fd)) {
 		fd = -1;
-	} else if (greet(near, fd, deadline_us, never) || !settle(fd)) {
+	} else if (greet(local, fd, deadline_us, never) || !settle(fd)) {
 		close(fd);
 		fd = -1;
 	}
@@ -230,61 +231,61 @@ static int dial(const struct client_near *near, uint64_t deadline_us, bool *neve
 }
 
 /* Makes a slot's connection, without the lock. */
-static bool slot_connect(struct client_near *near, struct slot *slot, uint64_t deadline_us)
+static bool slot_connect(struct client_local_calls *local, struct slot *slot, uint64_t deadline_us)
 {
 	bool never = false, closed;
 	int fd;
 
 	if (!slot->packet)
 		slot->packet = malloc(FDSOCK_CALL_BYTES_MAX);
-	fd = slot->packet ? dial(near, deadline_us, &never) : -1;
-	pthread_mutex_lock(&near->list->lock);
+	fd = slot->packet ? dial(local, deadline_us, &never) : -1;
+	pthread_mutex_lock(&local->list->lock);
 	slot->fd = fd;
-	near->off |= never;
+	local->off |= never;
 	if (fd < 0)
-		near->dial_at_us = client_deadline_us(DIAL_AGAIN_US);
-	closed = near->closed; /* a cancel did not see this socket */
-	pthread_mutex_unlock(&near->list->lock);
+		local->dial_at_us = client_deadline_us(DIAL_AGAIN_US);
+	closed = local->closed; /* a cancel did not see this socket */
+	pthread_mutex_unlock(&local->list->lock);
 	return fd >= 0 && !closed;
 }
 
 /* A call's end. kept: the connection may serve another. */
-static void slot_leave(struct client_near *near, struct slot *slot, bool kept)
+static void slot_leave(struct client_local_calls *local, struct slot *slot, bool kept)
 {
-	pthread_mutex_lock(&near->list->lock);
+	pthread_mutex_lock(&local->list->lock);
 	slot->state = SLOT_IDLE;
-	if (!kept || near->closed)
+	if (!kept || local->closed)
 		slot_close(slot);
-	near->list->busy--;
-	if (near->cancelled)
-		pthread_cond_broadcast(&near->list->ended);
-	pthread_mutex_unlock(&near->list->lock);
+	local->list->busy--;
+	if (local->cancelled)
+		pthread_cond_broadcast(&local->list->ended);
+	pthread_mutex_unlock(&local->list->lock);
 }
 
 /* A connected slot for a call, or NULL. */
-static struct slot *slot_take(struct client_near *near, uint64_t deadline_us)
+static struct slot *slot_take(struct client_local_calls *local, uint64_t deadline_us)
 {
 	struct slot *slot = NULL, *empty = NULL;
 
-	pthread_mutex_lock(&near->list->lock);
-	for (int i = 0; i < SLOTS && !slot && !near->closed; i++) {
-		if (near->slots[i].state == SLOT_IDLE)
-			slot = &near->slots[i];
-		else if (near->slots[i].state == SLOT_EMPTY && !empty)
-			empty = &near->slots[i];
+	pthread_mutex_lock(&local->list->lock);
+	for (int i = 0; i < SLOTS && !slot && !local->closed; i++) {
+		if (local->slots[i].state == SLOT_IDLE)
+			slot = &local->slots[i];
+		else if (local->slots[i].state == SLOT_EMPTY && !empty)
+			empty = &local->slots[i];
 	}
-	if (!slot && empty && !near->off && client_now_us() >= near->dial_at_us)
+	if (!slot && empty && !local->off && client_now_us() >= local->dial_at_us)
 		slot = empty;
 	if (slot) {
 		slot->state = SLOT_BUSY;
-		near->list->busy++;
+		local->list->busy++;
 	}
-	pthread_mutex_unlock(&near->list->lock);
+	pthread_mutex_unlock(&local->list->lock);
 	if (!slot || slot->fd >= 0)
 		return slot;
-	if (slot_connect(near, slot, deadline_us))
+	if (slot_connect(local, slot, deadline_us))
 		return slot;
-	slot_leave(near, slot, false);
+	slot_leave(local, slot, false);
 	return NULL;
 }
 
@@ -327,10 +328,11 @@ static ssize_t packet_look(const struct slot *slot, int flags)
 }
 
 /* `usual`: what it goes by that calls like this one take. The reply's bytes, 0 if the daemon has hung up, -1 with errno; EAGAIN: none came in time. */
-static ssize_t reply_await(const struct client_near *near, const struct slot *slot, struct adaptive_poll *usual, uint64_t deadline_us)
+static ssize_t reply_await(const struct client_local_calls *local, const struct slot *slot, struct adaptive_poll *usual,
+			   uint64_t deadline_us)
 {
 	const uint64_t began_us = client_now_us();
-	const uint64_t poll_until_us = began_us + (near->busy_poll_us ? near->busy_poll_us : adaptive_poll_us(usual));
+	const uint64_t poll_until_us = began_us + (local->busy_poll_us ? local->busy_poll_us : adaptive_poll_us(usual));
 	struct pollfd ready = {.fd = slot->fd, .events = POLLIN};
 
 	for (;;) {
@@ -338,7 +340,7 @@ static ssize_t reply_await(const struct client_near *near, const struct slot *sl
 		const bool sleep = now >= poll_until_us && now + 2 * SLEEP_US < deadline_us;
 		ssize_t got = packet_look(slot, sleep ? 0 : MSG_DONTWAIT);
 
-		if (got >= 0 && near->adapts)
+		if (got >= 0 && local->adapts)
 			adaptive_poll_learn(usual, client_now_us() - began_us);
 		if (got >= 0 || (errno != EAGAIN && errno != EINTR))
 			return got;
@@ -348,7 +350,7 @@ static ssize_t reply_await(const struct client_near *near, const struct slot *sl
 		}
 		if (!sleep && now >= poll_until_us)
 			poll(&ready, 1, client_left_ms(deadline_us));
-		else if (!sleep && near->adapts)
+		else if (!sleep && local->adapts)
 			sched_yield();
 	}
 }
@@ -375,7 +377,7 @@ static enum terrace_status reply_read(const struct slot *slot, size_t bytes, con
 	return job->take ? job->take(job->arg, &(struct client_message){&body, 1, body.size}) : TERRACE_OK;
 }
 
-static enum terrace_status no_reply(struct client_near *near, ssize_t got, const struct client_job *job)
+static enum terrace_status no_reply(struct client_local_calls *local, ssize_t got, const struct client_job *job)
 {
 	const char *name = methods[job->method].name;
 	bool cancelled;
@@ -383,33 +385,33 @@ static enum terrace_status no_reply(struct client_near *near, ssize_t got, const
 	if (got < 0 && errno == EAGAIN)
 		return client_fail(TERRACE_DEADLINE, "%s: the daemon did not answer in the call's time: "
 				   "give it more, or see if the daemon is busy (terracectl status)", name);
-	pthread_mutex_lock(&near->list->lock);
-	cancelled = near->cancelled;
-	pthread_mutex_unlock(&near->list->lock);
+	pthread_mutex_lock(&local->list->lock);
+	cancelled = local->cancelled;
+	pthread_mutex_unlock(&local->list->lock);
 	return cancelled ? client_fail(TERRACE_CANCELLED, "%s: the client is disconnected: connect another one", name)
 			 : client_fail(TERRACE_UNAVAILABLE, "%s: the daemon has closed the connection: "
 				       "it has restarted or is stopping: try again, and open sessions again (terrace_session_reopen)", name);
 }
 
 /* A connected slot that has taken the call, or NULL. Connections that a daemon has closed meanwhile are found out by this. */
-static struct slot *call_begin(struct client_near *near, const struct client_job *job, size_t bytes)
+static struct slot *call_begin(struct client_local_calls *local, const struct client_job *job, size_t bytes)
 {
 	for (int i = 0; i <= SLOTS; i++) {
 		const uint64_t now = client_now_us();
-		struct slot *slot = now < job->deadline_us ? slot_take(near, job->deadline_us) : NULL;
+		struct slot *slot = now < job->deadline_us ? slot_take(local, job->deadline_us) : NULL;
 		bool stale;
 
 		if (!slot || call_send(slot, job, bytes, job->deadline_us - now))
 			return slot;
 		stale = errno == EPIPE || errno == ECONNRESET;
-		slot_leave(near, slot, false);
+		slot_leave(local, slot, false);
 		if (!stale)
 			break;
 	}
 	return NULL;
 }
 
-bool client_near_call(struct client_near *near, struct client_job *job, enum terrace_status *status)
+bool client_local_call(struct client_local_calls *local, struct client_job *job, enum terrace_status *status)
 {
 	bool by_grpc = false, answered;
 	struct slot *slot;
@@ -419,15 +421,15 @@ bool client_near_call(struct client_near *near, struct client_job *job, enum ter
 	if (!methods[job->method].number)
 		return false;
 	bytes = sizeof(struct fdsock_call) + protobuf_c_message_get_packed_size(job->first.message);
-	slot = bytes <= FDSOCK_CALL_BYTES_MAX ? call_begin(near, job, bytes) : NULL;
+	slot = bytes <= FDSOCK_CALL_BYTES_MAX ? call_begin(local, job, bytes) : NULL;
 	if (!slot)
 		return false;
 	if (job->meanwhile)
 		job->meanwhile(job->arg);
 	job->meanwhile = NULL;
-	got = reply_await(near, slot, &near->usual[job->method], job->deadline_us);
+	got = reply_await(local, slot, &local->usual[job->method], job->deadline_us);
 	answered = got > 0;
-	*status = answered ? reply_read(slot, (size_t)got, job, &by_grpc) : no_reply(near, got, job);
-	slot_leave(near, slot, answered && (*status != TERRACE_INTERNAL || by_grpc));
+	*status = answered ? reply_read(slot, (size_t)got, job, &by_grpc) : no_reply(local, got, job);
+	slot_leave(local, slot, answered && (*status != TERRACE_INTERNAL || by_grpc));
 	return !by_grpc;
 }

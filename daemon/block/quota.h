@@ -42,7 +42,7 @@ enum quota_thing {
 	QUOTA_LAYOUTS,                 /* that sessions brought; they stay until the daemon ends */
 	QUOTA_WATCHES,
 	QUOTA_ATTACHMENTS,             /* connections to fd_socket */
-	QUOTA_NEAR,                    /* connections for near calls */
+	QUOTA_LOCAL,                   /* connections for local calls */
 	QUOTA_RPC,                     /* connections of gRPC */
 	QUOTA_METRICS,                 /* connections of HTTP */
 	QUOTA_CALLS,                   /* of gRPC, under way */

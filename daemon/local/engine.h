@@ -1,5 +1,5 @@
-/* The inside of near calls, shared by local/local_calls.c (start, stop, counts, posts) and local/local_loop.c (the thread, and what workers do of a call).
- * Nobody else includes this.
+/* The inside of local calls, shared by local/local_calls.c (start, stop, counts, posts) and local/local_loop.c (the
+ * thread, and what workers do of a call). Nobody else includes this.
  *
  * One thread, one epoll. A connection is IDLE (the next CALL is awaited), WAITING (its handler said BUSY: it goes on at a time, or at its
  * wake), or WORKING: a worker owns the call, and sends its reply. Who wants the thread to look at a connection posts it: onto a list
@@ -17,15 +17,15 @@
 #include "daemon/rpc/call.h"
 #include "daemon/threads/pool.h"
 
-enum near_state { NEAR_NEW, NEAR_IDLE, NEAR_WAITING, NEAR_WORKING };
-enum near_watched { NEAR_POST, NEAR_SOCKET, NEAR_PROCESS };
+enum local_state { LOCAL_NEW, LOCAL_IDLE, LOCAL_WAITING, LOCAL_WORKING };
+enum local_watched { LOCAL_POST, LOCAL_SOCKET, LOCAL_PROCESS };
 
-struct near_connection {
+struct local_connection {
 	struct rpc_call c;               /* first */
 	struct work work;
-	struct near *near;
-	struct near_connection *prev, *next;  /* the ring of all */
-	struct near_connection *next_posted;
+	struct local_calls *local;
+	struct local_connection *prev, *next; /* the ring of all */
+	struct local_connection *next_posted;
 	atomic_bool posted;              /* it is on that list */
 	atomic_bool woken;               /* c.wake came and has not been heeded */
 	atomic_bool answering;           /* the worker's reply is about to be sent, or was */
@@ -35,7 +35,7 @@ struct near_connection {
 	uint64_t session;
 	struct quota_holder *holder;     /* the process that connected */
 	size_t room;                     /* of a reply's packet */
-	enum near_state state;
+	enum local_state state;
 	bool unwatched;                  /* the socket is not in the epoll until the worker has returned */
 	bool hung_up;                    /* to be closed then */
 	bool calling;                    /* c is in use: a call is under way, or what it granted may have to be undone */
@@ -45,26 +45,26 @@ struct near_connection {
 	enum fdsock_method method;
 	ProtobufCMessage *request;
 	const ProtobufCMessage *granted;
-	struct near_key {
-		enum near_watched what;
-		struct near_connection *k;
+	struct local_key {
+		enum local_watched what;
+		struct local_connection *k;
 	} socket_key, process_key;
 };
 
-struct near_method {
+struct local_method {
 	atomic_ullong by_status[STATUS_COUNT];
 	atomic_ullong us;
 };
 
-struct near {
+struct local_calls {
 	const struct daemon *daemon;
 	int epoll, post;                 /* post: an eventfd */
-	struct near_key post_key;
+	struct local_key post_key;
 	pthread_t thread;
 	bool thread_started;
 	const struct rpc_method *methods[FDSOCK_METHODS_END];
-	struct near_connection all;           /* ring; its links alone are used */
-	_Atomic(struct near_connection *) posted;
+	struct local_connection all;          /* ring; its links alone are used */
+	_Atomic(struct local_connection *) posted;
 	atomic_bool sleeps;              /* the thread, or it is about to: who posts rings */
 	uint64_t due_us;                 /* of the first call that waits, or earlier */
 	bool sweep;                      /* a connection is gone */
@@ -74,7 +74,7 @@ struct near {
 	atomic_uint connections, calls;
 	atomic_bool stopping;
 	atomic_ullong cancel_at_us, refused_memory, by_grpc;
-	struct near_method stats[FDSOCK_METHODS_END];
+	struct local_method stats[FDSOCK_METHODS_END];
 
 	pthread_mutex_t lock;            /* what follows */
 	pthread_cond_t done_changed;
@@ -84,20 +84,21 @@ struct near {
 /* ---- local/local_calls.c ---- */
 
 /* Has the thread look at k. Any thread that k is not freed under. */
-void near_post(struct near_connection *k);
+void local_post(struct local_connection *k);
 /* The same without a connection. */
-void near_ring(struct near *n);
+void local_ring(struct local_calls *n);
 /* Adds a descriptor to the epoll. The key is the connection's or n's own, and is filled. */
-bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, enum near_watched what, struct near_connection *k);
+bool local_watch(struct local_calls *n, int fd, uint32_t events, struct local_key *key, enum local_watched what,
+		 struct local_connection *k);
 
 /* It is closed, and in no list. */
-void near_free(struct near_connection *k);
+void local_free(struct local_connection *k);
 
 /* ---- local/local_loop.c ---- */
 
-/* The thread; ends when its calls were stopped (near_part) and every connection is closed. */
-void *near_main(void *near);
+/* The thread; ends when its calls were stopped (local_part) and every connection is closed. */
+void *local_main(void *local);
 /* What a worker runs for a call. */
-void near_work(struct work *work);
+void local_work(struct work *work);
 
 #endif

@@ -1,4 +1,4 @@
-/* Start, stop and counts of near calls. See local/local_calls.h, and local/engine.h for how it works inside. */
+/* Start, stop and counts of local calls. See local/local_calls.h, and local/engine.h for how it works inside. */
 #include "daemon/local/local_calls.h"
 
 #include "daemon/block/quota.h"
@@ -37,20 +37,20 @@ enum {
 /* ---- posts ---- */
 
 /* Nobody reads it: each write is an event of its own. */
-void near_ring(struct near *n)
+void local_ring(struct local_calls *n)
 {
 	const uint64_t one = 1;
 
 	if (write(n->post, &one, sizeof one) != sizeof one)
-		log_error("near_post", LOG_NUM("errno", errno));
+		log_error("local_call_post", LOG_NUM("errno", errno));
 }
 
 /* The thread says that it sleeps before it looks at the list for the last time, so one of the two sees the other: all
  * loads and stores of `sleeps` and this exchange have one order. */
-void near_post(struct near_connection *k)
+void local_post(struct local_connection *k)
 {
-	struct near *n = k->near;
-	struct near_connection *first;
+	struct local_calls *n = k->local;
+	struct local_connection *first;
 
 	if (atomic_exchange_explicit(&k->posted, true, memory_order_acq_rel))
 		return;
@@ -59,10 +59,11 @@ void near_post(struct near_connection *k)
 		k->next_posted = first;
 	while (!atomic_compare_exchange_weak(&n->posted, &first, k));
 	if (!first && atomic_load(&n->sleeps))
-		near_ring(n);
+		local_ring(n);
 }
 
-bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, enum near_watched what, struct near_connection *k)
+bool local_watch(struct local_calls *n, int fd, uint32_t events, struct local_key *key, enum local_watched what,
+		 struct local_connection *k)
 {
 	struct epoll_event e = { .events = events, .data.ptr = key };
 
@@ -73,18 +74,18 @@ bool near_watch(struct near *n, int fd, uint32_t events, struct near_key *key, e
 
 /* ---- the outside ---- */
 
-static enum status prepare(struct near *n)
+static enum status prepare(struct local_calls *n)
 {
 	n->packet = malloc(FDSOCK_CALL_BYTES_MAX);
 	n->epoll = epoll_create1(EPOLL_CLOEXEC);
 	n->post = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
-		n->methods[m] = near_call_method((enum fdsock_method)m);
+		n->methods[m] = local_call_method((enum fdsock_method)m);
 	if (!n->packet)
 		return STATUS_EXHAUSTED;
-	if (n->epoll < 0 || n->post < 0 || !near_watch(n, n->post, EPOLLIN | EPOLLET, &n->post_key, NEAR_POST, NULL))
+	if (n->epoll < 0 || n->post < 0 || !local_watch(n, n->post, EPOLLIN | EPOLLET, &n->post_key, LOCAL_POST, NULL))
 		return STATUS_IO;
-	return pthread_create(&n->thread, NULL, near_main, n) ? STATUS_INTERNAL : STATUS_OK;
+	return pthread_create(&n->thread, NULL, local_main, n) ? STATUS_INTERNAL : STATUS_OK;
 }
 
 /* Workers that look for the calls that the thread hands over: it then need not wake one. */
@@ -97,9 +98,9 @@ static uint32_t pollers_of(const struct config *c)
 	return processors < POLLERS_PROCESSORS ? 1 : 2;
 }
 
-enum status near_create(const struct daemon *daemon, struct near **out, char *why, size_t size)
+enum status local_create(const struct daemon *daemon, struct local_calls **out, char *why, size_t size)
 {
-	struct near *n = calloc(1, sizeof *n);
+	struct local_calls *n = calloc(1, sizeof *n);
 	enum status s;
 
 	if (!n)
@@ -110,7 +111,7 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	n->all.next = n->all.prev = &n->all;
 	pthread_mutex_init(&n->lock, NULL);
 	deadline_cond_init(&n->done_changed);
-	quota_bound(cache_quota(daemon->cache), QUOTA_NEAR, daemon->config->connections_max);
+	quota_bound(cache_quota(daemon->cache), QUOTA_LOCAL, daemon->config->connections_max);
 	quota_bound(cache_quota(daemon->cache), QUOTA_WORK, daemon->config->queue_max);
 	workers_poll(daemon->workers, pollers_of(daemon->config));
 	s = prepare(n);
@@ -118,22 +119,23 @@ enum status near_create(const struct daemon *daemon, struct near **out, char *wh
 	if (s == STATUS_OK) {
 		*out = n;
 	} else {
-		snprintf(why, size, "cannot start the thread of near calls: %s: raise the limit of threads (ulimit -u, TasksMax, pids.max)", strerror(errno));
-		near_part.destroy(n);
+		snprintf(why, size,
+		    "cannot start the thread of local calls: %s: raise the limit of threads (ulimit -u, TasksMax, pids.max)", strerror(errno));
+		local_part.destroy(n);
 	}
 	return s;
 }
 
-enum status near_admit(struct near *n, struct quota_holder *holder)
+enum status local_admit(struct local_calls *n, struct quota_holder *holder)
 {
 	const char *why = "";
 	enum status s;
 
 	if (!n || atomic_load(&n->stopping))
 		return STATUS_EXHAUSTED;
-	s = quota_take(holder, QUOTA_NEAR, 1, &why);
+	s = quota_take(holder, QUOTA_LOCAL, 1, &why);
 	if (s)
-		log_debug("near_refused", LOG_TEXT("reason", why));
+		log_debug("local_call_refused", LOG_TEXT("reason", why));
 	return s;
 }
 
@@ -148,54 +150,54 @@ static size_t room_of(int fd)
 	return bytes - SOCKET_REST < FDSOCK_CALL_BYTES_MAX ? (size_t)bytes - SOCKET_REST : FDSOCK_CALL_BYTES_MAX;
 }
 
-static void refuse(struct near *n, int fd, int pidfd, struct quota_holder *holder)
+static void refuse(struct local_calls *n, int fd, int pidfd, struct quota_holder *holder)
 {
 	atomic_fetch_add_explicit(&n->refused_memory, 1, memory_order_relaxed);
-	quota_give(holder, QUOTA_NEAR, 1);
+	quota_give(holder, QUOTA_LOCAL, 1);
 	close(fd);
 	close(pidfd);
 }
 
-void near_take(struct near *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session)
+void local_take(struct local_calls *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session)
 {
-	struct near_connection *k = calloc(1, sizeof *k);
+	struct local_connection *k = calloc(1, sizeof *k);
 
 	if (!k) {
 		refuse(n, fd, pidfd, holder);
 		return;
 	}
-	k->near = n;
+	k->local = n;
 	k->fd = fd;
 	k->pidfd = pidfd;
 	k->session = session;
 	k->holder = quota_join_again(holder);
 	k->room = room_of(fd);
-	k->state = NEAR_NEW;
-	k->work.run = near_work;
+	k->state = LOCAL_NEW;
+	k->work.run = local_work;
 	atomic_fetch_add_explicit(&n->connections, 1, memory_order_relaxed);
-	near_post(k);
+	local_post(k);
 }
 
-void near_free(struct near_connection *k)
+void local_free(struct local_connection *k)
 {
-	quota_give(k->holder, QUOTA_NEAR, 1);
+	quota_give(k->holder, QUOTA_LOCAL, 1);
 	quota_leave(k->holder);
-	atomic_fetch_sub_explicit(&k->near->connections, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&k->local->connections, 1, memory_order_relaxed);
 	free(k);
 }
 
 static void calls_stop(void *part, uint64_t grace_us)
 {
-	struct near *n = part;
+	struct local_calls *n = part;
 
 	atomic_store(&n->cancel_at_us, daemon_now_us() + grace_us);
 	atomic_store(&n->stopping, true);
-	near_ring(n);
+	local_ring(n);
 }
 
 static bool calls_wait(void *part, uint64_t wait_us)
 {
-	struct near *n = part;
+	struct local_calls *n = part;
 	const struct timespec until = deadline_in(wait_us);
 	bool done;
 
@@ -208,19 +210,19 @@ static bool calls_wait(void *part, uint64_t wait_us)
 }
 
 /* The local socket may have handed one over when the thread was gone. */
-static void close_posted(struct near *n)
+static void close_posted(struct local_calls *n)
 {
-	for (struct near_connection *k = atomic_load(&n->posted), *next; k; k = next) {
+	for (struct local_connection *k = atomic_load(&n->posted), *next; k; k = next) {
 		next = k->next_posted;
 		close(k->fd);
 		close(k->pidfd);
-		near_free(k);
+		local_free(k);
 	}
 }
 
 static void destroy(void *part)
 {
-	struct near *n = part;
+	struct local_calls *n = part;
 
 	if (n->thread_started) {
 		calls_stop(n, 0);
@@ -237,7 +239,7 @@ static void destroy(void *part)
 	free(n);
 }
 
-static void method_stats(struct near *n, uint32_t m, cache_stat_fn *emit, void *arg)
+static void method_stats(struct local_calls *n, uint32_t m, cache_stat_fn *emit, void *arg)
 {
 	char labels[96];
 	unsigned long long all = 0;
@@ -260,21 +262,21 @@ static void method_stats(struct near *n, uint32_t m, cache_stat_fn *emit, void *
 
 static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
-	struct near *n = part;
+	struct local_calls *n = part;
 
-	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for near calls");
+	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for local calls");
 	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
-	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "near calls under way");
+	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "local calls under way");
 	emit(arg, "terrace_near_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
-	     "connections for near calls that were not made: there was no memory");
+	     "connections for local calls that were not made: there was no memory");
 	emit(arg, "terrace_near_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
-	     "near calls sent to gRPC, since their replies might be too long for a packet");
+	     "local calls sent to gRPC, since their replies might be too long for a packet");
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
 		method_stats(n, m, emit, arg);
 }
 
-const struct part_ops near_part = {
-	.name = "near",
+const struct part_ops local_part = {
+	.name = "local_calls",
 	.calls_stop = calls_stop,
 	.calls_wait = calls_wait,
 	.destroy = destroy,

@@ -1,9 +1,9 @@
-/* Near calls: engines on this machine call the hot methods over the fd socket (proto/fdsock.h), and a thread of its own carries them out,
- * by the handlers of rpc/call.h.
+/* Local calls: engines on this machine call the hot methods over the fd socket (proto/fdsock.h), and a thread of its
+ * own carries them out, by the handlers of rpc/call.h.
  *
  * The local socket accepts a connection, sees that its CALLER's token is a session's, and hands it over. From then on
- * it belongs to the near thread. Calls that are put aside wait there, those that want a worker go to one, which sends
- * the reply itself.
+ * it belongs to the thread of local calls. Calls that are put aside wait there, those that want a worker go to one,
+ * which sends the reply itself.
  *
  * Threads: create by main; take by the local socket's.
  */
@@ -17,23 +17,23 @@
 #include "store/status.h"
 
 struct daemon;
-struct near;
+struct local_calls;
 struct part_ops;
 struct quota_holder;
 
 /* The daemon's cache, config and workers must be there. Block signals before. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
-enum status near_create(const struct daemon *d, struct near **out, char *why, size_t size);
+enum status local_create(const struct daemon *d, struct local_calls **out, char *why, size_t size);
 
 /* Takes a place for one more connection (connections_max, apart from the local socket's own) of that holder's share
- * (block/quota.h: QUOTA_NEAR): near_take has it, or the caller gives it back. EXHAUSTED: there is none, or calls_stop
+ * (block/quota.h: QUOTA_LOCAL): local_take has it, or the caller gives it back. EXHAUSTED: there is none, or calls_stop
  * was called. NULL is fine: EXHAUSTED. */
-enum status near_admit(struct near *n, struct quota_holder *holder);
+enum status local_admit(struct local_calls *n, struct quota_holder *holder);
 /* Has the socket and the pidfd of its peer, closes both in the end, and gives the place back. Of a session; a CALL that names another is
  * refused. */
-void near_take(struct near *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session);
+void local_take(struct local_calls *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session);
 
-/* Stop, end and figures (process/part.h) of a struct near. It is destroyed after the local socket and the workers have
- * ended. Figures: counts of connections, and of calls by method and status as the gRPC server's. */
-extern const struct part_ops near_part;
+/* Stop, end and figures (process/part.h) of a struct local_calls. It is destroyed after the local socket and the
+ * workers have ended. Figures: counts of connections, and of calls by method and status as the gRPC server's. */
+extern const struct part_ops local_part;
 
 #endif

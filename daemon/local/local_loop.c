@@ -1,4 +1,4 @@
-/* The near thread: packets, steps of calls, what is posted, what is overdue. See local/engine.h. */
+/* The thread of local calls: packets, steps of calls, what is posted, what is overdue. See local/engine.h. */
 #include "daemon/block/lock.h"
 #include "daemon/block/quota.h"
 #include "daemon/call/lease.h"
@@ -33,24 +33,24 @@ enum { EVENTS = 64, QUEUE_FULL_US = 10000, CALLER_WAKES_US = 100 };
 
 static void on_wake(struct rpc_call *c)
 {
-	struct near_connection *k = (struct near_connection *)c;
+	struct local_connection *k = (struct local_connection *)c;
 
 	atomic_store_explicit(&k->woken, true, memory_order_release);
-	near_post(k);
+	local_post(k);
 }
 
 /* ---- the end of a call: by its owner ---- */
 
-static void count_call(struct near_connection *k, enum status status)
+static void count_call(struct local_connection *k, enum status status)
 {
-	struct near_method *m = &k->near->stats[k->method];
+	struct local_method *m = &k->local->stats[k->method];
 
 	atomic_fetch_add_explicit(&m->by_status[status], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&m->us, daemon_now_us() - k->c.began_us, memory_order_relaxed);
-	atomic_fetch_sub_explicit(&k->near->calls, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&k->local->calls, 1, memory_order_relaxed);
 }
 
-static void undo(struct near_connection *k)
+static void undo(struct local_connection *k)
 {
 	if (k->granted)
 		k->c.method->undo(&k->c, k->request, k->granted);
@@ -58,7 +58,7 @@ static void undo(struct near_connection *k)
 }
 
 /* What the call has taken is no longer needed. */
-static void release_call(struct near_connection *k)
+static void release_call(struct local_connection *k)
 {
 	if (k->calling)
 		rpc_call_fini(&k->c);
@@ -67,7 +67,7 @@ static void release_call(struct near_connection *k)
 	k->request = NULL;
 }
 
-static bool send_reply(struct near_connection *k, uint32_t status, const void *body, size_t bytes)
+static bool send_reply(struct local_connection *k, uint32_t status, const void *body, size_t bytes)
 {
 	struct fdsock_reply reply = { .head = { FDSOCK_MAGIC, FDSOCK_VERSION, FDSOCK_REPLY }, .status = status };
 	struct iovec parts[] = { { &reply, sizeof reply }, { (void *)body, bytes } };
@@ -77,14 +77,14 @@ static bool send_reply(struct near_connection *k, uint32_t status, const void *b
 }
 
 /* The caller's own clock has run out as well. */
-static bool too_late(const struct near_connection *k)
+static bool too_late(const struct local_connection *k)
 {
 	return k->c.deadline_us <= daemon_now_us() || atomic_load_explicit(&k->c.cancelled, memory_order_relaxed);
 }
 
 /* Packs the reply and sends it, or says why there is none. What the call waited for may be thousands of blocks, which stay pinned until nobody waits
  * for the reply, unless that grants something. */
-static void answer(struct near_connection *k, enum status status, const ProtobufCMessage *reply)
+static void answer(struct local_connection *k, enum status status, const ProtobufCMessage *reply)
 {
 	const bool grants = k->c.method->undo;
 	uint8_t *body = NULL;
@@ -123,15 +123,15 @@ static void answer(struct near_connection *k, enum status status, const Protobuf
 
 /* ---- connections ---- */
 
-static void unwatch_socket(struct near_connection *k)
+static void unwatch_socket(struct local_connection *k)
 {
 	if (!k->unwatched)
-		epoll_ctl(k->near->epoll, EPOLL_CTL_DEL, k->fd, NULL);
+		epoll_ctl(k->local->epoll, EPOLL_CTL_DEL, k->fd, NULL);
 	k->unwatched = true;
 }
 
 /* Whether the caller, who is gone, has left the last reply unread. Its end of the socket may live on in a child of its process. */
-static bool is_unread(const struct near_connection *k)
+static bool is_unread(const struct local_connection *k)
 {
 	int left = 0;
 	char byte;
@@ -142,25 +142,25 @@ static bool is_unread(const struct near_connection *k)
 }
 
 /* Ends a connection whose call no worker has. The memory stays until the events of this round, which may name it, are done. */
-static void close_connection(struct near_connection *k)
+static void close_connection(struct local_connection *k)
 {
-	if (k->state == NEAR_WAITING) {
+	if (k->state == LOCAL_WAITING) {
 		rpc_wait_end(&k->c);
 		count_call(k, STATUS_CANCELLED);
 	}
 	release_call(k);
 	unwatch_socket(k);
 	close(k->fd);
-	epoll_ctl(k->near->epoll, EPOLL_CTL_DEL, k->pidfd, NULL);
+	epoll_ctl(k->local->epoll, EPOLL_CTL_DEL, k->pidfd, NULL);
 	close(k->pidfd);
 	k->gone = true;
-	k->near->sweep = true;
+	k->local->sweep = true;
 }
 
 /* The caller is gone, or has broken the rules. */
-static void hang_up(struct near_connection *k, bool unread)
+static void hang_up(struct local_connection *k, bool unread)
 {
-	if (k->state != NEAR_WORKING) {
+	if (k->state != LOCAL_WORKING) {
 		if (k->granted && (unread || is_unread(k)))
 			undo(k);
 		close_connection(k);
@@ -171,26 +171,26 @@ static void hang_up(struct near_connection *k, bool unread)
 	unwatch_socket(k);
 }
 
-static void to_idle(struct near_connection *k)
+static void to_idle(struct local_connection *k)
 {
-	k->state = NEAR_IDLE;
-	k->near->slept_for |= daemon_now_us() - k->c.began_us > ADAPTIVE_POLL_US_MAX;
+	k->state = LOCAL_IDLE;
+	k->local->slept_for |= daemon_now_us() - k->c.began_us > ADAPTIVE_POLL_US_MAX;
 	if (!k->granted)
 		release_call(k);
 	if (k->hung_up)
 		hang_up(k, false);
-	else if (k->broken || atomic_load_explicit(&k->near->stopping, memory_order_relaxed))
+	else if (k->broken || atomic_load_explicit(&k->local->stopping, memory_order_relaxed))
 		close_connection(k);
 }
 
-static void take_up(struct near *n, struct near_connection *k)
+static void take_up(struct local_calls *n, struct local_connection *k)
 {
-	if (atomic_load(&n->stopping) || !near_watch(n, k->pidfd, EPOLLIN, &k->process_key, NEAR_PROCESS, k) ||
-	    !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k)) {
+	if (atomic_load(&n->stopping) || !local_watch(n, k->pidfd, EPOLLIN, &k->process_key, LOCAL_PROCESS, k) ||
+	    !local_watch(n, k->fd, EPOLLIN, &k->socket_key, LOCAL_SOCKET, k)) {
 		k->unwatched = true;
 		close_connection(k);
 	} else {
-		k->state = NEAR_IDLE;
+		k->state = LOCAL_IDLE;
 	}
 	k->next = n->all.next;
 	k->prev = &n->all;
@@ -198,12 +198,12 @@ static void take_up(struct near *n, struct near_connection *k)
 	n->all.next = k;
 }
 
-static void sweep(struct near *n)
+static void sweep(struct local_calls *n)
 {
 	if (!n->sweep)
 		return;
 	n->sweep = false;
-	for (struct near_connection *k = n->all.next, *next; k != &n->all; k = next) {
+	for (struct local_connection *k = n->all.next, *next; k != &n->all; k = next) {
 		next = k->next;
 		if (!k->gone)
 			continue;
@@ -213,43 +213,43 @@ static void sweep(struct near *n)
 		}
 		k->prev->next = k->next;
 		k->next->prev = k->prev;
-		near_free(k);
+		local_free(k);
 	}
 }
 
 /* ---- steps ---- */
 
-static void wait_until(struct near_connection *k, uint64_t resume_us)
+static void wait_until(struct local_connection *k, uint64_t resume_us)
 {
 	const uint64_t due = resume_us < k->c.deadline_us ? resume_us : k->c.deadline_us;
 
-	k->state = NEAR_WAITING;
+	k->state = LOCAL_WAITING;
 	k->c.resume_us = resume_us;
-	if (due < k->near->due_us)
-		k->near->due_us = due;
+	if (due < k->local->due_us)
+		k->local->due_us = due;
 }
 
-static void finish(struct near_connection *k, enum status status, const ProtobufCMessage *reply)
+static void finish(struct local_connection *k, enum status status, const ProtobufCMessage *reply)
 {
 	answer(k, status, reply);
 	to_idle(k);
 }
 
 /* A call that has begun waits for room in the queue; a new one is refused. */
-static void hand_over(struct near_connection *k, bool may_wait)
+static void hand_over(struct local_connection *k, bool may_wait)
 {
 	const char *why = "";
 	enum status s;
 
-	k->state = NEAR_WORKING;
-	if (k->c.deadline_us < k->near->due_us)
-		k->near->due_us = k->c.deadline_us;
+	k->state = LOCAL_WORKING;
+	if (k->c.deadline_us < k->local->due_us)
+		k->local->due_us = k->c.deadline_us;
 	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
-	s = quota_submit(k->near->daemon->workers, &k->work, k->holder, &why);
+	s = quota_submit(k->local->daemon->workers, &k->work, k->holder, &why);
 	if (s == STATUS_OK)
 		return;
 	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_relaxed);
-	k->state = NEAR_WAITING;
+	k->state = LOCAL_WAITING;
 	if (may_wait && s == STATUS_EXHAUSTED) {
 		wait_until(k, daemon_now_us() + QUEUE_FULL_US);
 		return;
@@ -258,7 +258,7 @@ static void hand_over(struct near_connection *k, bool may_wait)
 	finish(k, s, NULL);
 }
 
-static void step(struct near_connection *k)
+static void step(struct local_connection *k)
 {
 	ProtobufCMessage *reply = NULL;
 	enum status s;
@@ -275,9 +275,10 @@ static void step(struct near_connection *k)
 }
 
 /* On a worker. */
-void near_work(struct work *work)
+void local_work(struct work *work)
 {
-	struct near_connection *k = (struct near_connection *)((char *)work - offsetof(struct near_connection, work));
+	struct local_connection *k = (struct local_connection *)((char *)work - offsetof(struct local_connection,
+	    work));
 	ProtobufCMessage *reply = NULL;
 	enum status s = STATUS_CANCELLED;
 
@@ -292,12 +293,12 @@ void near_work(struct work *work)
 		answer(k, s, reply);
 	}
 	atomic_store_explicit(&k->returned, true, memory_order_release);
-	near_post(k);
+	local_post(k);
 	/* A wake may have had the thread look at `returned` before that, and k be gone: this is the last touch. */
 	atomic_fetch_sub_explicit(&k->workers, 1, memory_order_release);
 }
 
-static void resume(struct near_connection *k, uint64_t now_us)
+static void resume(struct local_connection *k, uint64_t now_us)
 {
 	k->c.now_us = now_us;
 	if (k->c.method->kind == RPC_INLINE)
@@ -308,16 +309,16 @@ static void resume(struct near_connection *k, uint64_t now_us)
 
 /* ---- packets ---- */
 
-/* Of any process: the methods that are called near are for engines. */
+/* Of any process: the methods that are called locally are for engines. */
 static void engine_calls(struct rpc_call *c, struct who *out)
 {
 	(void)c;
 	*out = (struct who){ .role = ROLE_ENGINE };
 }
 
-static void begin(struct near_connection *k, const struct near_asked *asked, uint64_t now_us)
+static void begin(struct local_connection *k, const struct local_asked *asked, uint64_t now_us)
 {
-	struct near *n = k->near;
+	struct local_calls *n = k->local;
 	uint64_t left = asked->left_us ? asked->left_us : n->daemon->config->call_deadline_max_ms * 1000;
 	enum status s;
 
@@ -334,13 +335,13 @@ static void begin(struct near_connection *k, const struct near_asked *asked, uin
 	atomic_store_explicit(&k->returned, false, memory_order_relaxed);
 	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
 	s = rpc_call_unpack(&k->c, asked->request, asked->bytes, &k->request);
-	if (s == STATUS_OK && near_call_session(k->c.method, k->request) != k->session)
+	if (s == STATUS_OK && local_call_session(k->c.method, k->request) != k->session)
 		s = rpc_fail(&k->c, STATUS_DENIED, "session: the connection is another's");
 	if (s == STATUS_OK && atomic_load(&n->stopping))
 		s = rpc_fail(&k->c, STATUS_UNAVAILABLE, "shutting down");
 	if (s != STATUS_OK) {
 		finish(k, s, NULL);
-	} else if (near_call_reply_most(n->daemon->cache, asked->method, k->request) > k->room) {
+	} else if (local_call_reply_most(n->daemon->cache, asked->method, k->request) > k->room) {
 		atomic_fetch_add_explicit(&n->by_grpc, 1, memory_order_relaxed);
 		atomic_fetch_sub_explicit(&n->calls, 1, memory_order_relaxed);
 		k->broken = !send_reply(k, FDSOCK_BY_GRPC, NULL, 0);
@@ -353,40 +354,40 @@ static void begin(struct near_connection *k, const struct near_asked *asked, uin
 }
 
 /* A worker has returned. */
-static void collect(struct near *n, struct near_connection *k)
+static void collect(struct local_calls *n, struct local_connection *k)
 {
 	if (k->asleep && !k->hung_up) {
 		wait_until(k, k->c.resume_us);
 		if (atomic_load_explicit(&k->woken, memory_order_acquire))
-			near_post(k);
+			local_post(k);
 	} else if (k->asleep) {
-		k->state = NEAR_WAITING;
+		k->state = LOCAL_WAITING;
 		close_connection(k);
 	} else {
 		to_idle(k);
 	}
 	if (k->unwatched && !k->gone)
-		k->unwatched = !near_watch(n, k->fd, EPOLLIN, &k->socket_key, NEAR_SOCKET, k);
+		k->unwatched = !local_watch(n, k->fd, EPOLLIN, &k->socket_key, LOCAL_SOCKET, k);
 	if (k->unwatched && !k->gone) /* it would never be heard again */
 		hang_up(k, false);
 }
 
 /* Descriptors that a peer sends us are never wanted: without room for control data the kernel drops them. */
-static void on_readable(struct near_connection *k, uint64_t now_us)
+static void on_readable(struct local_connection *k, uint64_t now_us)
 {
-	struct near *n = k->near;
-	struct near_asked asked;
+	struct local_calls *n = k->local;
+	struct local_asked asked;
 	ssize_t got;
 
-	if (k->state == NEAR_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
+	if (k->state == LOCAL_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
 		collect(n, k);
 	if (k->gone)
 		return;
-	if (k->state == NEAR_WORKING && atomic_load_explicit(&k->answering, memory_order_acquire)) {
+	if (k->state == LOCAL_WORKING && atomic_load_explicit(&k->answering, memory_order_acquire)) {
 		unwatch_socket(k); /* the caller has its reply, and goes on: when the worker is back */
 		return;
 	}
-	if (k->state != NEAR_IDLE) { /* one at a time: it is gone, or has spoken out of turn */
+	if (k->state != LOCAL_IDLE) { /* one at a time: it is gone, or has spoken out of turn */
 		hang_up(k, false);
 		return;
 	}
@@ -398,32 +399,32 @@ static void on_readable(struct near_connection *k, uint64_t now_us)
 		return;
 	}
 	release_call(k); /* the reply before this packet was read */
-	if (near_call_read(n->packet, (size_t)got, &asked)) {
+	if (local_call_read(n->packet, (size_t)got, &asked)) {
 		begin(k, &asked, now_us);
 	} else {
-		log_debug("near_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
+		log_debug("local_call_breach", LOG_NUM("session", cache_session_number(n->daemon->cache, k->session)));
 		hang_up(k, false);
 	}
 }
 
-static void on_posted(struct near *n, struct near_connection *k, uint64_t now_us)
+static void on_posted(struct local_calls *n, struct local_connection *k, uint64_t now_us)
 {
 	if (k->gone)
 		return;
-	if (k->state == NEAR_NEW)
+	if (k->state == LOCAL_NEW)
 		take_up(n, k);
-	else if (k->state == NEAR_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
+	else if (k->state == LOCAL_WORKING && atomic_exchange_explicit(&k->returned, false, memory_order_acq_rel))
 		collect(n, k);
-	else if (k->state == NEAR_WAITING && atomic_exchange_explicit(&k->woken, false, memory_order_acq_rel))
+	else if (k->state == LOCAL_WAITING && atomic_exchange_explicit(&k->woken, false, memory_order_acq_rel))
 		resume(k, now_us);
 }
 
-static void run_posted(struct near *n, uint64_t now_us)
+static void run_posted(struct local_calls *n, uint64_t now_us)
 {
-	struct near_connection *k = atomic_exchange_explicit(&n->posted, NULL, memory_order_acquire);
+	struct local_connection *k = atomic_exchange_explicit(&n->posted, NULL, memory_order_acquire);
 
 	while (k) {
-		struct near_connection *next = k->next_posted;
+		struct local_connection *next = k->next_posted;
 
 		/* From here on it may be posted anew, and what was posted before is seen. */
 		atomic_exchange_explicit(&k->posted, false, memory_order_acq_rel);
@@ -434,14 +435,14 @@ static void run_posted(struct near *n, uint64_t now_us)
 
 /* ---- the thread ---- */
 
-static void look_at(struct near_connection *k, uint64_t now_us, bool stopping, bool cancel)
+static void look_at(struct local_connection *k, uint64_t now_us, bool stopping, bool cancel)
 {
 	switch (k->state) {
-	case NEAR_IDLE:
+	case LOCAL_IDLE:
 		if (stopping)
 			close_connection(k);
 		break;
-	case NEAR_WAITING:
+	case LOCAL_WAITING:
 		if (cancel)
 			finish(k, rpc_fail(&k->c, STATUS_UNAVAILABLE, "shutting down"), NULL);
 		else if (k->c.deadline_us <= now_us)
@@ -451,29 +452,29 @@ static void look_at(struct near_connection *k, uint64_t now_us, bool stopping, b
 		else
 			wait_until(k, k->c.resume_us);
 		break;
-	case NEAR_WORKING:
+	case LOCAL_WORKING:
 		if (cancel || k->c.deadline_us <= now_us)
 			atomic_store_explicit(&k->c.cancelled, true, memory_order_relaxed);
-		else if (k->c.deadline_us < k->near->due_us)
-			k->near->due_us = k->c.deadline_us;
+		else if (k->c.deadline_us < k->local->due_us)
+			k->local->due_us = k->c.deadline_us;
 		break;
 	default:
 		break;
 	}
 }
 
-static void look(struct near *n, uint64_t now_us)
+static void look(struct local_calls *n, uint64_t now_us)
 {
 	const bool stopping = atomic_load(&n->stopping);
 	const uint64_t cancel_at = atomic_load(&n->cancel_at_us);
 
 	n->due_us = stopping && cancel_at > now_us ? cancel_at : UINT64_MAX;
-	for (struct near_connection *k = n->all.next; k != &n->all; k = k->next)
+	for (struct local_connection *k = n->all.next; k != &n->all; k = k->next)
 		if (!k->gone)
 			look_at(k, now_us, stopping, stopping && cancel_at <= now_us);
 }
 
-static int wait_ms(const struct near *n, uint64_t poll_until_us)
+static int wait_ms(const struct local_calls *n, uint64_t poll_until_us)
 {
 	const uint64_t now = daemon_now_us();
 	uint64_t ms;
@@ -490,7 +491,7 @@ static int wait_ms(const struct near *n, uint64_t poll_until_us)
 
 /* How long the thread looks for what comes next. Whose answer has taken long has slept, and must wake up before it can ask for more: what it has
  * waited for, mostly. */
-static uint64_t looks_us(struct near *n, const struct adaptive_poll *usual)
+static uint64_t looks_us(struct local_calls *n, const struct adaptive_poll *usual)
 {
 	const uint64_t us = adaptive_poll_us(usual);
 	const bool wakes = n->slept_for;
@@ -499,12 +500,12 @@ static uint64_t looks_us(struct near *n, const struct adaptive_poll *usual)
 	return wakes && us < CALLER_WAKES_US ? CALLER_WAKES_US : us;
 }
 
-static bool is_posted(struct near *n)
+static bool is_posted(struct local_calls *n)
 {
 	return atomic_load_explicit(&n->posted, memory_order_relaxed);
 }
 
-static int await_events(struct near *n, struct epoll_event *events, int ms)
+static int await_events(struct local_calls *n, struct epoll_event *events, int ms)
 {
 	int count;
 
@@ -516,19 +517,19 @@ static int await_events(struct near *n, struct epoll_event *events, int ms)
 	return count;
 }
 
-static void on_event(const struct near_key *key, uint64_t now_us)
+static void on_event(const struct local_key *key, uint64_t now_us)
 {
-	if (key->what == NEAR_SOCKET && !key->k->gone)
+	if (key->what == LOCAL_SOCKET && !key->k->gone)
 		on_readable(key->k, now_us);
-	else if (key->what == NEAR_PROCESS && !key->k->gone) {
-		epoll_ctl(key->k->near->epoll, EPOLL_CTL_DEL, key->k->pidfd, NULL);
+	else if (key->what == LOCAL_PROCESS && !key->k->gone) {
+		epoll_ctl(key->k->local->epoll, EPOLL_CTL_DEL, key->k->pidfd, NULL);
 		hang_up(key->k, false);
 	}
 }
 
-void *near_main(void *arg)
+void *local_main(void *arg)
 {
-	struct near *n = arg;
+	struct local_calls *n = arg;
 	const uint64_t poll_us = n->daemon->config->busy_poll_ms * 1000;
 	const bool adapts = n->daemon->config->adaptive_poll && !poll_us && machine_processors("") >= ADAPTIVE_POLL_PROCESSORS;
 	struct epoll_event events[EVENTS];

@@ -20,7 +20,7 @@ static const char *const names[FDSOCK_METHODS_END] = {
 	[FDSOCK_TOUCH] = "Cache.Touch",     [FDSOCK_REPORT] = "Cache.Report", [FDSOCK_WARM] = "Cache.Warm",
 };
 
-bool near_call_read(const void *packet, size_t n, struct near_asked *out)
+bool local_call_read(const void *packet, size_t n, struct local_asked *out)
 {
 	struct fdsock_call call;
 
@@ -30,12 +30,13 @@ bool near_call_read(const void *packet, size_t n, struct near_asked *out)
 	if (call.head.magic != FDSOCK_MAGIC || call.head.version != FDSOCK_VERSION || call.head.type != FDSOCK_CALL ||
 	    !call.method || call.method >= FDSOCK_METHODS_END)
 		return false;
-	*out = (struct near_asked){ (enum fdsock_method)call.method, call.left_us, (const uint8_t *)packet + sizeof call,
+	*out = (struct local_asked){ (enum fdsock_method)call.method, call.left_us,
+				    (const uint8_t *)packet + sizeof call,
 				    n - sizeof call };
 	return true;
 }
 
-const struct rpc_method *near_call_method(enum fdsock_method method)
+const struct rpc_method *local_call_method(enum fdsock_method method)
 {
 	for (uint32_t i = 0; i < rpc_methods_count; i++)
 		if (!strcmp(rpc_methods[i].name, names[method]))
@@ -43,7 +44,7 @@ const struct rpc_method *near_call_method(enum fdsock_method method)
 	return NULL;
 }
 
-uint64_t near_call_session(const struct rpc_method *method, const ProtobufCMessage *request)
+uint64_t local_call_session(const struct rpc_method *method, const ProtobufCMessage *request)
 {
 	const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field_by_name(method->request, "session");
 	uint64_t session;
@@ -63,7 +64,7 @@ static size_t blocks_most(struct cache *c, uint64_t session, size_t count, size_
 	return count * cache_session_layouts(c, session) * bytes;
 }
 
-size_t near_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request)
+size_t local_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request)
 {
 	const Terrace__V1__LookupRequest *lookup = (const Terrace__V1__LookupRequest *)request;
 	const Terrace__V1__LeaseRequest *lease = (const Terrace__V1__LeaseRequest *)request;

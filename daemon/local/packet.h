@@ -1,4 +1,5 @@
-/* What a near call says (proto/fdsock.h): its packet, its method, and how long its reply may become. No thread and no socket here. */
+/* What a local call says (proto/fdsock.h): its packet, its method, and how long its reply may become. No thread and no
+ * socket here. */
 #ifndef TERRACE_DAEMON_LOCAL_PACKET_H
 #define TERRACE_DAEMON_LOCAL_PACKET_H
 
@@ -12,7 +13,7 @@
 struct cache;
 struct rpc_method;
 
-struct near_asked {
+struct local_asked {
 	enum fdsock_method method;
 	uint64_t left_us;         /* as in struct fdsock_call */
 	const uint8_t *request;   /* packed, inside of the packet */
@@ -20,15 +21,15 @@ struct near_asked {
 };
 
 /* Reads a packet of n bytes (any bytes). False: it is no CALL of a method that is known. Fuzzed. */
-bool near_call_read(const void *packet, size_t n, struct near_asked *out);
+bool local_call_read(const void *packet, size_t n, struct local_asked *out);
 
-/* The row of the methods' table. Never NULL for what near_call_read has read. */
-const struct rpc_method *near_call_method(enum fdsock_method method);
+/* The row of the methods' table. Never NULL for what local_call_read has read. */
+const struct rpc_method *local_call_method(enum fdsock_method method);
 
 /* The session that an unpacked request names. */
-uint64_t near_call_session(const struct rpc_method *method, const ProtobufCMessage *request);
+uint64_t local_call_session(const struct rpc_method *method, const ProtobufCMessage *request);
 
 /* The most bytes that the reply to it may have when packed, head and all. */
-size_t near_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request);
+size_t local_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request);
 
 #endif

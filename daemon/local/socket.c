@@ -390,14 +390,14 @@ static bool on_hello(struct fd_socket *d, struct connection *c, const struct fds
 	return !fd_socket_send(c->fd, &w, sizeof w, NULL, 0) && s == STATUS_OK;
 }
 
-/* The connection becomes one for near calls: no longer the local socket's. */
+/* The connection becomes one for local calls: no longer the local socket's. */
 static void give_away(struct fd_socket *d, struct connection *c, const struct cache_session_view *session)
 {
 	c->gone = true;
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
 	log_debug("caller", LOG_NUM("pid", c->pid), LOG_NUM("session", session->number));
-	near_take(d->daemon->near, c->fd, c->pidfd, c->holder, session->id);
+	local_take(d->daemon->local, c->fd, c->pidfd, c->holder, session->id);
 }
 
 static bool on_caller(struct fd_socket *d, struct connection *c, const struct fdsock_hello *m)
@@ -410,12 +410,12 @@ static bool on_caller(struct fd_socket *d, struct connection *c, const struct fd
 		return false;
 	w.epoch = cache_epoch(d->daemon->cache);
 	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
-		w.status = c->refused ? STATUS_EXHAUSTED : near_admit(d->daemon->near, c->holder);
+		w.status = c->refused ? STATUS_EXHAUSTED : local_admit(d->daemon->local, c->holder);
 		w.session = session.id;
 	}
 	if (fd_socket_send(c->fd, &w, sizeof w, NULL, 0) || w.status != STATUS_OK) {
 		if (w.status == STATUS_OK)
-			quota_give(c->holder, QUOTA_NEAR, 1);
+			quota_give(c->holder, QUOTA_LOCAL, 1);
 		return false;
 	}
 	give_away(d, c, &session);

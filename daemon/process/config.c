@@ -123,7 +123,7 @@ static const struct option options[] = {
 	{ "calls_max", T_COUNT, AT(calls_max), "1024", 16, 1 << 16, NULL,
 	  "calls at a time, at most half of them streams, and half of these watches; shared as sessions are; more are RESOURCE_EXHAUSTED" },
 	{ "connections_max", T_COUNT, AT(connections_max), "256", 1, 1 << 16, NULL, 
-	  "connections to fd_socket, as many more for near calls, and as many of gRPC; shared as sessions are" },
+	  "connections to fd_socket, as many more for local calls, and as many of gRPC; shared as sessions are" },
 	{ "call_deadline_max", T_MS, AT(call_deadline_max_ms), "1m", 100, HOUR_MS, NULL,
 	  "life of a call that brings no deadline of its own, and longest stall of a stream; watches last" },
 	{ "message_bytes_max", T_BYTES, AT(message_bytes_max), "4MiB", 2 * MIB, 64 * MIB, NULL,
@@ -135,7 +135,7 @@ static const struct option options[] = {
 	{ "busy_poll", T_MS, AT(busy_poll_ms), "0ms", 0, 1000, NULL,
 	  "after each event the serving threads, and each GPU's that begins copies, look for the next one for so long without sleeping, a processor each" },
 	{ "adaptive_poll", T_CHOICE, AT(adaptive_poll), "on", 0, 0, switch_words,
-	  "without busy_poll: the thread of near calls, and a worker or two, look for what comes next for as long as that has been taking, 200us at most, if the daemon may use 4 processors or more" },
+	  "without busy_poll: the thread of local calls, and a worker or two, look for what comes next for as long as that has been taking, 200us at most, if the daemon may use 4 processors or more" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

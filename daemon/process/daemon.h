@@ -11,7 +11,7 @@
 struct cache;
 struct config;
 struct diskless;
-struct near;
+struct local_calls;
 struct part_ops;
 struct rpc_server;
 struct workers;
@@ -22,7 +22,7 @@ struct daemon {
 	const struct config *config;
 	struct cache *cache;
 	struct workers *workers;
-	struct near *near;       /* NULL: no near calls */
+	struct local_calls *local; /* NULL: no local calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	uint64_t started_us;
 	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */

@@ -23,7 +23,7 @@
 
 enum {
 	FILES_OTHER = 128,    /* logs, rings, the catalog, GPUs */
-	/* index, advisor, catalog, restorer, local socket, near calls, gRPC's loop and listener, metrics, traces, the
+	/* index, advisor, catalog, restorer, local socket, local calls, gRPC's loop and listener, metrics, traces, the
 	 * stop */
 	THREADS_OTHER = 14,
 	THREADS_GRPC = 6,     /* 1.51 starts four, one more a core, of so many at least and at most, and another when it has work */

@@ -19,7 +19,7 @@ enum { BENCH_ROUNDS = 9, BENCH_ROUNDS_QUICK = 2, BENCH_SKIPPED = 77, BENCH_BUSY_
 struct bench_options {
 	bool json, check, quick;
 	bool busy_poll; /* daemon and client poll for BENCH_BUSY_POLL_MS before they sleep */
-	bool no_near;   /* every call by gRPC */
+	bool no_local;  /* every call by gRPC */
 	const char *terraced, *redis; /* programs */
 	bool redis_named;             /* by the caller */
 	const char *against; /* another build's folder; NULL: none */

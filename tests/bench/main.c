@@ -127,7 +127,7 @@ static int parse(int argc, char **argv)
 			bench_options.busy_poll = true;
 			break;
 		case 'n':
-			bench_options.no_near = true;
+			bench_options.no_local = true;
 			break;
 		case 'a':
 			bench_options.against = optarg;

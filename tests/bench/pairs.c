@@ -144,7 +144,7 @@ static void options_choose(struct pairs *p)
 	} all[] = {
 		{ "--quick", NULL, bench_options.quick },
 		{ "--busy-poll", NULL, bench_options.busy_poll },
-		{ "--no-near", NULL, bench_options.no_near },
+		{ "--no-near", NULL, bench_options.no_local },
 		{ "--redis", bench_options.redis, bench_options.redis_named },
 	};
 	const struct program *other = &p->programs[1];

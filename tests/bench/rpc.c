@@ -20,14 +20,14 @@ enum {
 	CALL_US = 5 * 1000 * 1000
 };
 
-enum { ECHO, EMPTY, LOOKUP_1, LOOKUP_256_16, LOOKUP_256_32, NEAR_1, NEAR_256_16, CASE_COUNT };
+enum { ECHO, EMPTY, LOOKUP_1, LOOKUP_256_16, LOOKUP_256_32, LOCAL_1, LOCAL_256_16, CASE_COUNT };
 
 struct rpc_bench {
 	struct service service;
 	struct echo *echo;
 	struct client_rpc *rpc;
-	struct terrace_client *client; /* without near calls, */
-	struct terrace_session *session, *near; /* whose is the first of them */
+	struct terrace_client *client; /* without local calls, */
+	struct terrace_session *session, *local; /* whose is the first of them */
 	struct terrace_keys short_keys, long_keys;
 	double best_us[CASE_COUNT];
 };
@@ -89,11 +89,11 @@ static void call_one(struct rpc_bench *b, int which)
 	case LOOKUP_256_16:
 		call_lookup(b->session, &b->short_keys);
 		break;
-	case NEAR_1:
-		call_lookup(b->near, &one);
+	case LOCAL_1:
+		call_lookup(b->local, &one);
 		break;
-	case NEAR_256_16:
-		call_lookup(b->near, &b->short_keys);
+	case LOCAL_256_16:
+		call_lookup(b->local, &b->short_keys);
 		break;
 	default:
 		call_lookup(b->session, &b->long_keys);
@@ -132,7 +132,7 @@ static struct terrace_client *connect_far(const struct service *s)
 	options.address = s->address;
 	options.timeout_us = CALL_US;
 	options.busy_poll_us = bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0;
-	options.no_near_calls = true;
+	options.no_local_calls = true;
 	service_check(terrace_connect(&options, &client), "connect");
 	return client;
 }
@@ -146,7 +146,7 @@ static void set_up(struct rpc_bench *b)
 	service_check(client_rpc_open(b->service.address, bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0, &b->rpc), "channel");
 	b->client = connect_far(&b->service);
 	b->session = service_session_of(b->client, &layout);
-	b->near = service_session(&b->service, &layout);
+	b->local = service_session(&b->service, &layout);
 	b->short_keys = service_keys(KEYS, 16, 1);
 	b->long_keys = service_keys(KEYS, 32, 2);
 	service_fill(b->session, &b->short_keys, terrace_block_bytes(&layout));
@@ -157,7 +157,7 @@ static void tear_down(struct rpc_bench *b)
 {
 	free((void *)(uintptr_t)b->short_keys.bytes);
 	free((void *)(uintptr_t)b->long_keys.bytes);
-	terrace_session_close(b->near);
+	terrace_session_close(b->local);
 	terrace_session_close(b->session);
 	terrace_disconnect(b->client);
 	client_rpc_close(b->rpc);
@@ -194,8 +194,8 @@ int bench_rpc(void)
 		{"lookup of 1 key / empty call", LOOKUP_1, EMPTY, BENCH_NONE, 0},
 		{"lookup of 256 16-byte keys / empty call", LOOKUP_256_16, EMPTY, BENCH_AT_MOST, 1.5},
 		{"lookup of 256 32-byte keys / empty call", LOOKUP_256_32, EMPTY, BENCH_AT_MOST, 1.5},
-		{"near lookup of 1 key / empty call", NEAR_1, EMPTY, BENCH_AT_MOST, .5},
-		{"near lookup of 256 16-byte keys / empty call", NEAR_256_16, EMPTY, BENCH_NONE, 0},
+		{"near lookup of 1 key / empty call", LOCAL_1, EMPTY, BENCH_AT_MOST, .5},
+		{"near lookup of 256 16-byte keys / empty call", LOCAL_256_16, EMPTY, BENCH_NONE, 0},
 	};
 	struct rpc_bench b = {0}, polled = {0};
 	const bool asked = bench_options.busy_poll;
@@ -207,8 +207,10 @@ int bench_rpc(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		report(cases[i].name, b.best_us[cases[i].which], b.best_us[cases[i].baseline], cases[i].goal, cases[i].target);
 	report("empty unary call, busy polling / without", polled.best_us[EMPTY], b.best_us[EMPTY], BENCH_NONE, 0);
-	report("near lookup of 1 key, busy polling / empty call without", polled.best_us[NEAR_1], b.best_us[EMPTY], BENCH_NONE, 0);
-	report("near lookup of 256 keys, busy polling / empty call without", polled.best_us[NEAR_256_16], b.best_us[EMPTY],
+	report("near lookup of 1 key, busy polling / empty call without", polled.best_us[LOCAL_1], b.best_us[EMPTY],
+	    BENCH_NONE, 0);
+	report("near lookup of 256 keys, busy polling / empty call without", polled.best_us[LOCAL_256_16],
+	       b.best_us[EMPTY],
 	       BENCH_NONE, 0);
 	return 0;
 }

@@ -68,7 +68,7 @@ static void start(struct service *s, const char *host_bytes, const char *const *
 	s->pid = service_spawn("terraced", bench_options.terraced, host_bytes, s->address, sizeof(s->address), flags);
 	options.address = s->address;
 	options.timeout_us = TIMEOUT_US;
-	options.no_near_calls = bench_options.no_near;
+	options.no_local_calls = bench_options.no_local;
 	service_check(terrace_connect(&options, &s->client), "connect");
 }
 

@@ -369,7 +369,7 @@ START_TEST(fd_socket)
 	unsigned before, released = 0;
 	enum terrace_status status;
 
-	ck_assert_int_eq(call_lookup(), TERRACE_OK); /* the fake knows no near calls: that is found out once */
+	ck_assert_int_eq(call_lookup(), TERRACE_OK); /* the fake knows no local calls: that is found out once */
 	before = descriptors_once();
 	FAULT(fd_fault, fd_faults[_i].fault);
 	lease_timeout_us = fd_faults[_i].want == TERRACE_DEADLINE ? 2000000 : 0;

@@ -25,7 +25,8 @@ int main(void)
 	LIST(terrace_keys, M(terrace_keys, bytes) M(terrace_keys, count) M(terrace_keys, key_bytes));
 	LIST(terrace_connect_options, M(terrace_connect_options, size) M(terrace_connect_options, address)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
-		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options, no_near_calls) M(terrace_connect_options, no_adaptive_poll)
+		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options,
+		    no_local_calls) M(terrace_connect_options, no_adaptive_poll)
 		M(terrace_connect_options, reserved));
 	LIST(terrace_token, M(terrace_token, bytes));
 	LIST(terrace_session_options,

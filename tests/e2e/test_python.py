@@ -413,7 +413,18 @@ class WithDaemon(unittest.TestCase):
                 self.assertEqual([bytes(lease.block(i)) for i in range(len(KEYS))], [bytes_of(i) for i in range(len(KEYS))])
             wait_for(lambda: not daemon.stats()["terrace_ghost_sessions"], 60, "nothing is held for the dead engine")
 
-    def test_near_and_by_grpc(self):
+
+    def test_the_old_name_of_no_local_calls(self):
+        with running(TERRACED, *SMALL) as daemon:
+            before = daemon.stats()
+            with self.assertWarns(DeprecationWarning), terrace.connect(daemon.address, no_near_calls=True) as client:
+                with client.session([LAYOUT]) as session:
+                    session.lookup(KEYS)
+                after = daemon.stats()
+            name = "terrace_rpc_calls_total{method=Cache.Lookup,status=OK}"
+            self.assertEqual(after.get(name, 0) - before.get(name, 0), 1)
+
+    def test_local_calls_and_by_grpc(self):
         def near(stats, method):
             return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK,way=near}" % method, 0)
 
@@ -423,7 +434,7 @@ class WithDaemon(unittest.TestCase):
         with running(TERRACED, *SMALL) as daemon:
             for far in (True, False):
                 before = daemon.stats()
-                with terrace.connect(daemon.address, no_near_calls=far) as client, client.session([LAYOUT]) as session:
+                with terrace.connect(daemon.address, no_local_calls=far) as client, client.session([LAYOUT]) as session:
                     if far:
                         fill(session)
                     for _ in range(3):

@@ -83,9 +83,9 @@ class Units(unittest.TestCase):
         self.assertIsNone(session.lease(KEYS[:20], all=True))
 
     def test_a_hybrid(self):
-        for no_near_calls in (False, True):
-            with self.subTest(no_near_calls=no_near_calls), running(TERRACED, *SMALL) as daemon, \
-                    terrace.connect(daemon.address, no_near_calls=no_near_calls) as client, open_session(client) as session:
+        for no_local_calls in (False, True):
+            with self.subTest(no_local_calls=no_local_calls), running(TERRACED, *SMALL) as daemon, \
+                    terrace.connect(daemon.address, no_local_calls=no_local_calls) as client, open_session(client) as session:
                 self.assertEqual((session.unit, session.prefix_multiple), (16, 1))
                 statuses = fill(session)
                 self.assertEqual([s for s in statuses if s not in (Status.OK, Status.EXISTS)], [])

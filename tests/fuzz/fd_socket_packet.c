@@ -1,5 +1,5 @@
-/* Any packet on the fd socket, at the local socket or as a near call: known and well formed, or refused. What is
- * accepted has the length its type says, and a near call's request lies inside of it. */
+/* Any packet on the fd socket, at the local socket or as a local call: known and well formed, or refused. What is
+ * accepted has the length its type says, and a local call's request lies inside of it. */
 #include "daemon/local/packet.h"
 #include "daemon/local/socket.h"
 #include "daemon/rpc/handler.h"
@@ -10,14 +10,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void near_call(const uint8_t *data, size_t size)
+static void local_call(const uint8_t *data, size_t size)
 {
-	struct near_asked asked;
+	struct local_asked asked;
 
-	if (!near_call_read(data, size, &asked))
+	if (!local_call_read(data, size, &asked))
 		return;
 	if (size > FDSOCK_CALL_BYTES_MAX || asked.request != data + sizeof(struct fdsock_call) ||
-	    asked.bytes != size - sizeof(struct fdsock_call) || !near_call_method(asked.method)->unary)
+	    asked.bytes != size - sizeof(struct fdsock_call) || !local_call_method(asked.method)->unary)
 		abort();
 }
 
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fdsock_release release;
 
-	near_call(data, size);
+	local_call(data, size);
 	switch (fd_socket_packet_type(data, size)) {
 	case 0:
 		return 0;

@@ -1,4 +1,4 @@
-/* The client's side of near calls, against a daemon of a few lines that misbehaves as it is told. */
+/* The client's side of local calls, against a daemon of a few lines that misbehaves as it is told. */
 #include "tests/asleep.h"
 #include "client/transport/local_calls.h"
 
@@ -22,7 +22,7 @@ enum { NET_US = 30000000, PREFIX = 7, EPOCH = 5, SESSION = 9, SOCKETS = 64, THRE
 
 enum fault {
 	SOUND,
-	OLD,            /* hangs up on CALLER, as one does that knows no near calls, or has other reasons */
+	OLD,            /* hangs up on CALLER, as one does that knows no local calls, or has other reasons */
 	FULL,           /* has no room for one more */
 	DENIES,
 	OTHER_SESSION,
@@ -47,8 +47,8 @@ static struct {
 	_Atomic unsigned accepted, calls, closed;
 } fake;
 
-static struct client_near_list list;
-static struct client_near *near;
+static struct client_local_calls_list list;
+static struct client_local_calls *local;
 static const uint8_t token[16] = "sixteen bytes ..";
 
 /* ---- the daemon ---------------------------------------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ static void *fake_main(void *arg)
 	return NULL;
 }
 
-static void open_near(bool known, uint64_t busy_poll_us, bool adapts)
+static void open_local(bool known, uint64_t busy_poll_us, bool adapts)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNIX};
 
@@ -173,15 +173,16 @@ static void open_near(bool known, uint64_t busy_poll_us, bool adapts)
 	ck_assert_int_eq(listen(fake.listener, SOCKETS), 0);
 	ck_assert_int_eq(pipe(fake.stop), 0);
 	ck_assert_int_eq(pthread_create(&fake.thread, NULL, fake_main, NULL), 0);
-	client_near_list_init(&list);
-	near = client_near_create(&list, &(struct client_near_options){ .path = fake.path, .token = token, .epoch = EPOCH,
+	client_local_list_init(&list);
+	local = client_local_create(&list, &(struct client_local_options){ .path = fake.path, .token = token,
+			.epoch = EPOCH,
 			.session = SESSION, .known = known, .busy_poll_us = busy_poll_us, .adapts = adapts });
-	ck_assert_ptr_nonnull(near);
+	ck_assert_ptr_nonnull(local);
 }
 
 static void setup(void)
 {
-	open_near(true, 0, false);
+	open_local(true, 0, false);
 }
 
 static void fake_end(void)
@@ -196,8 +197,8 @@ static void fake_end(void)
 
 static void teardown(void)
 {
-	client_near_destroy(near);
-	client_near_list_fini(&list);
+	client_local_destroy(local);
+	client_local_list_fini(&list);
 	fake_end();
 }
 
@@ -242,7 +243,7 @@ static struct asked ask_with(size_t key_bytes, uint64_t timeout_us, enum client_
 	keys.key_bytes = 16;
 	q.session = SESSION;
 	q.keys = &keys;
-	a.went = client_near_call(near, &job, &a.status);
+	a.went = client_local_call(local, &job, &a.status);
 	ck_assert_int_eq(job.meanwhile == NULL, a.meanwhiles > 0);
 	snprintf(a.error, sizeof(a.error), "%s", terrace_error());
 	free(keys.keys.data);
@@ -291,7 +292,7 @@ START_TEST(without_a_connection_it_goes_by_grpc)
 	char words[64];
 
 	teardown();
-	open_near(cases[_i].known, 0, false);
+	open_local(cases[_i].known, 0, false);
 	fake.fault = cases[_i].fault;
 	client_fail(TERRACE_INVALID, "words of case %d", _i);
 	strcpy(words, terrace_error());
@@ -378,13 +379,13 @@ START_TEST(no_daemon_any_more)
 	fake_end();
 	ck_assert(!ask(NET_US).went);
 	ck_assert(!ask(NET_US).went);
-	client_near_destroy(near);
-	client_near_list_fini(&list);
+	client_local_destroy(local);
+	client_local_list_fini(&list);
 	setup();
 }
 END_TEST
 
-START_TEST(what_does_not_go_near)
+START_TEST(what_does_not_go_local)
 {
 	ck_assert(!ask_with(FDSOCK_CALL_BYTES_MAX, NET_US, CLIENT_LOOKUP).went); /* too long for a packet */
 	ck_assert(!ask_with(32, NET_US, CLIENT_FLUSH).went);
@@ -392,7 +393,7 @@ START_TEST(what_does_not_go_near)
 	ck_assert_uint_eq(fake.calls, 0);
 	is_answered();
 	ck_assert(ask_with(4096 * 32, NET_US, CLIENT_LOOKUP).went);
-	client_near_close(near);
+	client_local_close(local);
 	ck_assert(!ask(NET_US).went);
 	becomes(&fake.closed, 1);
 }
@@ -415,7 +416,7 @@ START_TEST(a_disconnect_ends_calls_and_their_number_is_bounded)
 
 	if (_i) {
 		teardown();
-		open_near(true, NET_US, false);
+		open_local(true, NET_US, false);
 	}
 	fake.fault = SILENT;
 	for (int i = 0; i < THREADS; i++) {
@@ -423,7 +424,7 @@ START_TEST(a_disconnect_ends_calls_and_their_number_is_bounded)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_main, &asked[i]), 0);
 	}
 	becomes(&fake.calls, CONNECTIONS_MAX);
-	client_near_list_cancel(&list);
+	client_local_list_cancel(&list);
 	for (int i = 0; i < THREADS; i++) {
 		pthread_join(threads[i], NULL);
 		went += asked[i].went;
@@ -442,7 +443,7 @@ START_TEST(busy_polling)
 	uint64_t began;
 
 	teardown();
-	open_near(true, 50000, false);
+	open_local(true, 50000, false);
 	for (int i = 0; i < 20; i++)
 		is_answered();
 	fake.fault = SILENT;
@@ -475,7 +476,7 @@ START_TEST(adaptive_polling)
 	pthread_t thread;
 
 	teardown();
-	open_near(true, 0, true);
+	open_local(true, 0, true);
 	for (int i = 0; i < 100; i++)
 		is_answered();
 	fake.fault = SILENT;
@@ -509,7 +510,7 @@ int main(void)
 	tcase_add_loop_test(t, answers_of_each_kind, 0, sizeof(answers) / sizeof(answers[0]));
 	tcase_add_test(t, a_stale_connection_is_replaced);
 	tcase_add_test(t, no_daemon_any_more);
-	tcase_add_test(t, what_does_not_go_near);
+	tcase_add_test(t, what_does_not_go_local);
 	tcase_add_loop_test(t, a_disconnect_ends_calls_and_their_number_is_bounded, 0, 2);
 	tcase_add_test(t, busy_polling);
 	tcase_add_test(t, adaptive_polling);

@@ -1,4 +1,4 @@
-/* Near calls against a real cache, with a GPU that is none: round trips, what packets may say, bounds, many callers. */
+/* Local calls against a real cache, with a GPU that is none: round trips, what packets may say, bounds, many callers. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -249,8 +249,8 @@ START_TEST(the_bound_of_a_reply_holds)
 	r.progress_page_summed = true;
 	r.places = &p;
 	ck_assert_uint_le(sizeof(struct fdsock_reply) + protobuf_c_message_get_packed_size(&r.base),
-			  near_call_reply_most(s.daemon.cache, FDSOCK_LEASE, &q.base));
-	ck_assert_uint_le(2 * near_call_reply_most(s.daemon.cache, FDSOCK_LEASE, &q.base), FDSOCK_CALL_BYTES_MAX);
+			  local_call_reply_most(s.daemon.cache, FDSOCK_LEASE, &q.base));
+	ck_assert_uint_le(2 * local_call_reply_most(s.daemon.cache, FDSOCK_LEASE, &q.base), FDSOCK_CALL_BYTES_MAX);
 }
 END_TEST
 
@@ -324,7 +324,7 @@ int main(void)
 	TCase *t = tcase_create("near");
 	SRunner *r;
 
-	tcase_add_checked_fixture(t, near_rig_open, near_rig_close);
+	tcase_add_checked_fixture(t, local_rig_open, local_rig_close);
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, calls_of_each_kind);
 	tcase_add_test(t, sleeps_when_no_call_comes);

@@ -1,5 +1,5 @@
-/* Connections for near calls when they are scarce: a process has no more than its share (daemon/block/quota.h), by one session or by several, and gives all
- * back when it ends. */
+/* Connections for local calls when they are scarce: a process has no more than its share (daemon/block/quota.h), by one
+ * session or by several, and gives all back when it ends. */
 #include "daemon/block/quota.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -103,7 +103,7 @@ static void setup(void)
 		close(ends[1]);
 	}
 	ck_assert_int_eq(workers_create(1, 16, &s.daemon.workers), STATUS_OK);
-	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(local_create(&s.daemon, &s.daemon.local, why, sizeof why) == STATUS_OK, "%s", why);
 	ck_assert_msg(fd_socket_create(&s.daemon, s.config.fd_socket, 0600, DOORS, &fd_socket, why,
 	    sizeof why) == STATUS_OK, "%s", why);
 }
@@ -114,11 +114,11 @@ static void teardown(void)
 		close(process[i].pipe);
 		waitpid(process[i].pid, NULL, 0);
 	}
-	near_part.calls_stop(s.daemon.near, 0);
-	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	local_part.calls_stop(s.daemon.local, 0);
+	ck_assert(local_part.calls_wait(s.daemon.local, NET_S * 1000000ull));
 	fd_socket_part.destroy(fd_socket);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
-	near_part.destroy(s.daemon.near);
+	local_part.destroy(s.daemon.local);
 	workers_destroy(s.daemon.workers);
 	shell_close(&s);
 }
@@ -127,7 +127,7 @@ static double stat_of(const char *name, const char *labels)
 {
 	struct shell_stat w = { name, labels, -1 };
 
-	near_part.stats(s.daemon.near, shell_find_stat, &w);
+	local_part.stats(s.daemon.local, shell_find_stat, &w);
 	quota_stats(cache_quota(s.daemon.cache), shell_find_stat, &w);
 	return w.value;
 }

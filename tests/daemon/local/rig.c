@@ -21,7 +21,7 @@ char hold[64];
 uint8_t packet[2 * FDSOCK_CALL_BYTES_MAX];
 static struct fd_socket *fd_socket;
 
-void near_rig_open(void)
+void local_rig_open(void)
 {
 	char why[256] = "";
 
@@ -33,19 +33,19 @@ void near_rig_open(void)
 	s.config.connections_max = 2 * CONNECTIONS; /* one process has half */
 	s.config.adaptive_poll = true;
 	ck_assert_int_eq(workers_create(2, 16, &s.daemon.workers), STATUS_OK);
-	ck_assert_msg(near_create(&s.daemon, &s.daemon.near, why, sizeof why) == STATUS_OK, "%s", why);
+	ck_assert_msg(local_create(&s.daemon, &s.daemon.local, why, sizeof why) == STATUS_OK, "%s", why);
 	ck_assert_msg(fd_socket_create(&s.daemon, s.config.fd_socket, 0600, 2 * CONNECTIONS, &fd_socket, why,
 	    sizeof why) == STATUS_OK, "%s", why);
 }
 
-void near_rig_close(void)
+void local_rig_close(void)
 {
 	unlink(hold);
-	near_part.calls_stop(s.daemon.near, NET_S * 1000000ull);
-	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	local_part.calls_stop(s.daemon.local, NET_S * 1000000ull);
+	ck_assert(local_part.calls_wait(s.daemon.local, NET_S * 1000000ull));
 	fd_socket_part.destroy(fd_socket);
 	ck_assert(workers_stop(s.daemon.workers, NET_S * 1000000ull));
-	near_part.destroy(s.daemon.near);
+	local_part.destroy(s.daemon.local);
 	workers_destroy(s.daemon.workers);
 	shell_close(&s);
 }
@@ -187,7 +187,7 @@ double stat_of(const char *name, const char *labels)
 {
 	struct shell_stat w = { name, labels, 0 };
 
-	near_part.stats(s.daemon.near, shell_find_stat, &w);
+	local_part.stats(s.daemon.local, shell_find_stat, &w);
 	return w.value;
 }
 

@@ -1,4 +1,5 @@
-/* What the tests of near calls share: the near thread before a real cache, with a GPU that is none, and callers by hand. */
+/* What the tests of local calls share: the thread of local calls before a real cache, with a GPU that is none, and
+ * callers by hand. */
 #ifndef TERRACE_TESTS_DAEMON_LOCAL_RIG_H
 #define TERRACE_TESTS_DAEMON_LOCAL_RIG_H
 
@@ -12,8 +13,8 @@ extern struct shell s;
 extern char hold[64];                  /* copies to the GPU wait while there is such a file */
 extern uint8_t packet[2 * FDSOCK_CALL_BYTES_MAX];
 
-void near_rig_open(void);
-void near_rig_close(void);
+void local_rig_open(void);
+void local_rig_close(void);
 
 struct fdsock_head head_of(enum fdsock_type type);
 /* 0: the other end has hung up. */

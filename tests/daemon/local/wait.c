@@ -1,5 +1,5 @@
-/* Near calls that wait, or that a worker has: their wakes and deadlines, callers that go away in the middle, memory that
- * is on its way, and the stop. */
+/* Local calls that wait, or that a worker has: their wakes and deadlines, callers that go away in the middle, memory
+ * that is on its way, and the stop. */
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 #include "daemon/block/values.h"
@@ -217,14 +217,14 @@ START_TEST(a_stop_ends_calls_that_wait)
 
 	shell_store(&s, "k1");
 	lease_waits(fd, 1000000ull * NET_S);
-	near_part.calls_stop(s.daemon.near, 1000000ull * NET_S);
+	local_part.calls_stop(s.daemon.local, 1000000ull * NET_S);
 	ck_assert_int_eq(hear(idle, packet, sizeof packet), 0);
-	ck_assert(!near_part.calls_wait(s.daemon.near, 50 * 1000));
+	ck_assert(!local_part.calls_wait(s.daemon.local, 50 * 1000));
 	late = greet_with(FDSOCK_CALLER, s.session.token, &w);
 	ck_assert_uint_eq(w.status, STATUS_EXHAUSTED);
-	near_part.calls_stop(s.daemon.near, 0);
+	local_part.calls_stop(s.daemon.local, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_UNAVAILABLE);
-	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	ck_assert(local_part.calls_wait(s.daemon.local, NET_S * 1000000ull));
 	unlink(hold);
 	held_becomes(0, 0);
 	close(idle);
@@ -247,10 +247,10 @@ START_TEST(a_stop_does_not_wait_for_a_worker_for_ever)
 	cache_lock(s.daemon.cache);
 	say(fd, FDSOCK_COMMIT, &q, 0);
 	until_a_worker_runs();
-	near_part.calls_stop(s.daemon.near, 0);
-	ck_assert(!near_part.calls_wait(s.daemon.near, 50 * 1000));
+	local_part.calls_stop(s.daemon.local, 0);
+	ck_assert(!local_part.calls_wait(s.daemon.local, 50 * 1000));
 	cache_unlock(s.daemon.cache);
-	ck_assert(near_part.calls_wait(s.daemon.near, NET_S * 1000000ull));
+	ck_assert(local_part.calls_wait(s.daemon.local, NET_S * 1000000ull));
 	close(fd);
 	close(keeper);
 }
@@ -455,7 +455,7 @@ int main(void)
 	TCase *t = tcase_create("near_wait");
 	SRunner *r;
 
-	tcase_add_checked_fixture(t, near_rig_open, near_rig_close);
+	tcase_add_checked_fixture(t, local_rig_open, local_rig_close);
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, a_lease_that_waits);
 	tcase_add_loop_test(t, a_lease_that_waits_in_vain, 0, 2);

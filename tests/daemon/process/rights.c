@@ -118,9 +118,9 @@ START_TEST(what_administers_is_for_administrators)
 	for (uint32_t i = 0; i < rpc_methods_count; i++)
 		if (!strncmp(rpc_methods[i].name, "Cache.", 6))
 			ck_assert_int_eq(right_role(rpc_methods[i].name), ROLE_ENGINE);
-	/* A near caller is an engine: what can be called near is for engines. */
+	/* A near caller is an engine: what can be called locally is for engines. */
 	for (int m = 1; m < FDSOCK_METHODS_END; m++)
-		ck_assert_int_eq(right_role(near_call_method((enum fdsock_method)m)->name), ROLE_ENGINE);
+		ck_assert_int_eq(right_role(local_call_method((enum fdsock_method)m)->name), ROLE_ENGINE);
 	ck_assert_int_eq(right_role("http /metrics"), ROLE_METRICS);
 	ck_assert_int_eq(right_role("Health.Check"), ROLE_METRICS);
 	ck_assert_int_eq(right_role("Admin.Unheard"), ROLE_ADMIN); /* in no row */
