@@ -122,19 +122,19 @@ void *terrace_reservation_block(const struct terrace_reservation *reservation, u
 	return client_forked(reservation->generation) ? NULL : client_places_block(&reservation->places, i, l);
 }
 
-/* ---- writable pages: an errand (driver/driver_thread.h); a driver's call that lasts delays it ---- */
+/* ---- writable pages: a task (driver/driver_thread.h); a driver's call that lasts delays it ---- */
 
-/* The errand has no reference: the attachment's close, which finds `tends` set, leaves it one. */
-static bool tending_run(struct client_errand *errand)
+/* The task has no reference: the attachment's close, which finds `tends` set, leaves it one. */
+static bool tending_run(struct client_driver_task *task)
 {
-	struct client_attachment *a = (struct client_attachment *)((char *)errand -
+	struct client_attachment *a = (struct client_attachment *)((char *)task -
 								   offsetof(struct client_attachment, tending));
 	bool closed;
 
-	if (client_now_us() < errand->until_us)
+	if (client_now_us() < task->until_us)
 		return false;
-	errand->fd = CLIENT_ERRAND_LATER;
-	errand->until_us = client_deadline_us(CLIENT_REST_US);
+	task->fd = CLIENT_DRIVER_TASK_LATER;
+	task->until_us = client_deadline_us(CLIENT_REST_US);
 	if (client_places_tend(a, &closed))
 		return false;
 	if (closed)
@@ -152,7 +152,7 @@ static void tending_begin(struct client_attachment *a, const struct client_place
 	if (!a->tends && !a->closed) {
 		client_words_keep(&words);
 		a->tending.run = tending_run;
-		a->tends = !client_errand_start(&a->tending);
+		a->tends = !client_driver_task_start(&a->tending);
 		client_words_back(&words);
 	}
 	pthread_mutex_unlock(&a->lock);

@@ -20,12 +20,12 @@ static struct {
 	bool works;
 	int bell; /* an eventfd */
 	atomic_bool busy;
-	pthread_mutex_t lock; /* guards what follows; never held while an errand runs */
+	pthread_mutex_t lock; /* guards what follows; never held while a task runs */
 	pthread_cond_t ran; /* by CLOCK_MONOTONIC */
-	struct client_errand *first, **last; /* that the thread has not seen yet */
+	struct client_driver_task *first, **last; /* that the thread has not seen yet */
 	uint32_t fresh;       /* that have not been run */
 	bool watched;         /* GPUs are asked */
-} errands = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .last = &errands.first};
+} tasks = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .last = &tasks.first};
 
 static _Thread_local bool inside;
 
@@ -55,55 +55,56 @@ static int sooner(int ms, int other_ms)
 }
 
 /* Waits until the bell is rung, or one of these can be read, or it is time. What is one too many to be heard is looked at. */
-static void wait_for(const struct client_errand *todo, bool watched)
+static void wait_for(const struct client_driver_task *todo, bool watched)
 {
-	struct pollfd heard[1 + HEARD_MAX] = {{.fd = errands.bell, .events = POLLIN}};
+	struct pollfd heard[1 + HEARD_MAX] = {{.fd = tasks.bell, .events = POLLIN}};
 	int ms = watched ? LOOK_MS : -1;
 	uint64_t times;
 	nfds_t n = 1;
 
 	for (; todo; todo = todo->next) {
-		const bool hears = todo->fd >= 0 && n <= HEARD_MAX, soon = !hears && todo->fd != CLIENT_ERRAND_LATER;
+		const bool hears = todo->fd >= 0 && n <= HEARD_MAX, soon = !hears &&
+		    todo->fd != CLIENT_DRIVER_TASK_LATER;
 
 		if (hears)
 			heard[n++] = (struct pollfd){.fd = todo->fd, .events = POLLIN};
 		ms = sooner(ms, soon ? LOOK_MS : todo->until_us ? client_left_ms(todo->until_us) : -1);
 	}
-	errands.busy = false;
+	tasks.busy = false;
 	poll(heard, n, ms);
-	errands.busy = true;
+	tasks.busy = true;
 	if (heard[0].revents)
-		while (read(errands.bell, &times, sizeof(times)) < 0 && errno == EINTR)
+		while (read(tasks.bell, &times, sizeof(times)) < 0 && errno == EINTR)
 			;
 }
 
 /* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
-static bool errands_take(struct client_errand **todo, bool watched)
+static bool tasks_take(struct client_driver_task **todo, bool watched)
 {
 	wait_for(*todo, watched);
-	pthread_mutex_lock(&errands.lock);
+	pthread_mutex_lock(&tasks.lock);
 	while (*todo)
 		todo = &(*todo)->next;
-	*todo = errands.first;
-	errands.first = NULL;
-	errands.last = &errands.first;
-	watched = errands.watched;
-	pthread_mutex_unlock(&errands.lock);
+	*todo = tasks.first;
+	tasks.first = NULL;
+	tasks.last = &tasks.first;
+	watched = tasks.watched;
+	pthread_mutex_unlock(&tasks.lock);
 	return watched;
 }
 
 static void fresh_ran(void)
 {
-	pthread_mutex_lock(&errands.lock);
-	errands.fresh--;
-	pthread_cond_broadcast(&errands.ran);
-	pthread_mutex_unlock(&errands.lock);
+	pthread_mutex_lock(&tasks.lock);
+	tasks.fresh--;
+	pthread_cond_broadcast(&tasks.ran);
+	pthread_mutex_unlock(&tasks.lock);
 }
 
-static void errands_run(struct client_errand **todo)
+static void tasks_run(struct client_driver_task **todo)
 {
 	while (*todo) {
-		struct client_errand *e = *todo, *next = e->next;
+		struct client_driver_task *e = *todo, *next = e->next;
 		bool fresh = !e->ran;
 
 		e->ran = true;
@@ -116,16 +117,16 @@ static void errands_run(struct client_errand **todo)
 	}
 }
 
-static void *errands_main(void *arg)
+static void *tasks_main(void *arg)
 {
-	struct client_errand *todo = NULL;
+	struct client_driver_task *todo = NULL;
 	bool watched = false;
 
 	(void)arg;
 	inside = true;
 	for (;;) {
-		watched = errands_take(&todo, watched);
-		errands_run(&todo);
+		watched = tasks_take(&todo, watched);
+		tasks_run(&todo);
 		if (watched)
 			client_gpus_ask();
 	}
@@ -134,11 +135,11 @@ static void *errands_main(void *arg)
 
 /* ---- the others' --------------------------------------------------------------------------------------------------- */
 
-void client_errands_wake(void)
+void client_driver_tasks_wake(void)
 {
 	const uint64_t one = 1;
 
-	while (write(errands.bell, &one, sizeof(one)) < 0 && errno == EINTR)
+	while (write(tasks.bell, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
@@ -148,20 +149,20 @@ static void start_once(void)
 
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&errands.ran, &attributes);
+	pthread_cond_init(&tasks.ran, &attributes);
 	pthread_condattr_destroy(&attributes);
-	errands.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	errands.works = errands.bell >= 0 && client_thread_start(errands_main);
+	tasks.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	tasks.works = tasks.bell >= 0 && client_thread_start(tasks_main);
 }
 
 static enum terrace_status start(void)
 {
-	pthread_once(&errands.once, start_once);
-	return errands.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver: "
+	pthread_once(&tasks.once, start_once);
+	return tasks.works ? TERRACE_OK : client_fail(TERRACE_EXHAUSTED, "no thread to wait for the GPU's driver: "
 							"this process may have no more (ulimit -u)");
 }
 
-enum terrace_status client_errand_start(struct client_errand *e)
+enum terrace_status client_driver_task_start(struct client_driver_task *e)
 {
 	enum terrace_status status = start();
 
@@ -171,40 +172,40 @@ enum terrace_status client_errand_start(struct client_errand *e)
 	e->fd = -1;
 	e->until_us = 0;
 	e->ran = false;
-	pthread_mutex_lock(&errands.lock);
-	*errands.last = e;
-	errands.last = &e->next;
-	errands.fresh++;
-	pthread_mutex_unlock(&errands.lock);
-	client_errands_wake();
+	pthread_mutex_lock(&tasks.lock);
+	*tasks.last = e;
+	tasks.last = &e->next;
+	tasks.fresh++;
+	pthread_mutex_unlock(&tasks.lock);
+	client_driver_tasks_wake();
 	return TERRACE_OK;
 }
 
-enum terrace_status client_errand_watch(bool watch)
+enum terrace_status client_driver_task_watch(bool watch)
 {
 	enum terrace_status status = start();
 
 	if (status)
 		return status;
-	pthread_mutex_lock(&errands.lock);
-	errands.watched = watch;
-	pthread_mutex_unlock(&errands.lock);
-	client_errands_wake();
+	pthread_mutex_lock(&tasks.lock);
+	tasks.watched = watch;
+	pthread_mutex_unlock(&tasks.lock);
+	client_driver_tasks_wake();
 	return TERRACE_OK;
 }
 
-bool client_errands_busy(void)
+bool client_driver_tasks_busy(void)
 {
-	return errands.busy;
+	return tasks.busy;
 }
 
-void client_errands_settle(uint64_t deadline_us)
+void client_driver_tasks_settle(uint64_t deadline_us)
 {
 	struct timespec until = client_time_of(deadline_us);
 	int waited = 0;
 
-	pthread_mutex_lock(&errands.lock);
-	while (errands.fresh && !inside && waited != ETIMEDOUT)
-		waited = pthread_cond_timedwait(&errands.ran, &errands.lock, &until);
-	pthread_mutex_unlock(&errands.lock);
+	pthread_mutex_lock(&tasks.lock);
+	while (tasks.fresh && !inside && waited != ETIMEDOUT)
+		waited = pthread_cond_timedwait(&tasks.ran, &tasks.lock, &until);
+	pthread_mutex_unlock(&tasks.lock);
 }

@@ -183,7 +183,7 @@ static void *after_main(void *arg)
 		tasks_take(&tasks, &progress_pages);
 		if (busy != (tasks || progress_pages)) {
 			busy = !busy;
-			client_errand_watch(busy);
+			client_driver_task_watch(busy);
 		}
 		tasks_look(&tasks);
 		progress_pages_look(&progress_pages);
@@ -196,7 +196,7 @@ static void *after_main(void *arg)
 static void start_once(void)
 {
 	after.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	after.works = after.wake >= 0 && !client_errand_watch(false) && client_thread_start(after_main);
+	after.works = after.wake >= 0 && !client_driver_task_watch(false) && client_thread_start(after_main);
 }
 
 static enum terrace_status start(void)

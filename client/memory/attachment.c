@@ -320,7 +320,7 @@ bool client_fds_ask_offers(struct client_attachment *a, uint32_t tier)
 
 void client_fds_listen(struct client_attachment *a)
 {
-	if (a->ahead.hears && !client_errands_busy())
+	if (a->ahead.hears && !client_driver_tasks_busy())
 		return;
 	pthread_mutex_lock(&a->lock);
 	if (!a->talking && !a->broken && !a->closed) {

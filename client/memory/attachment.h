@@ -1,7 +1,7 @@
 /* A process's attachment to a session: the SEQPACKET socket of proto/fdsock.h and the memory extents mapped through it.
  *
  * Sessions, leases and reservations hold references. The session's reopen leaves the old attachment to the leases that still
- * use it; its close has all unmapped, whoever still holds a reference. What a GPU's driver unmaps goes by errands
+ * use it; its close has all unmapped, whoever still holds a reference. What a GPU's driver unmaps goes by tasks
  * (driver/driver_thread.h). */
 #ifndef TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 #define TERRACE_CLIENT_MEMORY_ATTACHMENT_H
@@ -44,7 +44,7 @@ struct client_ahead {
 	uint64_t again_us;            /* not before: the daemon has not answered */
 	uint32_t apart;               /* mappings that are `coming` or `registering` */
 	enum terrace_status failed;   /* the last that could not be mapped or registered, since somebody last asked */
-	struct client_errand hearing; /* without a reference, until it is closed */
+	struct client_driver_task hearing; /* without a reference, until it is closed */
 	/* Takes the offers of a packet, with the lock; set before they are asked for. */
 	void (*offered)(struct client_attachment *attachment, const struct fdsock_offer *offer);
 };
@@ -63,7 +63,7 @@ struct client_attachment {
 	uint32_t streams;     /* what waits for work of a GPU that touches the memory (gpu/stream_thread.h) */
 	bool closed;          /* the table is only kept for its readers */
 	bool ending, ended;   /* it is being unmapped, and the daemon told; that is over */
-	bool dropped;         /* the errand's: nothing is mapped any more, */
+	bool dropped;         /* the task's: nothing is mapped any more, */
 	bool progress_page_stays; /* but the progress page */
 	bool broken;          /* the socket is of no more use */
 	bool sweep_asked;     /* `sweeping` is under way */
@@ -72,8 +72,8 @@ struct client_attachment {
 	struct client_mapping **mappings; /* by rising extent, to be read before to be written */
 	uint32_t count, capacity, retiring; /* retiring: of them */
 	uint64_t close_wait_us;         /* how long a close waits for streams and talks */
-	struct client_errand sweeping, unmapping; /* with a reference each */
-	struct client_errand tending; /* of pages that are writable; without a reference, until it is closed */
+	struct client_driver_task sweeping, unmapping; /* with a reference each */
+	struct client_driver_task tending; /* of pages that are writable; without a reference, until it is closed */
 };
 
 /* Connects to the socket and joins. With reference 1. `lent` is copied. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_DENIED, what the
@@ -88,7 +88,7 @@ void client_fds_drop(struct client_attachment *attachment);
 
 /* Lets streams that wait for the progress page go on, and waits some seconds until no stream holds memory and no thread
  * maps any. Then, or, if it was in vain, when that is so, everything is unmapped and the daemon told: where a GPU is
- * concerned by an errand, after this. */
+ * concerned by a task, after this. */
 void client_fds_close(struct client_attachment *attachment);
 
 /* Counts one use of an extent's mapping, which is made if need be. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_EXHAUSTED,
@@ -113,7 +113,7 @@ void client_fds_stream_end(struct client_attachment *attachment);
 /* True once the daemon's end of the socket is closed, or this one. */
 bool client_fds_gone(struct client_attachment *attachment);
 
-/* Ends a use. A retiring extent without uses is unmapped, of a GPU by an errand. */
+/* Ends a use. A retiring extent without uses is unmapped, of a GPU by a task. */
 void client_fds_unmap(struct client_attachment *attachment, struct client_mapping *mapping);
 
 /* Reads what the daemon has said in the meantime, without waiting, unless the library's thread does. */

@@ -1,7 +1,7 @@
 /* The end of an attachment: its memory is unmapped when nothing uses it any more, and the daemon is told.
  *
  * The daemon waits for the word, or for the end of the process. So the socket stays open until the word is out, however
- * long the daemon does not read: that is an errand, which tries again until the daemon has heard, or is gone. */
+ * long the daemon does not read: that is a task, which tries again until the daemon has heard, or is gone. */
 #include "client/memory/attachment.h"
 
 #include "client/memory/progress_page.h"
@@ -65,14 +65,14 @@ static bool has_gpus(const struct client_attachment *a)
 	return has;
 }
 
-static bool unmapping_run(struct client_errand *errand);
+static bool unmapping_run(struct client_driver_task *task);
 
 /* False: there is no thread for it. */
 static bool unmapping_begin(struct client_attachment *a)
 {
 	client_fds_hold(a);
 	a->unmapping.run = unmapping_run;
-	if (!client_errand_start(&a->unmapping))
+	if (!client_driver_task_start(&a->unmapping))
 		return true;
 	atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
 	return false;
@@ -94,9 +94,9 @@ void client_fds_end(struct client_attachment *a)
 		end_note(a);
 }
 
-static bool unmapping_run(struct client_errand *errand)
+static bool unmapping_run(struct client_driver_task *task)
 {
-	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, unmapping));
+	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment, unmapping));
 	bool over;
 
 	if (!a->dropped)
@@ -155,7 +155,7 @@ void client_fds_hold(struct client_attachment *a)
 }
 
 /* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
- * errand has it, or that thread, whom nobody waits for: who lets go of a lease, or opens anew, has no time for a driver. */
+ * task has it, or that thread, whom nobody waits for: who lets go of a lease, or opens anew, has no time for a driver. */
 void client_fds_drop(struct client_attachment *a)
 {
 	unsigned n = atomic_load(&a->references);

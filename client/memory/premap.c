@@ -1,6 +1,6 @@
 /* Extents that are mapped before a lease names them, since a GPU's driver takes its time over each.
  *
- * The daemon offers the extents that there are (proto/fdsock.h), of the GPUs that this process has begun to use alone. The thread of errands
+ * The daemon offers the extents that there are (proto/fdsock.h), of the GPUs that this process has begun to use alone. The thread of tasks
  * asks for one after the other: with the turn to talk, as a lease would, but it imports or registers without it, so that who needs another
  * extent meanwhile goes ahead, and who needs this one waits for it. It rests between them, and leaves the turn to whoever waits for it.
  *
@@ -65,7 +65,7 @@ static void offers_take(struct client_attachment *a, const struct fdsock_offer *
 	if (!o->more)
 		h->answered |= 1u << tier;
 	if (o->count) /* who waits for the socket does not hear of what another has read */
-		client_errands_wake();
+		client_driver_tasks_wake();
 }
 
 void client_fds_offer_end(struct client_attachment *a, uint32_t extent)
@@ -288,18 +288,18 @@ static void retire_all(struct client_attachment *a)
 }
 
 /* When the thread is to look again. Who talks hears for himself, but may have left something: that is soon. */
-static void hearing_rest(struct client_attachment *a, struct client_errand *errand)
+static void hearing_rest(struct client_attachment *a, struct client_driver_task *task)
 {
 	struct work w;
 	const bool more = work_next(a, &w), due = more && client_now_us() >= a->ahead.again_us;
 
-	errand->fd = a->talking || a->broken || client_fds_unswept(a) || due ? -1 : a->socket;
-	errand->until_us = more ? a->ahead.again_us : 0;
+	task->fd = a->talking || a->broken || client_fds_unswept(a) || due ? -1 : a->socket;
+	task->until_us = more ? a->ahead.again_us : 0;
 }
 
-static bool hearing_run(struct client_errand *errand)
+static bool hearing_run(struct client_driver_task *task)
 {
-	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, ahead.hearing));
+	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment, ahead.hearing));
 	const uint64_t until = client_now_us() + SLICE_US;
 	bool over, closed;
 
@@ -315,7 +315,7 @@ static bool hearing_run(struct client_errand *errand)
 	closed = a->closed;
 	over = closed || (a->broken && !a->talking);
 	a->ahead.hears = !over;
-	hearing_rest(a, errand);
+	hearing_rest(a, task);
 	pthread_mutex_unlock(&a->lock);
 	if (closed) /* else it may be gone: there is no reference */
 		client_fds_drop(a);
@@ -331,7 +331,7 @@ static bool hearing_begin(struct client_attachment *a)
 		return true;
 	a->ahead.offered = offers_take;
 	a->ahead.hearing.run = hearing_run;
-	a->ahead.hears = !client_errand_start(&a->ahead.hearing);
+	a->ahead.hears = !client_driver_task_start(&a->ahead.hearing);
 	return a->ahead.hears;
 }
 
@@ -347,7 +347,7 @@ void client_fds_use(struct client_attachment *a, enum client_use use, uint32_t g
 		h->asked |= 1u << tier;
 		h->uses |= CLIENT_USE_BIT(use, g);
 		h->next = 0;
-		client_errands_wake(); /* there may be offers that are to be used so, too */
+		client_driver_tasks_wake(); /* there may be offers that are to be used so, too */
 	}
 	pthread_mutex_unlock(&a->lock);
 }

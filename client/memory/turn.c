@@ -1,6 +1,6 @@
 /* The turn of an attachment: one thread at a time talks with the daemon or unmaps; see turn.h.
  *
- * A mapping that is of no more use is marked. It goes when its last use ends: at the end of a turn, or by an errand
+ * A mapping that is of no more use is marked. It goes when its last use ends: at the end of a turn, or by a task
  * where a GPU's driver has a part in it. */
 #include "client/memory/turn.h"
 
@@ -83,9 +83,9 @@ void client_fds_sweep_here(struct client_attachment *a)
 	turn_sweep(a, false);
 }
 
-static bool sweeping_run(struct client_errand *errand);
+static bool sweeping_run(struct client_driver_task *task);
 
-/* What only a driver can unmap is an errand; without a thread for it, it is done here. */
+/* What only a driver can unmap is a task; without a thread for it, it is done here. */
 static void sweep_ask(struct client_attachment *a)
 {
 	struct client_mapping *m = NULL;
@@ -98,7 +98,7 @@ static void sweep_ask(struct client_attachment *a)
 	client_fds_hold(a);
 	a->sweep_asked = true;
 	a->sweeping.run = sweeping_run;
-	if (!client_errand_start(&a->sweeping))
+	if (!client_driver_task_start(&a->sweeping))
 		return;
 	a->sweep_asked = false;
 	atomic_fetch_sub_explicit(&a->references, 1, memory_order_relaxed); /* the caller has one */
@@ -136,9 +136,9 @@ void client_fds_sweep(struct client_attachment *a)
 }
 
 /* A daemon that reads nothing is tried again by and by, which keeps the lock free for others. */
-static bool sweeping_run(struct client_errand *errand)
+static bool sweeping_run(struct client_driver_task *task)
 {
-	struct client_attachment *a = (struct client_attachment *)((char *)errand - offsetof(struct client_attachment, sweeping));
+	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment, sweeping));
 	bool over = true;
 
 	pthread_mutex_lock(&a->lock);

@@ -201,5 +201,6 @@ void terrace_disconnect(struct terrace_client *client)
 	client_local_list_cancel(&client->locals);
 	client_rpc_close(client->rpc);
 	client_drop(client);
-	client_errands_settle(client_deadline_us(SETTLE_TIMEOUT_US)); /* a process that ends now does not end amid them */
+	/* a process that ends now does not end amid them */
+	client_driver_tasks_settle(client_deadline_us(SETTLE_TIMEOUT_US));
 }

@@ -27,7 +27,7 @@ static struct cache_wait_link *link_alloc(struct cache *c)
 
 static void link_free(struct cache *c, struct cache_wait_link *l)
 {
-	if (l->errand || c->spare_link_count == c->spare_links_max) {
+	if (l->sync_request || c->spare_link_count == c->spare_links_max) {
 		free(l);
 		return;
 	}

@@ -59,7 +59,7 @@ struct cache_wait_link {
 	struct gpu *gpu;               /* apart: where; NULL: in memory */
 	bool apart;                    /* one copy of it alone is */
 	bool done;
-	bool errand;                   /* it is of a struct wait_errand */
+	bool sync_request;             /* it is of a struct sync_request */
 	uint8_t part;                  /* 1 + of_unit's index; 0: none */
 };
 
@@ -72,8 +72,8 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
 void wait_spares_free(struct cache *c);
-/* The wait waits for that link too, which is not wait_link's and is freed by its address (`errand`); what it is of was
- * not begun, and nothing was linked since. */
+/* The wait waits for that link too, which is not wait_link's and is freed by its address (`sync_request`); what it is
+ * of was not begun, and nothing was linked since. */
 void wait_link_in(struct cache_wait *w, struct cache_wait_link *l);
 void wait_link_out(struct cache_wait *w, struct cache_wait_link *l);
 /* Links of a movement, by move_next: these are told of its end besides those in the list. */

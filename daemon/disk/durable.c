@@ -166,7 +166,7 @@ void promise_pool(struct cache *c, struct pool *p)
 /* ---- syncs and commits ---- */
 
 /* A link that is a request of its own. */
-struct wait_errand {
+struct sync_request {
 	struct cache_wait_link link;   /* first */
 	struct end end;
 	enum status status;            /* the catalog's, or the disk's, when it has ended */
@@ -175,26 +175,26 @@ struct wait_errand {
 	uint64_t covers;               /* the unit's `written` when it began */
 };
 
-static struct wait_errand *errand_of_end(struct end *e)
+static struct sync_request *sync_request_of_end(struct end *e)
 {
-	return (struct wait_errand *)((char *)e - offsetof(struct wait_errand, end));
+	return (struct sync_request *)((char *)e - offsetof(struct sync_request, end));
 }
 
-static struct wait_errand *wait_errand(struct cache *c, struct cache_wait *w)
+static struct sync_request *sync_request(struct cache *c, struct cache_wait *w)
 {
-	struct wait_errand *e = calloc(1, sizeof(*e));
+	struct sync_request *e = calloc(1, sizeof(*e));
 
 	if (!e)
 		return NULL;
 	e->cache = c;
 	e->end.tier = TIER_KINDS;
-	e->link.errand = true;
+	e->link.sync_request = true;
 	wait_link_in(w, &e->link);
 	return e;
 }
 
 /* It was not begun. */
-static void errand_drop(struct cache_wait *w, struct wait_errand *e)
+static void sync_request_drop(struct cache_wait *w, struct sync_request *e)
 {
 	wait_link_out(w, &e->link);
 	free(e);
@@ -202,14 +202,14 @@ static void errand_drop(struct cache_wait *w, struct wait_errand *e)
 
 static void catalog_over(struct cache *c, struct end *end)
 {
-	struct wait_errand *e = errand_of_end(end);
+	struct sync_request *e = sync_request_of_end(end);
 
 	wait_link_done(c, &e->link, e->status);
 }
 
 static void catalog_done(void *arg, enum status s)
 {
-	struct wait_errand *e = arg;
+	struct sync_request *e = arg;
 
 	e->status = s;
 	e->end.run = catalog_over;
@@ -218,7 +218,7 @@ static void catalog_done(void *arg, enum status s)
 
 enum status wait_catalog(struct cache *c, struct cache_wait *w)
 {
-	struct wait_errand *e = wait_errand(c, w);
+	struct sync_request *e = sync_request(c, w);
 	enum status s;
 
 	if (!e)
@@ -226,7 +226,7 @@ enum status wait_catalog(struct cache *c, struct cache_wait *w)
 	wait_link_part(w, &e->link, WAIT_CATALOG);
 	s = catalog_flush(c->tier->catalog, catalog_done, e);
 	if (s) {
-		errand_drop(w, e);
+		sync_request_drop(w, e);
 		w->uncommitted = s;
 	}
 	return s;
@@ -234,7 +234,7 @@ enum status wait_catalog(struct cache *c, struct cache_wait *w)
 
 static void sync_over(struct cache *c, struct end *end)
 {
-	struct wait_errand *e = errand_of_end(end);
+	struct sync_request *e = sync_request_of_end(end);
 
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
@@ -251,7 +251,7 @@ static void sync_over(struct cache *c, struct end *end)
 
 static void sync_done(struct disk_request *q)
 {
-	struct wait_errand *e = (struct wait_errand *)((char *)q - offsetof(struct wait_errand, sync));
+	struct sync_request *e = (struct sync_request *)((char *)q - offsetof(struct sync_request, sync));
 
 	e->status = q->ring.status;
 	e->end.run = sync_over;
@@ -260,7 +260,7 @@ static void sync_done(struct disk_request *q)
 
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
 {
-	struct wait_errand *e = wait_errand(c, w);
+	struct sync_request *e = sync_request(c, w);
 	enum status s;
 
 	if (!e)
@@ -270,7 +270,7 @@ enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u)
 	wait_link_part(w, &e->link, u->number);
 	s = disk_sync(u->disk, &e->sync);
 	if (s)
-		errand_drop(w, e);
+		sync_request_drop(w, e);
 	return s;
 }
 

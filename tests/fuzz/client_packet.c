@@ -212,7 +212,7 @@ static void attachment_run(struct client_attachment *a, bool ask)
 		client_fds_unmap(a, m);
 	}
 	client_fds_listen(a);
-	client_errands_settle(client_deadline_us(WAIT_US));
+	client_driver_tasks_settle(client_deadline_us(WAIT_US));
 	for (uint32_t i = 0; i < a->ahead.count; i++)
 		must(a->ahead.offers[i].tier == 0 || a->ahead.offers[i].tier == DEVICES_MAX);
 	for (uint32_t i = 0; i < a->count; i++)
@@ -249,7 +249,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		a = attachment_of(ends[0]);
 		attachment_run(a, data[0] % 3 == 2);
 		client_fds_drop(a);
-		client_errands_settle(client_deadline_us(WAIT_US));
+		client_driver_tasks_settle(client_deadline_us(WAIT_US));
 	}
 	close(ends[1]);
 	must(lowest_free() == lowest && piece_count == 0);

@@ -542,8 +542,8 @@ START_TEST(a_full_socket_is_tried_by_and_by)
 		a->mappings[a->count] = wanted_back(1 + a->count);
 	a->retiring = EXTENTS;
 	client_fds_listen(a);
-	client_errands_settle(until);
-	ck_assert_uint_lt(client_now_us(), until); /* every errand has been run once, and none begins anew and anew */
+	client_driver_tasks_settle(until);
+	ck_assert_uint_lt(client_now_us(), until); /* every task has been run once, and none begins anew and anew */
 	ck_assert_uint_eq(extents_left(a), EXTENTS);
 	while (heard < EXTENTS && client_now_us() < until) {
 		while (recv(ends[1], &told, sizeof(told), MSG_DONTWAIT) > 0)
@@ -564,7 +564,7 @@ enum { ATTACHMENTS = 4000 };
 static struct client_attachment *_Atomic heard;
 static atomic_int ended;
 
-/* As the library's thread that hears an attachment, which has no reference until it is closed, but takes some for its errands. */
+/* As the library's thread that hears an attachment, which has no reference until it is closed, but takes some for its tasks. */
 static void *hear(void *arg)
 {
 	(void)arg;

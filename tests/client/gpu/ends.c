@@ -272,7 +272,7 @@ START_TEST(a_close_ends_what_maps)
 	ck_assert_int_eq(pthread_create(&thread, NULL, use_thread, &_i), 0);
 	RIG_AWAIT(atomic_load(&arrived));
 	terrace_session_close(rig.session);
-	client_errands_settle(client_deadline_us(RIG_TIMEOUT_US));
+	client_driver_tasks_settle(client_deadline_us(RIG_TIMEOUT_US));
 	for (int i = 0; i < 8; i++)
 		there[i] = calloc(1, sizeof(struct client_attachment));
 	atomic_store(&closed_meanwhile, true);
