@@ -1,7 +1,7 @@
 /* The cache as a whole: birth, death, the tick, and what all its files share.
  *
  * One mutex guards everything that changes; the other parts are in the folders beside this file, one concern each. A
- * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether ghosts' memory
+ * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether detached sessions' memory
  * is still mapped. What may last, taking pages and emptying spans for another class, is left to cache_chores, which
  * does it without the mutex.
  */
@@ -387,6 +387,7 @@ void cache_chores(struct cache *c)
 void cache_load(struct cache *c, struct cache_load *out)
 {
 	cache_lock(c);
-	*out = (struct cache_load){ c->open_sessions, c->ghosts, c->grants->leases.used, c->grants->reservations.used };
+	*out = (struct cache_load){ c->open_sessions, c->detached_sessions, c->grants->leases.used,
+	    c->grants->reservations.used };
 	cache_unlock(c);
 }

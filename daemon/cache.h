@@ -32,7 +32,7 @@ bool cache_leave(struct cache *c);
 /* After a cache_destroy or cache_leave that returned false: what did not answer. */
 const char *cache_left(const struct cache *c);
 struct quota *cache_quota(const struct cache *c);
-/* Ages sessions and leases, probes the ghosts' extents, goes on with drains. Call about every 50 ms, by one
+/* Ages sessions and leases, probes the detached sessions' extents, goes on with drains. Call about every 50 ms, by one
  * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
 /* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.

@@ -119,7 +119,7 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	X(EVENT_TOOL_CALL, "terrace_reports_total", "event=tool_call", "reports")                            \
 	X(EVENT_SESSION_END, "terrace_reports_total", "event=session_end", "reports")                        \
 	X(SESSIONS, "terrace_sessions_opened_total", "", "sessions opened")                                  \
-	X(GHOSTS, "terrace_ghosts_total", "", "sessions that ended")                                         \
+	X(DETACHED_SESSIONS, "terrace_ghosts_total", "", "sessions that ended")                              \
 	X(TRADES_GIVEN_UP, "terrace_span_trades_given_up_total", "tier=host", "of these, given up as some blocks could not go") \
 	X(RESYNCS, "terrace_watch_resyncs_total", "", "watches that fell behind")
 

@@ -99,7 +99,7 @@ struct cache {
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
 	uint64_t idled[CACHE_IDLED_MAX]; /* whom it has ended for that; the ticking thread's */
 	uint32_t idled_count;
-	uint32_t open_sessions, ghosts;
+	uint32_t open_sessions, detached_sessions;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;
 	struct lease *late[LEASES_LATE]; /* leases of which the policies have not been told yet */

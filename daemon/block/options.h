@@ -22,10 +22,10 @@ struct cache_options {
 	const char *policy;              /* a name of eviction/policy.h's table */
 	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */
 	uint32_t sum_threads;            /* that compute checksums beside those of disks and GPUs; 0: none; at most 16 are used */
-	uint32_t sessions_max;           /* ghosts included; at most 1 << 20 */
+	uint32_t sessions_max;           /* detached sessions included; at most 1 << 20 */
 	uint32_t leases_max;             /* over all sessions; at most 1 << 20 */
 	uint32_t open_blocks_max;        /* a session */
-	uint32_t session_idle_ms;        /* no attachment and no call, nor a watch, for so long: a ghost */
+	uint32_t session_idle_ms;        /* no attachment and no call, nor a watch, for so long: a detached session */
 	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
 	uint32_t reservation_ttl_ms;     /* the same for reservations */
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */

@@ -268,7 +268,7 @@ struct cache_unsettled {
 };
 
 struct cache_load {
-	uint64_t sessions, ghosts, leases, reservations;
+	uint64_t sessions, detached_sessions, leases, reservations;
 };
 
 void cache_load(struct cache *c, struct cache_load *out);

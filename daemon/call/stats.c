@@ -36,14 +36,14 @@ static const struct counter_row {
 
 struct gauges {
 	uint64_t writable_extents;
-	uint64_t sessions, ghosts, attachments, leases, leases_overdue, reservations, reservations_overdue;
+	uint64_t sessions, detached_sessions, attachments, leases, leases_overdue, reservations, reservations_overdue;
 	uint64_t quarantined_slots, quarantined_bytes, pinned_bytes, reserved_bytes, open_blocks;
 	uint64_t gpu_quarantined_slots, gpu_quarantined_bytes;
 	uint64_t blocks, disk_blocks, gpu_blocks, dirty, gpu_dirty, pools, watches;
 	uint32_t trades;
 };
 
-/* Of what a ghost holds, what is on GPUs. */
+/* Of what a detached session holds, what is on GPUs. */
 static void ghost_read(const struct session *s, struct gauges *g)
 {
 	uint64_t slots = 0, bytes = 0;
@@ -65,7 +65,7 @@ static void ghost_read(const struct session *s, struct gauges *g)
 static void gauges_read(struct cache *c, struct gauges *g)
 {
 	*g = (struct gauges){
-		.sessions = c->open_sessions, .ghosts = c->ghosts,
+		.sessions = c->open_sessions, .detached_sessions = c->detached_sessions,
 		.leases = c->grants->leases.used, .leases_overdue = c->grants->lease_age.overdue,
 		.reservations = c->grants->reservations.used,
 		.reservations_overdue = c->grants->reservation_age.overdue,
@@ -90,7 +90,7 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		for (const struct attachment *a = s->attachments; a; a = a->next)
 			g->writable_extents += attachment_writable(a);
 		g->open_blocks += s->open_blocks;
-		if (s->state == SESSION_GHOST)
+		if (s->state == SESSION_DETACHED)
 			ghost_read(s, g);
 	}
 }
@@ -121,7 +121,7 @@ static void holder_fill(const struct session *s, struct holder *h)
 	engine_clean(s->engine, engine);
 	snprintf(h->labels, sizeof(h->labels), "session=%" PRIu64 ",engine=%s,pid=%ld,state=%s", s->number,
 		 engine, s->attachments ? (long)s->attachments->pid : 0L,
-		 s->state == SESSION_GHOST ? "ghost" : "open");
+		 s->state == SESSION_DETACHED ? "ghost" : "open");
 	h->bytes = s->held_bytes;
 }
 
@@ -184,8 +184,9 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		const char *help;
 	} gauge[] = {
 		{ "terrace_sessions", "", g.sessions, "open sessions" },
-		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open sessions and ghosts" },
-		{ "terrace_ghost_sessions", "", g.ghosts, "ended sessions whose memory may still be mapped" },
+		{ "terrace_sessions_max", "", c->options.sessions_max, "bound of open and detached sessions" },
+		{ "terrace_ghost_sessions", "", g.detached_sessions,
+		    "ended sessions whose memory may still be mapped" },
 		{ "terrace_attachments", "", g.attachments, "processes attached to sessions" },
 		{ "terrace_writable_extents", "", g.writable_extents,
 		  "extents lent to be written, one for each process" },
@@ -195,10 +196,10 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		{ "terrace_reservations_overdue", "", g.reservations_overdue,
 		  "reservations held past their time" },
 		{ "terrace_open_blocks", "", g.open_blocks, "open blocks" },
-		{ "terrace_quarantined_slots", "tier=host", g.quarantined_slots, "slots held by ghosts" },
-		{ "terrace_quarantined_slots", "tier=gpu", g.gpu_quarantined_slots, "slots held by ghosts" },
-		{ "terrace_quarantined_bytes", "tier=host", g.quarantined_bytes, "bytes held by ghosts" },
-		{ "terrace_quarantined_bytes", "tier=gpu", g.gpu_quarantined_bytes, "bytes held by ghosts" },
+		{ "terrace_quarantined_slots", "tier=host", g.quarantined_slots, "slots held by detached sessions" },
+		{ "terrace_quarantined_slots", "tier=gpu", g.gpu_quarantined_slots, "slots held by detached sessions" },
+		{ "terrace_quarantined_bytes", "tier=host", g.quarantined_bytes, "bytes held by detached sessions" },
+		{ "terrace_quarantined_bytes", "tier=gpu", g.gpu_quarantined_bytes, "bytes held by detached sessions" },
 		{ "terrace_pinned_bytes", "tier=host", g.pinned_bytes,
 		  "bytes of blocks under a lease or being read" },
 		{ "terrace_reserved_bytes", "tier=host", g.reserved_bytes, "bytes of reserved slots" },

@@ -141,15 +141,15 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 	return status;
 }
 
-/* Ends the session too, if it was a ghost that only waited for this. */
+/* Ends the session too, if it was a detached session that only waited for this. */
 static void write_over(struct cache *c, struct reservation *r)
 {
 	struct session *s = r->session;
 	uint32_t probes = 16;
 
 	reservation_end(c, r);
-	if (s->state == SESSION_GHOST)
-		session_ghost_try(c, s, &probes);
+	if (s->state == SESSION_DETACHED)
+		session_detached_try(c, s, &probes);
 }
 
 /* Of one that is sealed. What was summed is what is published; what lies in the slot now need not be. */

@@ -1,4 +1,5 @@
-/* How sessions end. A closed session's memory may still be touched by its processes, so it stays a ghost until the kernel says that they are gone. */
+/* How sessions end. A closed session's memory may still be touched by its processes, so it stays a detached session
+ * until the kernel says that they are gone. */
 #include "daemon/session/end.h"
 
 #include "daemon/block/handle.h"
@@ -37,15 +38,15 @@ bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us, ui
 	a = attachment_find(c, attachment);
 	if (a && !a->gone) {
 		s = a->session;
-		last = s->state != SESSION_GHOST && s->attached == 1;
+		last = s->state != SESSION_DETACHED && s->attached == 1;
 		if (last && held_bytes)
 			*held_bytes = s->held_bytes;
 		a->gone = true;
 		s->attached--;
-		if (s->state == SESSION_GHOST)
-			session_ghost_try(c, s, &probes);
+		if (s->state == SESSION_DETACHED)
+			session_detached_try(c, s, &probes);
 		else if (s->attached == 0)
-			session_ghost(c, s);
+			session_detach(c, s);
 		else if (!attachment_holds(c, a, &probes))
 			attachment_free(c, a);
 	}
@@ -60,23 +61,23 @@ enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_
 	cache_lock(c);
 	s = session_call(c, session, now_us, why);
 	if (s)
-		session_ghost(c, s);
+		session_detach(c, s);
 	cache_unlock(c);
 	return s ? STATUS_OK : STATUS_NOT_FOUND;
 }
 
-void session_ghost(struct cache *c, struct session *s)
+void session_detach(struct cache *c, struct session *s)
 {
 	uint32_t probes = PROBES_A_CALL;
 
 	atomic_store_explicit(&s->id, 0, memory_order_release);
-	s->state = SESSION_GHOST;
+	s->state = SESSION_DETACHED;
 	memset(s->token, 0, sizeof(s->token));
 	c->open_sessions--;
-	c->ghosts++;
-	cache_count(c, COUNTER_GHOSTS, 1);
+	c->detached_sessions++;
+	cache_count(c, COUNTER_DETACHED_SESSIONS, 1);
 	watch_session_ended(c, s->handle);
-	session_ghost_try(c, s, &probes);
+	session_detached_try(c, s, &probes);
 }
 
 /* What the daemon itself is sealing or writing ends by itself. */
@@ -99,10 +100,10 @@ static void session_free(struct cache *c, struct session *s)
 	quota_give(s->holder, QUOTA_SESSIONS, 1);
 	quota_leave(s->holder);
 	session_reset(s);
-	c->ghosts--;
+	c->detached_sessions--;
 }
 
-void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes)
+void session_detached_try(struct cache *c, struct session *s, uint32_t *probes)
 {
 	for (struct attachment *a = s->attachments; a; a = a->next)
 		if (attachment_holds(c, a, probes))
@@ -151,10 +152,10 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 			session_prune(c, s, &probes);
 			if (c->idled_count < CACHE_IDLED_MAX && session_is_idle(c, s, now_us)) {
 				c->idled[c->idled_count++] = s->number;
-				session_ghost(c, s);
+				session_detach(c, s);
 			}
-		} else if (s->state == SESSION_GHOST) {
-			session_ghost_try(c, s, &probes);
+		} else if (s->state == SESSION_DETACHED) {
+			session_detached_try(c, s, &probes);
 		}
 		if (probes == 0) {
 			/* Fair to the next: it goes first in the next tick. */

@@ -16,9 +16,10 @@ enum status cache_session_close(struct cache *c, uint64_t session, uint64_t now_
  * has ended with it, while its leases and reservations held *held_bytes (may be NULL). */
 bool cache_attach_gone(struct cache *c, uint64_t attachment, uint64_t now_us, uint64_t *held_bytes);
 /* Ends it for its clients. It may be gone upon return. */
-void session_ghost(struct cache *c, struct session *s);
-/* Frees what a ghost holds if nobody can touch it any more, and then the ghost. *probes is counted down. */
-void session_ghost_try(struct cache *c, struct session *s, uint32_t *probes);
+void session_detach(struct cache *c, struct session *s);
+/* Frees what a detached session holds if nobody can touch it any more, and then the detached session. *probes is
+ * counted down. */
+void session_detached_try(struct cache *c, struct session *s, uint32_t *probes);
 void sessions_tick(struct cache *c, uint64_t now_us);
 void sessions_free(struct cache *c);
 

@@ -1,11 +1,11 @@
-/* Sessions, and the ghosts they leave.
+/* Sessions, and the detached sessions they leave.
  *
  * A session is a slot of a fixed table. Lookups read its list of pools without the lock: `id` is cleared
  * before the slot is reused and set after the list is written, so a list read between two equal ids is that
  * session's; pools live as long as the cache.
  *
  * When a session has ended, what it held may still be mapped by its processes: it stays in its slot as a
- * ghost until none of its attachments holds an extent.
+ * detached session until none of its attachments holds an extent.
  */
 #include "daemon/session/session.h"
 

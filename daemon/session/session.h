@@ -21,7 +21,7 @@ struct pool;
 struct quota_holder;
 struct reservation;
 
-enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_GHOST };
+enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_DETACHED };
 
 /* Atomic fields are read by lookups without the lock: a copy of pools and grid is good if `id` was the same before
  * and after. */
@@ -34,7 +34,7 @@ struct session {
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
 
 	enum session_state state;
-	uint64_t handle;               /* also when a ghost (block/handle.h) */
+	uint64_t handle;               /* also when a detached session (block/handle.h) */
 	uint64_t number;               /* public: what people see of it */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
@@ -77,7 +77,7 @@ enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TO
 				   struct cache_session_view *out, const char **why);
 /* What it puts on GPUs from now on is copied to host memory when a GPU needs the room, not at once. */
 enum status cache_session_write_back(struct cache *c, uint64_t session);
-/* The public number of a session that is open or a ghost; 0: there is none of that handle. */
+/* The public number of a session that is open or a detached session; 0: there is none of that handle. */
 uint64_t cache_session_number(struct cache *c, uint64_t session);
 /* The ids of a session's layouts: how many were written; 0: no open session has that handle, or, with handle 0, that public number. */
 uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
@@ -89,7 +89,7 @@ uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
 /* The same with the grid, of which a plain session's is left alone but for its unit: 0. */
 uint32_t session_shape(struct cache *c, uint64_t id, struct pool **pools, struct grid *grid);
-struct session *session_find(struct cache *c, uint64_t handle); /* open, or a ghost; else NULL */
+struct session *session_find(struct cache *c, uint64_t handle); /* open, or a detached session; else NULL */
 struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
 /* The same, and it notes the call. */
 struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);

@@ -620,7 +620,7 @@ static void recount_quota(struct cache *c)
 	for (int i = 0; i < DEVICES_MAX; i++)
 		charged += quota_used(c->quota, QUOTA_GPU_PINNED + i);
 	ck_assert_uint_eq(charged, held + c->read_bytes);
-	ck_assert_uint_eq(quota_used(c->quota, QUOTA_SESSIONS), c->open_sessions + c->ghosts);
+	ck_assert_uint_eq(quota_used(c->quota, QUOTA_SESSIONS), c->open_sessions + c->detached_sessions);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LAYOUTS), c->pool_count);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_LEASES), c->grants->leases.used);
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_RESERVATIONS), c->grants->reservations.used);

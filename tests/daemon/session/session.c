@@ -153,7 +153,7 @@ START_TEST(idle_sessions_end_unless_attached_or_called)
 	ck_assert_uint_eq(told, 1);
 	cache_load(r.c, &load);
 	ck_assert_uint_eq(load.sessions, 3);
-	ck_assert_uint_eq(load.ghosts, 0);
+	ck_assert_uint_eq(load.detached_sessions, 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, idle.id), 0);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 1);
 	cache_watch_close(w); /* from then on it is idle */

@@ -597,7 +597,8 @@ START_TEST(a_session_that_ends_while_it_is_lent_to)
 }
 END_TEST
 
-/* A ghost's slots are not reused while its hold lives, nor, if it did not say that it unmapped, while its process does. */
+/* A detached session's slots are not reused while its hold lives, nor, if it did not say that it unmapped, while its
+ * process does. */
 START_TEST(a_ghost_keeps_its_slots)
 {
 	struct cache_place mine, p[16];
