@@ -160,7 +160,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!random_bytes(random, sizeof(random)))
 		return STATUS_INTERNAL;
 	c->epoch = random[0] ? random[0] : 1;
-	c->claim_seed = random[1];
+	c->pending_key_seed = random[1];
 
 	*why = "no memory for the cache's tables: set a smaller host_bytes, sessions_max or leases_max";
 	c->sessions = calloc(o->sessions_max, sizeof(*c->sessions));

@@ -1,4 +1,4 @@
-/* terraced: configuration, claims, parts started in order; a signal; drain; parts stopped in reverse (process/stop.c). */
+/* terraced: configuration, locks, parts started in order; a signal; drain; parts stopped in reverse (process/stop.c). */
 #include "daemon/block/lock.h"
 #include "daemon/cache.h"
 #include "daemon/http/metrics.h"
@@ -52,7 +52,7 @@ static void serve(struct daemon *d, struct disk_log *disks)
 static int parts_start(struct daemon *d, struct metrics **metrics)
 {
 	const struct config *c = d->config;
-	char why[CLAIM_WHY_MAX] = "";
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
 	struct fd_socket *fd_socket;
 
 	if (workers_create((uint32_t)c->workers, (uint32_t)c->queue_max, &d->workers))
@@ -83,7 +83,7 @@ static int run(const struct config *c)
 	struct cache_config options;
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
-	char why[CLAIM_WHY_MAX] = "";
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
 	int lock = -1, code = EXIT_SUCCESS;
 
 	const uint64_t files = machine_files();
@@ -92,9 +92,10 @@ static int run(const struct config *c)
 	options.options.slab_files = machine_slab_files(c, files);
 	if (machine_problem(c, why, sizeof why))
 		return fail("limits", why);
-	if (claim_folder(c->data_dir, &lock, why, sizeof why) || claim_socket(c->socket, why, sizeof why) ||
-	    (c->fd_socket[0] && claim_socket(c->fd_socket, why, sizeof why)) || diskless_begin(&diskless, c, why, sizeof why))
-		return fail("claim", why);
+	if (data_dir_lock(c->data_dir, &lock, why, sizeof why) || data_dir_lock_socket(c->socket, why, sizeof why) ||
+	    (c->fd_socket[0] && data_dir_lock_socket(c->fd_socket, why, sizeof why)) ||
+	    diskless_begin(&diskless, c, why, sizeof why))
+		return fail("lock", why);
 	options.options.distrust_disks = diskless.distrust;
 	gpu_plugin_load(c, &options);
 	if (cache_create(&options.options, d.started_us, &d.cache, &cache_why)) {

@@ -55,7 +55,7 @@ enum { SOURCES_MAX = 8 };
 
 struct cache {
 	struct cache_options options;
-	uint64_t epoch, claim_seed;
+	uint64_t epoch, pending_key_seed;
 	const char *left;              /* what did not answer at the end */
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];

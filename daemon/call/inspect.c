@@ -79,14 +79,14 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 	struct index_ident ident;
 	struct scrub_target copy = { .disk = NULL };
 	struct block *b = NULL;
-	struct part *claim;
+	struct part *pending_key;
 	bool shown = false;
 
 	block_ident(p, key, key_bytes, &ident);
 	index_read_lock();
 	cache_lock(c);
 	found = index_find(c->index, &ident);
-	claim = found ? NULL : claim_find(c, &ident);
+	pending_key = found ? NULL : pending_key_find(c, &ident);
 	if (found) {
 		b = block_of(found);
 		view_stored(c, b, out);
@@ -94,8 +94,8 @@ static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		if (!b->span && b->slab_map)
 			copy = scrub_target_of(b);
 		shown = true;
-	} else if (claim) {
-		view_common(claim->block, out);
+	} else if (pending_key) {
+		view_common(pending_key->block, out);
 		out->state = "reserved";
 		shown = true;
 	}

@@ -1,8 +1,8 @@
 /* Puts by borrow: reserve, write in place, commit.
  *
- * A reservation owns unpublished blocks, one a layout that does not have the key yet, and *claims* their
+ * A reservation owns unpublished blocks, one a layout that does not have the key yet, and *takes* their
  * names, so that two engines do not write the same block twice: a second Reserve is BUSY. Open blocks have
- * no key and claim nothing. What decides is the index: the first commit of a name wins, and a loser's slot
+ * no key and have no pending key. What decides is the index: the first commit of a name wins, and a loser's slot
  * goes back at once (its writer has said that it is done).
  *
  * Sealing computes checksums of all bytes, so it happens outside the lock; `committing` keeps everybody

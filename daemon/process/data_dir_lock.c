@@ -40,7 +40,7 @@ static int make_folders(const char *path, mode_t mode)
 	return 0;
 }
 
-enum status claim_folder(const char *path, int *fd, char *why, size_t size)
+enum status data_dir_lock(const char *path, int *fd, char *why, size_t size)
 {
 	char file[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
 
@@ -124,7 +124,7 @@ static enum status path_look(const char *path, bool *stale, char *why, size_t si
 	}
 }
 
-enum status claim_path(const char *path, char *why, size_t size)
+enum status data_dir_lock_path(const char *path, char *why, size_t size)
 {
 	bool stale;
 	const enum status s = path_look(path, &stale, why, size);
@@ -166,7 +166,7 @@ static enum status folder_of(const char *path, char *why, size_t size)
 	return STATUS_IO;
 }
 
-enum status claim_turn(const char *path, int *turn, char *why, size_t size)
+enum status data_dir_lock_turn(const char *path, int *turn, char *why, size_t size)
 {
 	const struct timespec look = { .tv_nsec = TURN_LOOK_MS * 1000000l };
 	char file[PATH_BYTES], words[SHORTAGE_WORDS_MAX];
@@ -189,7 +189,7 @@ enum status claim_turn(const char *path, int *turn, char *why, size_t size)
 	return STATUS_IO;
 }
 
-void claim_turn_end(const char *path, int turn)
+void data_dir_lock_turn_end(const char *path, int turn)
 {
 	char file[PATH_BYTES];
 
@@ -200,7 +200,7 @@ void claim_turn_end(const char *path, int turn)
 	close(turn);
 }
 
-enum status claim_socket(const char *path, char *why, size_t size)
+enum status data_dir_lock_socket(const char *path, char *why, size_t size)
 {
 	bool stale;
 	int turn;
@@ -208,10 +208,10 @@ enum status claim_socket(const char *path, char *why, size_t size)
 
 	if (s || !stale)
 		return s ? s : folder_of(path, why, size);
-	s = claim_turn(path, &turn, why, size);
+	s = data_dir_lock_turn(path, &turn, why, size);
 	if (s)
 		return s;
-	s = claim_path(path, why, size);
-	claim_turn_end(path, turn);
+	s = data_dir_lock_path(path, why, size);
+	data_dir_lock_turn_end(path, turn);
 	return s;
 }

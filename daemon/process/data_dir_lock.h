@@ -6,23 +6,23 @@
 
 #include "store/status.h"
 
-enum { CLAIM_WHY_MAX = 1024 }; /* a sentence with any path of the configuration, and the reason behind it */
+enum { DATA_DIR_LOCK_WHY_MAX = 1024 }; /* a sentence with any path of the configuration, and the reason behind it */
 
 /* Makes the folder (0700, with its parents) and locks PATH/lock; the lock lasts as long as *fd is open.
  * BUSY: another process has it. IO. why[size]: a sentence for people, on anything but OK. */
-enum status claim_folder(const char *path, int *fd, char *why, size_t size);
+enum status data_dir_lock(const char *path, int *fd, char *why, size_t size);
 
 /* A daemon looks at the path of a socket, binds it and removes it in its turn, so that no two find it free and none removes another's. A turn is a
  * lock on PATH.lock, and *turn its descriptor; the path's folder is made (0755). BUSY: the turn did not come in five seconds. IO. */
-enum status claim_turn(const char *path, int *turn, char *why, size_t size);
+enum status data_dir_lock_turn(const char *path, int *turn, char *why, size_t size);
 /* Ends it, and removes the lock's file. turn -1: there was none. */
-void claim_turn_end(const char *path, int turn);
+void data_dir_lock_turn_end(const char *path, int turn);
 
 /* In a turn: makes way for a socket at `path`: a socket at which no daemon answers is removed. BUSY: a daemon answers, or what is there is no
  * socket. IO. */
-enum status claim_path(const char *path, char *why, size_t size);
+enum status data_dir_lock_path(const char *path, char *why, size_t size);
 
-/* claim_path in a turn of its own: to know at the start of the daemon whether the path can be had. */
-enum status claim_socket(const char *path, char *why, size_t size);
+/* data_dir_lock_path in a turn of its own: to know at the start of the daemon whether the path can be had. */
+enum status data_dir_lock_socket(const char *path, char *why, size_t size);
 
 #endif

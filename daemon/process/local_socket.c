@@ -55,13 +55,13 @@ enum status local_socket_open(struct local_socket *s, const char *path, int type
 		snprintf(why, size, "%s: its name is too long for a socket: name a shorter place", path);
 		return STATUS_IO;
 	}
-	status = claim_turn(path, &turn, why, size);
+	status = data_dir_lock_turn(path, &turn, why, size);
 	if (status)
 		return status;
-	status = claim_path(path, why, size);
+	status = data_dir_lock_path(path, why, size);
 	if (status == STATUS_OK)
 		status = listen_at(s, path, type, mode, backlog, why, size);
-	claim_turn_end(path, turn);
+	data_dir_lock_turn_end(path, turn);
 	return status;
 }
 
@@ -76,14 +76,14 @@ static bool is_own(const struct local_socket *s)
 /* Without a turn too, as when the lock cannot be made on a full file system: the socket still answers, so that a daemon that starts leaves it. */
 void local_socket_remove(struct local_socket *s)
 {
-	char why[CLAIM_WHY_MAX];
+	char why[DATA_DIR_LOCK_WHY_MAX];
 	int turn = -1;
 
 	if (s->path[0] && is_own(s)) {
-		(void)claim_turn(s->path, &turn, why, sizeof why);
+		(void)data_dir_lock_turn(s->path, &turn, why, sizeof why);
 		if (is_own(s))
 			unlink(s->path);
-		claim_turn_end(s->path, turn);
+		data_dir_lock_turn_end(s->path, turn);
 	}
 	s->path[0] = 0;
 }

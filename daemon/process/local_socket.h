@@ -1,7 +1,8 @@
 /* A Unix socket that listens at a path, from its binding to its removal.
  *
- * Of the daemons that use one path, each binds and removes in its turn (claim_turn), and a path is removed while its socket still answers: so a
- * successor finds either a daemon that answers, or no path; and a daemon that stops never removes what another one has bound since.
+ * Of the daemons that use one path, each binds and removes in its turn (data_dir_lock_turn), and a path is removed
+ * while its socket still answers: so a successor finds either a daemon that answers, or no path; and a daemon that
+ * stops never removes what another one has bound since.
  *
  * One thread. */
 #ifndef TERRACE_DAEMON_PROCESS_LOCAL_SOCKET_H
@@ -22,7 +23,8 @@ struct local_socket {
 #define LOCAL_SOCKET_NONE ((struct local_socket){ .fd = -1 })
 
 /* Listens at `path`, which has `mode` from its first moment; what stood there and is no daemon's any more is removed. type: SOCK_STREAM or
- * SOCK_SEQPACKET. BUSY, IO: as claim_turn and claim_socket, or it cannot be bound; why[size] has a sentence, and *s is LOCAL_SOCKET_NONE. */
+ * SOCK_SEQPACKET. BUSY, IO: as data_dir_lock_turn and data_dir_lock_socket, or it cannot be bound; why[size] has a
+ * sentence, and *s is LOCAL_SOCKET_NONE. */
 enum status local_socket_open(struct local_socket *s, const char *path, int type, unsigned mode, int backlog, char *why, size_t size);
 
 /* Removes the path if it is still this socket's, which must be open and listening. Again: nothing. */

@@ -8,14 +8,14 @@
 
 struct part;
 
-enum { CLAIM_BUCKETS = 16384 };
+enum { PENDING_KEY_BUCKETS = 16384 };
 
 /* Begins as zeroes. */
 struct grants {
 	struct handle_places session_places;
 	struct handles leases, reservations;
 	struct aging_queue lease_age, reservation_age;
-	struct part *claims[CLAIM_BUCKETS];
+	struct part *pending_keys[PENDING_KEY_BUCKETS];
 	struct handle_source random;   /* for handles */
 };
 

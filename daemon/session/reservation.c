@@ -29,16 +29,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct part **claim_bucket(struct cache *c, const struct index_ident *ident)
+static struct part **pending_key_bucket(struct cache *c, const struct index_ident *ident)
 {
-	return &c->grants->claims[ident_hash(ident, c->claim_seed) % CLAIM_BUCKETS];
+	return &c->grants->pending_keys[ident_hash(ident, c->pending_key_seed) % PENDING_KEY_BUCKETS];
 }
 
-struct part *claim_find(struct cache *c, const struct index_ident *ident)
+struct part *pending_key_find(struct cache *c, const struct index_ident *ident)
 {
-	struct part *p = *claim_bucket(c, ident);
+	struct part *p = *pending_key_bucket(c, ident);
 
-	for (; p; p = p->claim_next) {
+	for (; p; p = p->pending_key_next) {
 		const struct index_ident name = block_name(p->block);
 
 		if (ident_equal(&name, ident))
@@ -47,24 +47,24 @@ struct part *claim_find(struct cache *c, const struct index_ident *ident)
 	return p;
 }
 
-static void claim_add(struct cache *c, struct part *p)
+static void pending_key_add(struct cache *c, struct part *p)
 {
 	const struct index_ident name = block_name(p->block);
-	struct part **bucket = claim_bucket(c, &name);
+	struct part **bucket = pending_key_bucket(c, &name);
 
-	p->claim_next = *bucket;
+	p->pending_key_next = *bucket;
 	*bucket = p;
 	p->claimed = true;
 }
 
-static void claim_drop(struct cache *c, struct part *p)
+static void pending_key_drop(struct cache *c, struct part *p)
 {
 	const struct index_ident name = block_name(p->block);
-	struct part **at = claim_bucket(c, &name);
+	struct part **at = pending_key_bucket(c, &name);
 
 	while (*at != p)
-		at = &(*at)->claim_next;
-	*at = p->claim_next;
+		at = &(*at)->pending_key_next;
+	*at = p->pending_key_next;
 	p->claimed = false;
 }
 
@@ -95,7 +95,7 @@ static enum status key_state(struct cache *c, const struct reservation_wish *w, 
 		if (key && wanted[l]) {
 			block_ident(pools[l], key, w->key_bytes, &ident);
 			wanted[l] = !index_find(c->index, &ident);
-			if (wanted[l] && claim_find(c, &ident))
+			if (wanted[l] && pending_key_find(c, &ident))
 				return STATUS_BUSY;
 		}
 		if (wanted[l]) {
@@ -148,7 +148,7 @@ static enum status reservation_fill(struct cache *c, struct reservation *r, stru
 		r->bytes += pools[l]->geometry.need_bytes;
 		if (!r->open) {
 			block_name_set(p->block, &ident);
-			claim_add(c, p);
+			pending_key_add(c, p);
 		}
 	}
 	return STATUS_OK;
@@ -160,7 +160,7 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 		struct part *p = &r->part[l];
 
 		if (p->claimed)
-			claim_drop(c, p);
+			pending_key_drop(c, p);
 		if (p->block)
 			block_discard(c, p->block);
 		p->block = NULL;
@@ -343,7 +343,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 		if (!p->block || lost)
 			continue;
 		if (p->claimed)
-			claim_drop(c, p);
+			pending_key_drop(c, p);
 		block_ident(block_pool(p->block), r->key, r->key_bytes, &ident);
 		block_name_set(p->block, &ident);
 		p->block->tokens = part_tokens(r, p);

@@ -21,7 +21,7 @@ enum { RESERVATIONS_MAX = 1 << 16 };
 
 struct part {
 	struct block *block;           /* NULL: stored already when reserved, or published */
-	struct part *claim_next;
+	struct part *pending_key_next;
 	bool claimed;
 	uint32_t before;               /* tokens of its block before the key's unit */
 	uint32_t written;              /* 1 + the host extent that the reservation's attachment may map writable for it; 0: none */
@@ -86,7 +86,7 @@ static inline uint32_t part_tokens(const struct reservation *r, const struct par
 /* Without or with the lock. */
 void reserve_count(struct cache *c, enum status s);
 /* The part that claims this ident, or NULL. */
-struct part *claim_find(struct cache *c, const struct index_ident *ident);
+struct part *pending_key_find(struct cache *c, const struct index_ident *ident);
 /* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
 void reservation_writes(struct cache *c, struct reservation *r, bool on);
 

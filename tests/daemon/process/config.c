@@ -446,7 +446,7 @@ static void leave(const char *folder)
 START_TEST(socket_of_another_user)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	char folder[] = "/tmp/terrace-claim-XXXXXX", why[CLAIM_WHY_MAX];
+	char folder[] = "/tmp/terrace-lock-XXXXXX", why[DATA_DIR_LOCK_WHY_MAX];
 	int s = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -458,17 +458,17 @@ START_TEST(socket_of_another_user)
 
 	if (root)
 		ck_assert_int_eq(seteuid(65534), 0);
-	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_IO);
+	ck_assert_int_eq(data_dir_lock_socket(at.sun_path, why, sizeof why), STATUS_IO);
 	ck_assert_ptr_nonnull(strstr(why, "cannot tell if a daemon answers at /tmp/"));
 	ck_assert_ptr_nonnull(strstr(why, "Permission denied"));
 	if (root)
 		ck_assert_int_eq(seteuid(0), 0);
 	chmod(at.sun_path, 0600);
-	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_OK); /* it was stale */
+	ck_assert_int_eq(data_dir_lock_socket(at.sun_path, why, sizeof why), STATUS_OK); /* it was stale */
 	ck_assert_int_ne(access(at.sun_path, F_OK), 0);
 	ck_assert_int_eq(bind(s = socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at), 0);
 	ck_assert_int_eq(listen(s, 0), 0);
-	ck_assert_int_eq(claim_socket(at.sun_path, why, sizeof why), STATUS_BUSY);
+	ck_assert_int_eq(data_dir_lock_socket(at.sun_path, why, sizeof why), STATUS_BUSY);
 	unlink(at.sun_path);
 	leave(folder);
 }
@@ -476,7 +476,7 @@ END_TEST
 
 START_TEST(claims_say_why)
 {
-	char folder[] = "/tmp/terrace-claim-XXXXXX", path[CONFIG_TEXT_MAX], why[CLAIM_WHY_MAX], file[64];
+	char folder[] = "/tmp/terrace-lock-XXXXXX", path[CONFIG_TEXT_MAX], why[DATA_DIR_LOCK_WHY_MAX], file[64];
 	int first = -1, second = -1;
 
 	memset(path, 'a', sizeof path);
@@ -484,15 +484,15 @@ START_TEST(claims_say_why)
 	for (size_t i = 100; i < sizeof path; i += 100)
 		path[i] = '/';
 	path[sizeof path - 1] = 0;
-	ck_assert_int_eq(claim_folder(path, &first, why, sizeof why), STATUS_IO);
+	ck_assert_int_eq(data_dir_lock(path, &first, why, sizeof why), STATUS_IO);
 	ck_assert_ptr_nonnull(strstr(why, "No such file"));
 
 	ck_assert_ptr_nonnull(mkdtemp(folder));
-	ck_assert_int_eq(claim_folder(folder, &first, why, sizeof why), STATUS_OK);
-	ck_assert_int_eq(claim_folder(folder, &second, why, sizeof why), STATUS_BUSY);
+	ck_assert_int_eq(data_dir_lock(folder, &first, why, sizeof why), STATUS_OK);
+	ck_assert_int_eq(data_dir_lock(folder, &second, why, sizeof why), STATUS_BUSY);
 	ck_assert_ptr_nonnull(strstr(why, "another terraced uses the data folder /tmp/"));
 	snprintf(file, sizeof file, "%s/lock", folder);
-	ck_assert_int_eq(claim_socket(file, why, sizeof why), STATUS_BUSY);
+	ck_assert_int_eq(data_dir_lock_socket(file, why, sizeof why), STATUS_BUSY);
 	ck_assert_ptr_nonnull(strstr(why, "exists and is no socket"));
 	unlink(file);
 	leave(folder);

@@ -33,7 +33,7 @@ struct act {
 static void *listener_start(void)
 {
 	struct rpc_listener *l;
-	char why[CLAIM_WHY_MAX] = "";
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
 
 	strcpy(s.config.socket, path);
 	ck_assert_msg(!rpc_listen_create(&s.config, &l, why, sizeof why), "%s", why);
@@ -48,7 +48,7 @@ static void listener_stop(void *part)
 static void *fd_socket_start(void)
 {
 	struct fd_socket *d;
-	char why[CLAIM_WHY_MAX] = "";
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
 
 	ck_assert_msg(!fd_socket_create(&s.daemon, path, 0600, 8, &d, why, sizeof why), "%s", why);
 	return d;
@@ -62,7 +62,7 @@ static void fd_socket_end(void *part)
 static void *metrics_start(void)
 {
 	struct metrics *m;
-	char why[CLAIM_WHY_MAX] = "";
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
 
 	snprintf(s.config.metrics_address, sizeof s.config.metrics_address, "unix:%s", path);
 	ck_assert_msg(!metrics_create(&s.daemon, METRICS_LIFE_US, &m, why, sizeof why), "%s", why);
@@ -163,19 +163,19 @@ static void *stop_main(void *arg)
 START_TEST(a_stop_waits_for_another_ones_turn)
 {
 	struct stopping st = { .part = &parts[_i], .which = parts[_i].start() };
-	char why[CLAIM_WHY_MAX];
+	char why[DATA_DIR_LOCK_WHY_MAX];
 	pthread_t thread;
 	int turn;
 
-	ck_assert_int_eq(claim_turn(path, &turn, why, sizeof why), STATUS_OK);
+	ck_assert_int_eq(data_dir_lock_turn(path, &turn, why, sizeof why), STATUS_OK);
 	ck_assert_int_eq(pthread_create(&thread, NULL, stop_main, &st), 0);
 	for (int i = 0; i < LOOKS; i++) {
 		ck_assert_msg(exists() && answers(st.part->type), "%s is gone in another's turn", st.part->name);
 		ck_assert(!st.ended);
 		usleep(LOOK_US);
 	}
-	ck_assert_int_eq(claim_path(path, why, sizeof why), STATUS_BUSY); /* the starter's answer */
-	claim_turn_end(path, turn);
+	ck_assert_int_eq(data_dir_lock_path(path, why, sizeof why), STATUS_BUSY); /* the starter's answer */
+	data_dir_lock_turn_end(path, turn);
 	pthread_join(thread, NULL);
 	ck_assert(!exists());
 }
@@ -199,7 +199,7 @@ END_TEST
 static void *successor_main(void *arg)
 {
 	struct local_socket *next = arg;
-	char why[CLAIM_WHY_MAX];
+	char why[DATA_DIR_LOCK_WHY_MAX];
 	enum status status = STATUS_BUSY;
 
 	for (int i = 0; i < PATIENCE && status == STATUS_BUSY; i++) {
@@ -213,7 +213,7 @@ static void *successor_main(void *arg)
 START_TEST(handed_over_again_and_again)
 {
 	struct local_socket now, next;
-	char why[CLAIM_WHY_MAX];
+	char why[DATA_DIR_LOCK_WHY_MAX];
 
 	ck_assert_int_eq(local_socket_open(&now, path, SOCK_STREAM, 0600, 8, why, sizeof why), STATUS_OK);
 	for (int i = 0; i < HANDOVERS; i++) {
@@ -235,7 +235,7 @@ END_TEST
 START_TEST(what_cannot_be_bound)
 {
 	struct local_socket l;
-	char why[CLAIM_WHY_MAX], far[300];
+	char why[DATA_DIR_LOCK_WHY_MAX], far[300];
 
 	memset(far, 'x', sizeof far);
 	far[0] = '/';
