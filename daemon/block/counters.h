@@ -104,8 +104,8 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	  "blocks put on a GPU: whether it made their checksums at the commit")                              \
 	X(GPU_PUT_UNSUMMED, "terrace_gpu_commit_sums_total", "result=none",                                  \
 	  "blocks put on a GPU: whether it made their checksums at the commit")                              \
-	X(BURIED, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")                   \
-	X(BURY_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")          \
+	X(TOMBSTONES, "terrace_tombstones_total", "status=ok", "tombstones written to a disk")               \
+	X(TOMBSTONES_FAILED, "terrace_tombstones_total", "status=failed", "tombstones written to a disk")    \
 	X(FLUSHES, "terrace_flushes_total", "", "flushes that were acknowledged")                            \
 	X(DELETED, "terrace_deleted_blocks_total", "", "blocks deleted by a client")                         \
 	X(CORRUPT, "terrace_corrupt_blocks_total", "", "blocks whose checksum was wrong")                    \

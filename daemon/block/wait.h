@@ -37,7 +37,9 @@ struct cache_wait {
 	struct unwritten_walk walk;    /* ... in its list of what is on no disk; */
 	bool falls;                    /* ... of which what is on GPUs alone comes down now; the rest comes first */
 	bool again;                    /* ... something was begun, so there is to be another walk */
-	uint32_t units;                /* a bit each; of a delete: disks that had something to bury; of a flush: that had failed when it began */
+	/* a bit each; of a delete: disks that had something to write a tombstone for; of a flush: that had failed when
+	 * it began */
+	uint32_t units;
 	uint32_t pending, begun;       /* the same, of a delete: disks that are to be synced yet, whose sync has begun; */
 	uint32_t committed;            /* and `pending` as its last commit began */
 	uint32_t of_unit[CACHE_DISKS_MAX + 1]; /* of `outstanding` what each disk is to end; the last: the catalog */

@@ -79,7 +79,7 @@ struct batch {
 struct arrivals {
 	struct arrival *bucket[BUCKETS];
 	struct batch *batches;
-	struct memory_class *hungry;   /* had no slot */
+	struct memory_class *waiting_for_memory; /* had no slot */
 	uint32_t names;
 	uint64_t bytes;                /* of slots that sources write */
 	pthread_cond_t none;           /* the last batch has ended */
@@ -392,8 +392,8 @@ static bool arrival_reserve(struct batch *b, const struct run_key *key, struct c
 	if (all->names == ARRIVALS_MAX || all->bytes + bytes > b->cache->options.host_bytes / ARRIVALS_SHARE)
 		return false;
 	if (block_create(b->cache, key->pool, &e, key->name.key_bytes, &n->block)) {
-		all->hungry = room_wants(b->cache);
-		if (all->hungry)
+		all->waiting_for_memory = room_wants(b->cache);
+		if (all->waiting_for_memory)
 			tier_wake(b->cache);
 		return false;
 	}
@@ -684,16 +684,16 @@ void arrivals_tick(struct cache *c)
 
 void arrivals_chores(struct cache *c)
 {
-	struct memory_class *hungry = NULL;
+	struct memory_class *waiting_for_memory = NULL;
 
 	cache_lock(c);
 	if (c->arrivals) {
-		hungry = c->arrivals->hungry;
-		c->arrivals->hungry = NULL;
+		waiting_for_memory = c->arrivals->waiting_for_memory;
+		c->arrivals->waiting_for_memory = NULL;
 	}
 	cache_unlock(c);
-	if (hungry)
-		c->tiers[TIER_MEMORY]->grow(c, hungry, false);
+	if (waiting_for_memory)
+		c->tiers[TIER_MEMORY]->grow(c, waiting_for_memory, false);
 }
 
 bool arrivals_stop(struct cache *c)

@@ -48,10 +48,10 @@ static void join(struct cache *c, struct move *m, struct cache_wait *w)
 }
 
 /* Headers that name the key are still to be overwritten: joins the wait for each. */
-static void join_graves(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+static void join_tombstones(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	for (struct move *grave = NULL; w && (grave = grave_of(c, ident, grave));)
-		join(c, grave, w);
+	for (struct move *tombstone = NULL; w && (tombstone = tombstone_of(c, ident, tombstone));)
+		join(c, tombstone, w);
 }
 
 static bool is_named(const struct block *b, const struct index_ident *ident)
@@ -61,10 +61,10 @@ static bool is_named(const struct block *b, const struct index_ident *ident)
 	return ident_equal(&name, ident);
 }
 
-/* What is still being spilled, though it was removed, now or before, is buried when the spill has ended. */
-static void join_orphans(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
+/* What is still being spilled, though it was removed, now or before, gets a tombstone when the spill has ended. */
+static void join_abandoned_spills(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	for (struct move *m = w ? c->tier->orphans : NULL; m; m = m->orphan_next)
+	for (struct move *m = w ? c->tier->abandoned_spills : NULL; m; m = m->abandoned_next)
 		if (is_named(m->block, ident))
 			join(c, m, w);
 }
@@ -107,8 +107,8 @@ static enum status remove_key(struct cache *c, struct pool *const *pools, uint32
 		c->tier->deleted = true;
 		CRASH_POINT("delete_untell");
 		catalog_untell(c, &ident);
-		join_graves(c, &ident, w);
-		join_orphans(c, &ident, w);
+		join_tombstones(c, &ident, w);
+		join_abandoned_spills(c, &ident, w);
 		if (w)
 			w->pending |= unsynced_units(c->tier, &ident);
 	}
@@ -133,7 +133,7 @@ static bool marks_missing(const struct tier *t)
 	return false;
 }
 
-/* One that has failed is wiped before it is used again; but what was to be buried there is not. */
+/* One that has failed is wiped before it is used again; but what was to get a tombstone there is not. */
 static void sync_unit(struct cache *c, struct cache_wait *w, struct unit *u)
 {
 	const bool named = w->units >> u->number & 1;
@@ -151,7 +151,7 @@ static void units_step(struct cache *c, struct cache_wait *w)
 		if (!(w->pending & unit) || w->of_unit[i])
 			continue;
 		if (!(w->begun & unit)) {
-			CRASH_POINT("delete_buried");
+			CRASH_POINT("delete_tombstones");
 			w->begun |= unit;
 			sync_unit(c, w, &c->tier->units[i]);
 		}
@@ -194,16 +194,16 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 	}
 	if (w->pending)
 		return STATUS_BUSY;
-	return w->worst || c->tier->graves_lost ? STATUS_IO : STATUS_OK;
+	return w->worst || c->tier->tombstones_lost ? STATUS_IO : STATUS_OK;
 }
 
 /* With the lock: whether a header of that name may be on one of those disks. */
 static bool may_be_there(struct cache *c, const struct index_ident *ident, uint32_t units)
 {
-	for (struct move *grave = NULL; (grave = grave_of(c, ident, grave));)
-		if (units >> grave->unit->number & 1)
+	for (struct move *tombstone = NULL; (tombstone = tombstone_of(c, ident, tombstone));)
+		if (units >> tombstone->unit->number & 1)
 			return true;
-	for (const struct move *m = c->tier->orphans; m; m = m->orphan_next)
+	for (const struct move *m = c->tier->abandoned_spills; m; m = m->abandoned_next)
 		if (units >> m->unit->number & 1 && is_named(m->block, ident))
 			return true;
 	return unsynced_units(c->tier, ident) & units;
@@ -215,7 +215,7 @@ static bool known_in_part(struct cache *c, struct pool *const *pools, uint32_t l
 {
 	bool known = false;
 
-	if (w->stage != DELETE_COMMITTING || w->of_unit[WAIT_CATALOG] || w->worst || c->tier->graves_lost)
+	if (w->stage != DELETE_COMMITTING || w->of_unit[WAIT_CATALOG] || w->worst || c->tier->tombstones_lost)
 		return false;
 	for (uint32_t i = 0; i < k->count; i++) {
 		bool open = false;

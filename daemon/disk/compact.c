@@ -216,7 +216,7 @@ static struct move *copies_take(struct slab_map *r, uint32_t *units)
 	struct move *copied = r->copied;
 
 	*units = 0;
-	for (const struct move *m = copied; m; m = m->hungry_next)
+	for (const struct move *m = copied; m; m = m->waiting_next)
 		*units |= 1u << m->unit->number;
 	r->copied = NULL; /* what is written from now on is not in these syncs */
 	return copied;
@@ -288,7 +288,7 @@ static enum status slab_map_empty(struct cache *c, struct slab_map *r)
 
 /* ---- the end ---- */
 
-/* With the lock. Copies that came too late for a sync are buried. */
+/* With the lock. Copies that came too late for a sync get tombstones. */
 static void slab_map_stay(struct cache *c, struct slab_map *r)
 {
 	struct move *late = r->copied;
@@ -335,7 +335,7 @@ enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter w
 	if (!s)
 		blocks_give_up(c, r, why);
 	cache_unlock(c);
-	ends_run(c); /* burials in it: nothing else frees a slab map that is gone */
+	ends_run(c); /* tombstones in it: nothing else frees a slab map that is gone */
 	cache_lock(c);
 	if (!s && !r->moves)
 		slab_map_free(c, r);

@@ -231,11 +231,11 @@ static enum status load_start(struct cache *c, struct move *m, bool awaited)
 	return load_read(m);
 }
 
-static void hungry_add(struct cache *c, struct move *m)
+static void waiting_for_memory_add(struct cache *c, struct move *m)
 {
-	m->hungry_next = NULL;
-	*c->tier->hungry_end = m;
-	c->tier->hungry_end = &m->hungry_next;
+	m->waiting_next = NULL;
+	*c->tier->waiting_for_memory_end = m;
+	c->tier->waiting_for_memory_end = &m->waiting_next;
 	c->loads_wait = true;
 }
 
@@ -307,7 +307,7 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 	m->spare = how->effort != TAKE_ANY;
 	s = load_start(c, m, w != NULL);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
-		hungry_add(c, m);
+		waiting_for_memory_add(c, m);
 		tier_wake(c);
 		s = STATUS_OK;
 	}
@@ -328,8 +328,8 @@ void loads_feed(struct cache *c)
 {
 	struct tier *t = c->tier;
 
-	while (t->hungry) {
-		struct move *m = t->hungry;
+	while (t->waiting_for_memory) {
+		struct move *m = t->waiting_for_memory;
 		enum status s = t->stopping ? STATUS_CANCELLED : STATUS_STALE;
 
 		if (!t->stopping && block_live(m->block))
@@ -339,10 +339,10 @@ void loads_feed(struct cache *c)
 			tier_wake(c);
 			return;
 		}
-		t->hungry = m->hungry_next;
-		if (!t->hungry)
-			t->hungry_end = &t->hungry;
-		c->loads_wait = t->hungry;
+		t->waiting_for_memory = m->waiting_next;
+		if (!t->waiting_for_memory)
+			t->waiting_for_memory_end = &t->waiting_for_memory;
+		c->loads_wait = t->waiting_for_memory;
 		if (!s)
 			continue;
 		m->judged = s == STATUS_STALE ? STATUS_CANCELLED : s;

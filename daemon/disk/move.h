@@ -32,28 +32,28 @@ struct move {
 	enum move_kind kind;
 	enum ring_priority priority;
 	struct move *block_next;       /* of the bucket by block */
-	struct move *grave_next;       /* of the bucket by name, if `grave` */
-	struct move *hungry_next;      /* loads that wait for memory; burials that the disk did not take yet */
-	struct move *orphan_next;
+	struct move *tombstone_next;   /* of the bucket by name, if `tombstone` */
+	struct move *waiting_next;     /* loads that wait for memory; tombstones that the disk did not take yet */
+	struct move *abandoned_next;
 	struct cache_wait_link *links;
 	struct unit *unit;
 	struct slab_map *slab_map;
 	uint32_t slab_map_slot;
-	struct block *block;           /* pinned; NULL: a burial */
+	struct block *block;           /* pinned; NULL: a tombstone */
 	struct memory_slot slot;         /* of a load */
 	struct fetch *fetch;    /* of a load whose slot is the fetch's; NULL: the slot is the move's own */
 	uint32_t piece;                /* of it */
 	struct span_map *span;
 	bool spare;                    /* of a load: takes only what memory can spare, unless another call waits for it */
 	bool for_gpu;                  /* of a load: a GPU reads it next; constant */
-	bool grave;                    /* the header in the slot names `dead` until this is done */
+	bool tombstone;                /* the header in the slot names `dead` until this is done */
 	struct index_ident dead;       /* its key: */
 	uint8_t dead_key[SLOT_KEY_MAX];
 	uint64_t dead_generation;
 	struct pool *dead_pool;
-	struct slot_header *page;      /* of a burial */
-	struct move *also;             /* a burial's second name for the header, after a write that failed */
-	/* of a spill out of a slab map: the burial of the slot that the block has there */
+	struct slot_header *page;      /* of a tombstone */
+	struct move *also;             /* a tombstone's second name for the header, after a write that failed */
+	/* of a spill out of a slab map: the tombstone of the slot that the block has there */
 	struct move *old;
 	bool written;                  /* ... and in slab map->copied */
 	enum status landed;            /* ... the word of the sync behind it */

@@ -9,8 +9,8 @@
  *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
  *
  * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
- * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other is buried. Bytes are
- * checked when they are loaded.
+ * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other
+ * gets a tombstone. Bytes are checked when they are loaded.
  */
 #include "daemon/disk/restore.h"
 
@@ -81,10 +81,10 @@ static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_b
 	return key_bytes ? block_id(&parent) : 0;
 }
 
-static void bury_copy(struct restore *x, const struct found *f, struct slab_map *r)
+static void tombstone_copy(struct restore *x, const struct found *f, struct slab_map *r)
 {
-	CRASH_POINT("restore_bury");
-	bury_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
+	CRASH_POINT("restore_tombstone");
+	tombstone_begin(x->cache, r, f->place.slot, f->pool, &f->ident, f->generation);
 }
 
 /* Whatever else has the name: true if this copy is to live. */
@@ -141,14 +141,14 @@ static void adopt(struct restore *x, const struct found *f, struct slab_map *r)
 	struct block *b;
 
 	if (!copy_wins(x, f)) {
-		bury_copy(x, f, r);
+		tombstone_copy(x, f, r);
 		return;
 	}
 	CRASH_POINT("restore_adopt");
 	b = found_block(x, f);
 	if (!b || block_adopt(c, b, r, f->place.slot, f->position)) {
 		free(b);
-		bury_copy(x, f, r);
+		tombstone_copy(x, f, r);
 		return;
 	}
 	CRASH_POINT("restore_adopted");
@@ -308,8 +308,9 @@ static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
 	return pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
 }
 
-/* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one was buried too, or displaced,
- * before the delete was acknowledged, and what was put since may have a lower generation, if the catalog was lost. */
+/* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one got a tombstone
+ * too, or displaced, before the delete was acknowledged, and what was put since may have a lower generation, if the
+ * catalog was lost. */
 static void on_tombstone(struct restore *x, const struct found *f)
 {
 	struct slab_map *r = slab_map_find(f->unit, f->place.slab);

@@ -141,7 +141,7 @@ static void copy_lost(struct cache *c, struct block *b)
 	}
 	slab_map_detach(c, b);
 	catalog_untell(c, &name);
-	bury_begin(c, r, slot, b->pool, &name, b->generation);
+	tombstone_begin(c, r, slot, b->pool, &name, b->generation);
 }
 
 static bool same_target(const struct block *b, const struct scrub_target *t)

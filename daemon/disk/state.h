@@ -40,13 +40,13 @@ struct tier {
 	char catalog_why[160];         /* if it was damaged */
 	struct cache_catalog_state found; /* of it: left_out (disks that are neither units nor out), blocks_absent, and what is lost */
 	const struct policy_ops *policy;
-	struct move *moves[MOVE_BUCKETS], *graves[MOVE_BUCKETS];
-	struct move *hungry, **hungry_end;
-	struct move *unburied, **unburied_end;
+	struct move *moves[MOVE_BUCKETS], *tombstones[MOVE_BUCKETS];
+	struct move *waiting_for_memory, **waiting_for_memory_end;
+	struct move *waiting_tombstones, **waiting_tombstones_end;
 	bool burials_due;              /* the pump is to try those again, */
 	bool looks_due;                /* is to begin more looks (disk/scrub.c), */
 	bool spared;                   /* is to tell that memory has something to spare that it had not */
-	struct move *orphans;          /* spills whose block was removed: a header that names it may come yet */
+	struct move *abandoned_spills; /* spills whose block was removed: a header that names it may come yet */
 	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
 	uint32_t move_count;
 	uint32_t turn;                 /* the unit that spills next */
@@ -63,7 +63,7 @@ struct tier {
 	bool rebuild;                  /* without the catalog */
 	bool scan;                     /* look at every header: the catalog may lag behind them */
 	bool renewing;                 /* the catalog is being made anew: a scrub tells it what it finds */
-	bool graves_lost;              /* for lack of memory a header may name a dead block: deletes are not sure any more */
+	bool tombstones_lost;          /* for lack of memory a header may name a dead block: deletes are not sure any more */
 	bool lagging;                  /* the catalog could not be told of something: only a scan finds all */
 	pthread_t restorer;
 	struct await *restorer_end;

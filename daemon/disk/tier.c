@@ -82,8 +82,8 @@ enum status tier_create(struct cache *c, const char **why)
 	if (!t->restorer_end)
 		return STATUS_EXHAUSTED;
 	await_init(t->restorer_end);
-	t->hungry_end = &t->hungry;
-	t->unburied_end = &t->unburied;
+	t->waiting_for_memory_end = &t->waiting_for_memory;
+	t->waiting_tombstones_end = &t->waiting_tombstones;
 	t->policy = policy_find(c->options.disk_policy);
 	s = tier_open(c, why);
 	t->rebuild = c->options.rebuild || t->catalog_state == CATALOG_DAMAGED;
@@ -319,7 +319,7 @@ static struct unit *unit_over(struct tier *t)
 
 bool tier_wants(struct cache *c)
 {
-	return c->tier && (c->tier->hungry || class_wanting(c->tier) || unit_over(c->tier));
+	return c->tier && (c->tier->waiting_for_memory || class_wanting(c->tier) || unit_over(c->tier));
 }
 
 /* One slab less, if it can be now; a free one, or that with the fewest blocks. Without the lock. */
@@ -363,13 +363,13 @@ void cache_disk_chores(struct cache *c)
 
 void tier_chores(struct cache *c)
 {
-	struct memory_class *hungry;
+	struct memory_class *waiting_for_memory;
 
 	cache_lock(c);
-	hungry = c->tier->hungry ? c->tier->hungry->block->pool->class : NULL;
+	waiting_for_memory = c->tier->waiting_for_memory ? c->tier->waiting_for_memory->block->pool->class : NULL;
 	cache_unlock(c);
-	if (hungry)
-		c->tiers[TIER_MEMORY]->grow(c, hungry, false);
+	if (waiting_for_memory)
+		c->tiers[TIER_MEMORY]->grow(c, waiting_for_memory, false);
 	cache_lock(c);
 	loads_feed(c);
 	spill_pump(c);
@@ -400,13 +400,13 @@ static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason r
 	if (reason == CACHE_REASON_EVICTED)
 		return;
 	catalog_untell(c, &name);
-	bury_begin(c, r, slot, b->pool, &name, b->generation);
+	tombstone_begin(c, r, slot, b->pool, &name, b->generation);
 }
 
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	if (b->moving)
-		spill_orphan(c, b);
+		spill_abandon(c, b);
 	if (b->slab_map)
 		leave_slab_map(c, b, reason);
 }

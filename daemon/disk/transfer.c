@@ -1,5 +1,5 @@
-/* Moves: what all have in common, spills and burials, from their beginning under the lock to their end in the queue of
- * ends (block/ends.h). Loads are in disk/load.c.
+/* Moves: what all have in common, spills and tombstones, from their beginning under the lock to their end in the queue
+ * of ends (block/ends.h). Loads are in disk/load.c.
  *
  * An end does the books, the catalog's queue, and the links of those who wait. What can be started next is begun by the
  * tier's pump (disk/tier.c), once after all ends of a hold of the lock.
@@ -47,9 +47,9 @@ static struct move **block_bucket(struct cache *c, const struct block *b)
 	return &c->tier->moves[((uintptr_t)b >> 6) % MOVE_BUCKETS];
 }
 
-static struct move **grave_bucket(struct cache *c, const struct index_ident *ident)
+static struct move **tombstone_bucket(struct cache *c, const struct index_ident *ident)
 {
-	return &c->tier->graves[ident_hash(ident, 0) % MOVE_BUCKETS];
+	return &c->tier->tombstones[ident_hash(ident, 0) % MOVE_BUCKETS];
 }
 
 struct move *move_of(struct cache *c, const struct block *b)
@@ -61,12 +61,12 @@ struct move *move_of(struct cache *c, const struct block *b)
 	return m;
 }
 
-struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after)
+struct move *tombstone_of(struct cache *c, const struct index_ident *ident, struct move *after)
 {
-	struct move *m = after ? after->grave_next : *grave_bucket(c, ident);
+	struct move *m = after ? after->tombstone_next : *tombstone_bucket(c, ident);
 
 	while (m && !ident_equal(&m->dead, ident))
-		m = m->grave_next;
+		m = m->tombstone_next;
 	return m;
 }
 
@@ -110,31 +110,31 @@ void tier_move_leave(struct move *m)
 	m->cache->tier->move_count--;
 }
 
-static void grave_enter(struct move *m, struct pool *p, const struct index_ident *ident, uint64_t generation)
+static void tombstone_enter(struct move *m, struct pool *p, const struct index_ident *ident, uint64_t generation)
 {
-	struct move **bucket = grave_bucket(m->cache, ident);
+	struct move **bucket = tombstone_bucket(m->cache, ident);
 
-	m->grave = true;
+	m->tombstone = true;
 	m->dead = *ident;
 	memcpy(m->dead_key, ident->key, ident->key_bytes);
 	m->dead.key = m->dead_key;
 	m->dead_generation = generation;
 	m->dead_pool = p;
-	m->grave_next = *bucket;
+	m->tombstone_next = *bucket;
 	*bucket = m;
 }
 
-static void grave_leave(struct move *m)
+static void tombstone_leave(struct move *m)
 {
 	struct move **at;
 
-	if (!m->grave)
+	if (!m->tombstone)
 		return;
-	at = grave_bucket(m->cache, &m->dead);
+	at = tombstone_bucket(m->cache, &m->dead);
 	while (*at != m)
-		at = &(*at)->grave_next;
-	*at = m->grave_next;
-	m->grave = false;
+		at = &(*at)->tombstone_next;
+	*at = m->tombstone_next;
+	m->tombstone = false;
 	unit_wrote(m->unit, &m->dead);
 }
 
@@ -174,35 +174,35 @@ struct disk_place tier_move_place(const struct move *m)
 	return (struct disk_place){ .slab = m->slab_map->slab, .slot = m->slab_map_slot };
 }
 
-/* ---- burials ---- */
+/* ---- tombstones ---- */
 
 /* Frees the move, and with it the second name that the header may have had. */
-static void bury_end(struct cache *c, struct move *m, enum status s)
+static void tombstone_end(struct cache *c, struct move *m, enum status s)
 {
-	cache_count(c, s ? COUNTER_BURY_FAILED : COUNTER_BURIED, 1);
+	cache_count(c, s ? COUNTER_TOMBSTONES_FAILED : COUNTER_TOMBSTONES, 1);
 	m->slab_map->moves--;
 	c->tier->move_count--;
 	if (!s)
 		disk_slot_give(m->unit->disk, tier_move_place(m));
-	CRASH_POINT("bury_end");
+	CRASH_POINT("tombstone_end");
 	for (struct move *next; m; m = next) {
 		next = m->also;
-		grave_leave(m);
+		tombstone_leave(m);
 		tier_move_tell(m, s);
 		free(m->page);
 		free(m);
 	}
 }
 
-static void unburied_add(struct cache *c, struct move *m)
+static void waiting_tombstones_add(struct cache *c, struct move *m)
 {
-	m->hungry_next = NULL;
-	*c->tier->unburied_end = m;
-	c->tier->unburied_end = &m->hungry_next;
+	m->waiting_next = NULL;
+	*c->tier->waiting_tombstones_end = m;
+	c->tier->waiting_tombstones_end = &m->waiting_next;
 }
 
 /* The disk has answered. */
-static void bury_over(struct cache *c, struct end *e)
+static void tombstone_over(struct cache *c, struct end *e)
 {
 	struct move *m = move_of_end(e);
 	const enum status s = m->io.ring.status;
@@ -210,28 +210,28 @@ static void bury_over(struct cache *c, struct end *e)
 	tier_move_judge(m, s);
 	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
 	if (s && !m->unit->failed && !c->tier->stopping) {
-		unburied_add(c, m);
+		waiting_tombstones_add(c, m);
 		return;
 	}
-	bury_end(c, m, s);
+	tombstone_end(c, m, s);
 	c->tier->burials_due = true;
 }
 
-static void bury_done(struct disk_request *q)
+static void tombstone_done(struct disk_request *q)
 {
 	struct move *m = (struct move *)q;
 
-	CRASH_POINT("bury_done");
-	m->end.run = bury_over;
+	CRASH_POINT("tombstone_done");
+	m->end.run = tombstone_over;
 	ends_arrive(m->cache, &m->end);
 }
 
 /* It could not be begun, or need not be. */
-static void bury_dropped(struct cache *c, struct end *e)
+static void tombstone_dropped(struct cache *c, struct end *e)
 {
 	struct move *m = move_of_end(e);
 
-	bury_end(c, m, m->judged);
+	tombstone_end(c, m, m->judged);
 }
 
 /* The header that the slot has, as far as a tombstone repeats it. */
@@ -257,7 +257,7 @@ static uint64_t unix_now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static enum status bury_submit(struct cache *c, struct move *m)
+static enum status tombstone_submit(struct cache *c, struct move *m)
 {
 	struct slot_header h;
 
@@ -270,14 +270,14 @@ static enum status bury_submit(struct cache *c, struct move *m)
 		dead_header(c, m, &h);
 		slot_tombstone(m->page, &h, unix_now_ms());
 	}
-	m->io.done = bury_done;
+	m->io.done = tombstone_done;
 	return disk_tombstone(m->unit->disk, tier_move_place(m), m->page, &m->io);
 }
 
 /* False: the disk does not take it now. A slab that is being deleted takes no tombstone, and its headers are there until it is gone. */
-static bool bury_try(struct cache *c, struct move *m)
+static bool tombstone_try(struct cache *c, struct move *m)
 {
-	enum status s = bury_submit(c, m);
+	enum status s = tombstone_submit(c, m);
 
 	if (!s)
 		return true;
@@ -285,7 +285,7 @@ static bool bury_try(struct cache *c, struct move *m)
 		return false;
 	tier_move_judge(m, s);
 	m->judged = s == STATUS_STALE && m->slab_map->gone ? STATUS_OK : s;
-	m->end.run = bury_dropped;
+	m->end.run = tombstone_dropped;
 	ends_append(c, &m->end);
 	return true;
 }
@@ -293,34 +293,34 @@ static bool bury_try(struct cache *c, struct move *m)
 void burials_feed(struct cache *c)
 {
 	struct tier *t = c->tier;
-	struct move *m = t->unburied, *next;
+	struct move *m = t->waiting_tombstones, *next;
 
 	t->burials_due = false;
-	t->unburied = NULL;
-	t->unburied_end = &t->unburied;
+	t->waiting_tombstones = NULL;
+	t->waiting_tombstones_end = &t->waiting_tombstones;
 	for (; m; m = next) {
-		next = m->hungry_next;
-		if (!bury_try(c, m))
-			unburied_add(c, m);
+		next = m->waiting_next;
+		if (!tombstone_try(c, m))
+			waiting_tombstones_add(c, m);
 	}
 }
 
 /* Not before those that wait already. */
-static void bury_offer(struct cache *c, struct move *m)
+static void tombstone_offer(struct cache *c, struct move *m)
 {
-	if (c->tier->unburied || !bury_try(c, m))
-		unburied_add(c, m);
+	if (c->tier->waiting_tombstones || !tombstone_try(c, m))
+		waiting_tombstones_add(c, m);
 }
 
-/* m has the slab map, the slot and the grave. On a disk that has failed nothing can be written: the slot stays taken,
- * and the disk is wiped before it is used again (store/slab/disk.h). */
-static void bury_start(struct cache *c, struct move *m)
+/* m has the slab map, the slot and the tombstone. On a disk that has failed nothing can be written: the slot stays
+ * taken, and the disk is wiped before it is used again (store/slab/disk.h). */
+static void tombstone_start(struct cache *c, struct move *m)
 {
-	CRASH_POINT("bury_begin");
-	m->kind = MOVE_BURY;
+	CRASH_POINT("tombstone_begin");
+	m->kind = MOVE_TOMBSTONE;
 	m->slab_map->moves++;
 	c->tier->move_count++;
-	bury_offer(c, m);
+	tombstone_offer(c, m);
 }
 
 void burials_release(struct cache *c, struct slab_map *r)
@@ -331,48 +331,49 @@ void burials_release(struct cache *c, struct slab_map *r)
 	r->left = NULL;
 	r->left_count = 0;
 	for (; m; m = next) {
-		next = m->hungry_next;
-		bury_offer(c, m);
+		next = m->waiting_next;
+		tombstone_offer(c, m);
 	}
 }
 
-void bury_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p,
+		const struct index_ident *ident,
 		uint64_t generation)
 {
-	struct move *m = tier_move_create(c, MOVE_BURY, r->class->unit, RING_URGENT);
+	struct move *m = tier_move_create(c, MOVE_TOMBSTONE, r->class->unit, RING_URGENT);
 
 	if (!m) {
-		cache_count(c, COUNTER_BURY_FAILED, 1);
-		c->tier->graves_lost = true;
+		cache_count(c, COUNTER_TOMBSTONES_FAILED, 1);
+		c->tier->tombstones_lost = true;
 		return;
 	}
 	m->slab_map = r;
 	m->slab_map_slot = slot;
-	CRASH_POINT("bury_enter");
-	grave_enter(m, p, ident, generation);
-	bury_start(c, m);
+	CRASH_POINT("tombstone_enter");
+	tombstone_enter(m, p, ident, generation);
+	tombstone_start(c, m);
 }
 
 /* ---- spills ---- */
 
-void spill_orphan(struct cache *c, const struct block *b)
+void spill_abandon(struct cache *c, const struct block *b)
 {
 	struct move *m = move_of(c, b);
 
 	if (m->kind != MOVE_SPILL)
 		return;
-	m->orphan_next = c->tier->orphans;
-	c->tier->orphans = m;
+	m->abandoned_next = c->tier->abandoned_spills;
+	c->tier->abandoned_spills = m;
 }
 
-static void orphan_leave(const struct move *m)
+static void abandoned_leave(const struct move *m)
 {
-	struct move **at = &m->cache->tier->orphans;
+	struct move **at = &m->cache->tier->abandoned_spills;
 
 	while (*at && *at != m)
-		at = &(*at)->orphan_next;
+		at = &(*at)->abandoned_next;
 	if (*at)
-		*at = m->orphan_next;
+		*at = m->abandoned_next;
 }
 
 /* With the lock. The block has a copy elsewhere, which is durable: it leaves its slab map. The header there names it
@@ -390,10 +391,10 @@ static void leave_behind(struct cache *c, struct move *m)
 	CRASH_POINT("spill_leave_behind");
 	slab_map_detach(c, b);
 	b->pool->dirty--;
-	grave_enter(old, b->pool, &name, b->generation);
+	tombstone_enter(old, b->pool, &name, b->generation);
 	r->moves++;
 	c->tier->move_count++;
-	old->hungry_next = r->left;
+	old->waiting_next = r->left;
 	r->left = old;
 	r->left_count++;
 	m->old = NULL;
@@ -431,49 +432,50 @@ static void displaced(struct cache *c, const struct move *m)
 }
 
 /* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
- * burial takes over the move's waiters. */
+ * tombstone takes over the move's waiters. */
 static void spill_undo(struct move *m, const struct block *b, enum status s)
 {
 	const struct index_ident name = block_name(b);
 	struct cache *c = m->cache;
-	struct move *grave, *also = NULL;
+	struct move *tombstone, *also = NULL;
 
 	CRASH_POINT("spill_undo");
-	if (s && !m->io.ring.started_us && !m->grave) {
+	if (s && !m->io.ring.started_us && !m->tombstone) {
 		disk_slot_give(m->unit->disk, tier_move_place(m));
 		return;
 	}
-	grave = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
-	if (s && m->grave)
-		also = tier_move_create(c, MOVE_BURY, m->unit, RING_URGENT);
-	if (!grave || (s && m->grave && !also)) {
-		free(grave);
-		c->tier->graves_lost = true;
+	tombstone = tier_move_create(c, MOVE_TOMBSTONE, m->unit, RING_URGENT);
+	if (s && m->tombstone)
+		also = tier_move_create(c, MOVE_TOMBSTONE, m->unit, RING_URGENT);
+	if (!tombstone || (s && m->tombstone && !also)) {
+		free(tombstone);
+		c->tier->tombstones_lost = true;
 		return; /* the slot stays taken until the next start */
 	}
-	grave->slab_map = m->slab_map;
-	grave->slab_map_slot = m->slab_map_slot;
-	grave->links = m->links;
+	tombstone->slab_map = m->slab_map;
+	tombstone->slab_map_slot = m->slab_map_slot;
+	tombstone->links = m->links;
 	m->links = NULL;
-	grave_enter(grave, b->pool, &name, b->generation);
+	tombstone_enter(tombstone, b->pool, &name, b->generation);
 	if (also) {
 		const struct index_ident old = m->dead;
 
 		displaced(c, m);
-		grave_leave(m);
-		grave_enter(also, m->dead_pool, &old, m->dead_generation);
-		grave->also = also;
+		tombstone_leave(m);
+		tombstone_enter(also, m->dead_pool, &old, m->dead_generation);
+		tombstone->also = also;
 	}
-	bury_start(c, grave);
+	tombstone_start(c, tombstone);
 }
 
-/* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the graves until it is overwritten. */
+/* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the tombstones until it
+ * is overwritten. */
 static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	const struct index_ident name = block_name(old);
 
 	CRASH_POINT("spill_displace");
-	grave_enter(m, old->pool, &name, old->generation);
+	tombstone_enter(m, old->pool, &name, old->generation);
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	if (old->span) {
 		slab_map_detach(c, old); /* memory has it: it is dirty from now on, and comes back */
@@ -483,7 +485,8 @@ static void displace(struct cache *c, struct move *m, struct block *old)
 	block_remove(c, old, CACHE_REASON_EVICTED);
 }
 
-/* With the lock. What was written is not, or need not be, what was committed. The slot is buried, by a block that is dead or has no such copy. */
+/* With the lock. What was written is not, or need not be, what was committed. The slot gets a tombstone, by a block
+ * that is dead or has no such copy. */
 static void spill_damaged(struct cache *c, struct block *b)
 {
 	cache_count(c, COUNTER_SPILL_FAILED, 1);
@@ -506,9 +509,9 @@ static void spill_end(struct move *m, enum status s)
 		m->old->slab_map->moves--;
 	CRASH_POINT("spill_leave");
 	tier_move_leave(m);
-	orphan_leave(m);
+	abandoned_leave(m);
 	unit_wrote(m->unit, &name);
-	if (!s && m->grave)
+	if (!s && m->tombstone)
 		displaced(c, m);
 	if (!s && !damaged && block_live(b) && !m->unit->failed) {
 		spill_keep(m);
@@ -523,7 +526,7 @@ static void spill_end(struct move *m, enum status s)
 		if (!m->unit->failed && !c->tier->stopping)
 			spill_undo(m, b, s);
 	}
-	grave_leave(m);
+	tombstone_leave(m);
 	tier_move_tell(m, damaged ? m->judged : s);
 	block_unpin(b);
 	c->tier->spared = c->tier->burials_due = true;
@@ -551,7 +554,7 @@ void spills_land(struct cache *c, struct move *copied, enum status s)
 {
 	CRASH_POINT("spills_land");
 	for (struct move *next; copied; copied = next) {
-		next = copied->hungry_next;
+		next = copied->waiting_next;
 		ends_push(c, landed(copied, s));
 	}
 	ends_run(c);
@@ -560,7 +563,7 @@ void spills_land(struct cache *c, struct move *copied, enum status s)
 void spills_drop(struct cache *c, struct move *copied)
 {
 	for (struct move *next; copied; copied = next) {
-		next = copied->hungry_next;
+		next = copied->waiting_next;
 		ends_append(c, landed(copied, STATUS_CANCELLED));
 	}
 }
@@ -588,7 +591,7 @@ static void spill_over(struct cache *c, struct end *e)
 
 		CRASH_POINT("spill_copied");
 		m->written = true;
-		m->hungry_next = r->copied;
+		m->waiting_next = r->copied;
 		r->copied = m;
 		return;
 	}
@@ -694,10 +697,10 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	return STATUS_OK;
 }
 
-/* The burial that a copy out of a slab map ends with: it must not fail for lack of memory then. */
+/* The tombstone that a copy out of a slab map ends with: it must not fail for lack of memory then. */
 static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
 {
-	m->old = tier_move_create(c, MOVE_BURY, b->slab_map->class->unit, RING_URGENT);
+	m->old = tier_move_create(c, MOVE_TOMBSTONE, b->slab_map->class->unit, RING_URGENT);
 	if (!m->old)
 		return false;
 	m->old->slab_map = b->slab_map;

@@ -18,28 +18,29 @@ struct pool;
 struct slab_map;
 struct unit;
 
-enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_BURY };
+enum move_kind { MOVE_SPILL, MOVE_LOAD, MOVE_TOMBSTONE };
 
 struct move *move_of(struct cache *c, const struct block *b);
 /* The next move after `after` (NULL: the first) until whose end a header may name that block. */
-struct move *grave_of(struct cache *c, const struct index_ident *ident, struct move *after);
-/* It is removed while it moves: its spill, if it is one, is an orphan. */
-void spill_orphan(struct cache *c, const struct block *b);
+struct move *tombstone_of(struct cache *c, const struct index_ident *ident, struct move *after);
+/* It is removed while it moves: its spill, if it is one, is abandoned. */
+void spill_abandon(struct cache *c, const struct block *b);
 /* Joins the move if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being made): not now.
  * A block in a slab map that is leaving is copied to another, without a new slab: it is there when the copy was
  * written, synced, and spills_land was called. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
-void bury_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p, const struct index_ident *ident,
+void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p,
+		const struct index_ident *ident,
 		uint64_t generation);
 /* Copies that were written out of a slab map (of its list `copied`) have been synced (OK), or have not. Without the
  * lock; when it returns, all of them have ended. */
 void spills_land(struct cache *c, struct move *copied, enum status s);
 /* They are given up. */
 void spills_drop(struct cache *c, struct move *copied);
-/* The slab map's slab is gone, or stays: the slots that were left are buried. */
+/* The slab map's slab is gone, or stays: the slots that were left get tombstones. */
 void burials_release(struct cache *c, struct slab_map *r);
-/* Burials that waited for the disk. */
+/* Tombstones that waited for the disk. */
 void burials_feed(struct cache *c);
 /* What spills and loads share. create: NULL, no memory. enter: it is the block's one move, with a pin; leave: no more, and the caller unpins the
  * block when its books are done. join: a link for w, which may be NULL; tell: to all of them. judge: what the disk's answer says of the

@@ -339,7 +339,7 @@ static void compare_disk(struct life *l, struct unit *u)
 	struct disk_slab_view v = { .slab = 0 };
 	struct disk_view view;
 
-	if (u->failed || atomic_load(&l->c->counters[COUNTER_BURY_FAILED]))
+	if (u->failed || atomic_load(&l->c->counters[COUNTER_TOMBSTONES_FAILED]))
 		return;
 	disk_look(u->disk, &view);
 	if (view.slots_used != disk_blocks(u))
@@ -380,8 +380,10 @@ static void check_books(struct life *l)
 		cache_unlock(l->c);
 		pthread_mutex_unlock(&l->pause);
 		if (!quiet && now_us() - since > WAIT_MS * 1000ull)
-			wrong(l, "moves do not end: %u; loads wait for memory %d, burials for a disk %d; disk 0: %u spills, %u loads, failed %d",
-			      l->c->tier->move_count, l->c->tier->hungry != NULL, l->c->tier->unburied != NULL,
+			wrong(l,
+			      "moves do not end: %u; loads wait for memory %d, tombstones for a disk %d; disk 0: %u spills, %u loads, failed %d",
+			      l->c->tier->move_count, l->c->tier->waiting_for_memory != NULL,
+			      l->c->tier->waiting_tombstones != NULL,
 			      l->c->tier->units[0].spilling, l->c->tier->units[0].loading, l->c->tier->units[0].failed);
 		if (!quiet)
 			nap_us(500);

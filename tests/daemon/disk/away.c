@@ -303,7 +303,7 @@ START_TEST(test_all_who_are_away_are_banned)
 }
 END_TEST
 
-/* What is deleted would be buried in one of the two. */
+/* What is deleted would get a tombstone in one of the two. */
 START_TEST(test_a_copy_of_a_disk_is_refused)
 {
 	struct cache_options o;

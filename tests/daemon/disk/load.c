@@ -337,14 +337,14 @@ START_TEST(the_stop_ends_what_waits_for_memory)
 		m->slab_map = block_at(&r, i)->slab_map;
 		tier_move_enter(m, block_at(&r, i));
 		ck_assert_int_eq(tier_move_join(m, &w), STATUS_OK);
-		m->hungry_next = NULL;
-		*r.c->tier->hungry_end = m;
-		r.c->tier->hungry_end = &m->hungry_next;
+		m->waiting_next = NULL;
+		*r.c->tier->waiting_for_memory_end = m;
+		r.c->tier->waiting_for_memory_end = &m->waiting_next;
 	}
 	ck_assert_uint_eq(w.outstanding, WAITING);
 	r.c->tier->stopping = true;
 	loads_feed(r.c);
-	ck_assert_ptr_null(r.c->tier->hungry);
+	ck_assert_ptr_null(r.c->tier->waiting_for_memory);
 	ck_assert_uint_eq(w.outstanding, WAITING);
 	ck_assert_uint_eq(ready, 0);
 	cache_unlock(r.c);
