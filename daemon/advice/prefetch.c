@@ -111,7 +111,7 @@ static void wish_for(struct cache *c, const struct request *r, enum ahead_kind k
 	struct wish *w = wish_begin(c, &a->queue, r, kind);
 
 	wish_fill(c, r, w, wish_add);
-	wish_grant(c, w, &a->tried[kind], TRIAL_BLOCKS, COUNTER_AHEAD_DOUBTED);
+	wish_grant(c, w, &a->tried[kind], TRIAL_BLOCKS, COUNTER_AHEAD_UNVERIFIED);
 	if (w->count && kind == AHEAD_ASKED)
 		wish_fill_asked(c, r, w, wish_keep);
 }
@@ -154,7 +154,7 @@ static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind 
 	const uint64_t bytes = b->pool->geometry.need_bytes;
 
 	if (!proves_itself(&c->advice->ahead, kind)) {
-		cache_count(c, COUNTER_AHEAD_DOUBTED, 1);
+		cache_count(c, COUNTER_AHEAD_UNVERIFIED, 1);
 		return STATUS_OK;
 	}
 	if (!deserves_room(c, b, kind)) {

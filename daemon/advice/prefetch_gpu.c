@@ -126,7 +126,7 @@ static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enu
 
 	w->gpu = gpu;
 	wish_fill(c, r, w, wish_add);
-	wish_grant(c, w, &a->tried, w->count, COUNTER_GPU_AHEAD_DOUBTED);
+	wish_grant(c, w, &a->tried, w->count, COUNTER_GPU_AHEAD_UNVERIFIED);
 }
 
 /* The one that the session works on; none: of several nobody can tell which. */

@@ -114,13 +114,13 @@ void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_ad
 		fill_expected(c, r, w, add);
 }
 
-void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter doubted)
+void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter unverified)
 {
 	const uint32_t most = w->count ? tried_grants(tried, trial) : 0;
 
 	if (w->count <= most)
 		return;
-	cache_count(c, doubted, w->count - most);
+	cache_count(c, unverified, w->count - most);
 	w->count = most;
 }
 

@@ -49,8 +49,8 @@ void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_ad
  * last. */
 void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
 /* Leaves as many blocks as `tried` grants: of a kind of wish that is in doubt `trial` or none. The others count as
- * `doubted`. */
-void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter doubted);
+ * `unverified`. */
+void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter unverified);
 /* Ends a wish: early, whose blocks that are not begun are late; or done. */
 void wish_drop(struct cache *c, const struct wish_queue *q, struct wish *w);
 void wish_end(struct cache *c, struct wish *w);

@@ -115,11 +115,11 @@ void block_enter_policy(struct cache *c, struct block *b, uint64_t position)
 		c->tiers[TIER_GPU]->enter(c, b, position);
 }
 
-void block_unworthy(struct block *b, bool is)
+void block_no_spill(struct block *b, bool is)
 {
-	if (b->unworthy != is)
-		b->pool->unworthy += is ? 1 : -1;
-	b->unworthy = is;
+	if (b->no_spill != is)
+		b->pool->no_spill += is ? 1 : -1;
+	b->no_spill = is;
 }
 
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
@@ -269,7 +269,7 @@ static void unpin(struct block *b, bool changes)
 	}
 	if (left & INDEX_DEAD)
 		dead_give(b);
-	else if (b->condemned)
+	else if (b->corrupt)
 		release(b);
 }
 
@@ -323,7 +323,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, bool on
 
 	if (b->span)
 		c->tiers[TIER_MEMORY]->use(c, b, gpu, &e);
-	block_unworthy(b, false);
+	block_no_spill(b, false);
 	if (b->slab_map)
 		c->tiers[TIER_DISK]->use(c, b, gpu, &e);
 	if (on_gpus && b->vram)

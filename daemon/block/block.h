@@ -39,11 +39,11 @@ struct block {
 	uint16_t tokens;
 	bool moving : 1;               /* being spilled or loaded: move_of() */
 	bool refused : 1;              /* admission: in memory it is on the class's list of those; before it is there, it will be */
-	bool unworthy : 1;             /* dirty, and no disk's policy would give up another block for it */
+	bool no_spill : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
-	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_doubt() */
-	bool doubted : 1;
-	bool condemned : 1;            /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_condemn() */
+	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_unverified() */
+	bool unverified : 1;
+	bool corrupt : 1;              /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_corrupt() */
 	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
@@ -101,7 +101,7 @@ void block_use(struct cache *c, struct block *b); /* deepest first, too */
 /* It was read on that GPU; NULL: in memory. That is a use to the tiers below, too, but not to other GPUs. */
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
 /* No disk is to have it, or not any more so. */
-void block_unworthy(struct block *b, bool is);
+void block_no_spill(struct block *b, bool is);
 /* In memory; in that slot of a GPU, or (NULL) in memory. */
 void block_place(const struct block *b, struct cache_place *out);
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out);

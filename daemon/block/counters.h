@@ -65,7 +65,7 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
 	X(EXPECTED_LATE, "terrace_prefetch_expected_bytes_total", "result=late",                             \
 	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
-	X(AHEAD_DOUBTED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
+	X(AHEAD_UNVERIFIED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
 	X(AHEAD_TOO_LATE, "terrace_prefetch_refused_total", "reason=late", "loads ahead that were not begun") \
 	X(AHEAD_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \
 	X(AHEAD_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
@@ -75,7 +75,7 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	X(GPU_AHEAD_USED, "terrace_prefetch_gpu_bytes_total", "result=used", "bytes of blocks brought up to a GPU ahead of their use") \
 	X(GPU_AHEAD_WASTED, "terrace_prefetch_gpu_bytes_total", "result=wasted", "bytes of blocks brought up to a GPU ahead of their use") \
 	X(GPU_AHEAD_LATE, "terrace_prefetch_gpu_bytes_total", "result=late", "bytes of blocks brought up to a GPU ahead of their use") \
-	X(GPU_AHEAD_DOUBTED, "terrace_prefetch_gpu_refused_total", "reason=doubted", "copies ahead to a GPU that were not begun") \
+	X(GPU_AHEAD_UNVERIFIED, "terrace_prefetch_gpu_refused_total", "reason=doubted", "copies ahead to a GPU that were not begun") \
 	X(GPU_AHEAD_TOO_LATE, "terrace_prefetch_gpu_refused_total", "reason=late", "copies ahead to a GPU that were not begun") \
 	X(GPU_AHEAD_NO_BUDGET, "terrace_prefetch_gpu_refused_total", "reason=budget", "copies ahead to a GPU that were not begun") \
 	X(GPU_AHEAD_NO_ROOM, "terrace_prefetch_gpu_refused_total", "reason=room", "copies ahead to a GPU that were not begun") \

@@ -52,13 +52,13 @@ struct pool {
 	uint32_t watches;              /* that want its events */
 	uint64_t blocks;               /* published, in memory */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
-	uint64_t doubted;              /* of these */
+	uint64_t unverified;           /* of these */
 	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
 	struct unwritten unwritten;    /* published, on no disk: those, and what is on its way there or on GPUs alone */
 	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */
 	struct unwritten_walk falls;   /* the same for what is to come down from GPUs */
-	uint64_t unworthy;             /* of the dirty: not to be spilled */
+	uint64_t no_spill;             /* of the dirty: not to be spilled */
 	uint64_t refused_us;           /* when admission refused last, and where in a chain */
 	uint32_t refused_position;
 };

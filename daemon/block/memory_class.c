@@ -85,7 +85,7 @@ struct memory_class_sums memory_class_sums(const struct memory_class *k)
 	for (const struct pool *p = k->pools; p; p = p->class_next) {
 		sums.blocks += p->blocks;
 		sums.dirty += p->dirty;
-		sums.unworthy += p->unworthy;
+		sums.no_spill += p->no_spill;
 	}
 	return sums;
 }

@@ -93,7 +93,7 @@ void memory_classes_free(struct cache *c);
 /* Sums over its layouts: blocks that only memory has and that are on the way to no disk; of these, those that no disk
  * is to have; all. */
 struct memory_class_sums {
-	uint64_t blocks, dirty, unworthy;
+	uint64_t blocks, dirty, no_spill;
 };
 struct memory_class_sums memory_class_sums(const struct memory_class *k);
 

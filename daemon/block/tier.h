@@ -5,7 +5,7 @@
  * Each member says which lock its caller holds. "The block's" is what guards that block's record, "the class's" what
  * guards that class of slots, "the tier's" what guards the tier as a whole. Today the cache's lock is all three. No
  * member is called for a first pin or a last unpin of a live block (store/index.h says why); only release() is called
- * when the last pin of a copy that is dead or condemned goes. A movement that a member begins ends later, and never
+ * when the last pin of a copy that is dead or corrupt goes. A movement that a member begins ends later, and never
  * before the member has returned.
  *
  * A member that a tier's table leaves out is NULL. Members of a copy are called of a tier that has such a copy. The
@@ -67,7 +67,7 @@ struct tier_ops {
 	 * lies there is made unreadable, by a reason that asks for it. Of a block out of the books (block_books). */
 	void (*leave)(struct cache *c, struct block *b, enum cache_reason reason);
 	/* The slots of copies here without a pin go back, of a block that is dead, was never published, or has
-	 * condemned ones. */
+	 * corrupt ones. */
 	void (*release)(struct block *b);
 	/* The block's copy in tier `which` has come, or has gone: what is counted by where else a block is, is
 	 * counted anew. */

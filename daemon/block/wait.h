@@ -31,7 +31,7 @@ struct cache_wait {
 	uint32_t outstanding, stage, shed;
 	enum status worst, refused;
 	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
-	uint64_t doubted;              /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
+	uint64_t unverified;           /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
 	uint64_t since_us;             /* of a flush: what was stored later is not its business */
 	uint32_t layout;               /* ... where its walk goes on: in that layout, */
 	struct unwritten_walk walk;    /* ... in its list of what is on no disk; */

@@ -84,7 +84,7 @@ static void explain_there(struct cache *c, const struct block *b, struct cache_e
 	out->pins = block_pins(b) & ~INDEX_DEAD;
 	out->turn = atomic_load_explicit(&((struct block *)b)->turn, memory_order_relaxed);
 	out->ahead = b->ahead;
-	out->unworthy = b->unworthy;
+	out->no_spill = b->no_spill;
 	if (b->span)
 		explain_rank(c, b, out);
 }

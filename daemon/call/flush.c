@@ -4,7 +4,7 @@
  *
  * A flush of everything walks the lists of what is on no disk (block/unwritten.h), again and again until a walk
  * finds nothing to begin. What a disk has is in no such list, but may be about to lose that copy: the flush waits
- * for disks that have failed and for slabs that are being deleted, and, in the end, until no block is doubted any
+ * for disks that have failed and for slabs that are being deleted, and, in the end, until no block is unverified any
  * more, which scrub_pump() sees to. After all that it walks once more.
  */
 #include "daemon/call/flush.h"
@@ -52,7 +52,7 @@ struct flush {
  * it was looked at: a write that was cut off may have left the header and not the bytes. */
 static bool on_sound_disk(const struct block *b)
 {
-	return b->slab_map && !b->slab_map->leaving && !b->slab_map->class->unit->failed && !b->doubted;
+	return b->slab_map && !b->slab_map->leaving && !b->slab_map->class->unit->failed && !b->unverified;
 }
 
 /* It comes down first, and is then written. Nothing goes for it that this flush, or any disk, has to write yet. */
@@ -89,7 +89,7 @@ static void flush_block(struct flush *f, struct block *b)
 	if (on_sound_disk(b))
 		return;
 	if (b->slab_map || !b->span) {
-		if (b->doubted && b->slab_map && !b->moving && f->wait->outstanding < WAITED_LOOKS)
+		if (b->unverified && b->slab_map && !b->moving && f->wait->outstanding < WAITED_LOOKS)
 			scrub_begin(f->cache, b, f->wait);
 		f->more |= b->slab_map != NULL;
 		return;
@@ -325,11 +325,11 @@ static void flush_anew(struct flush *f)
 static bool flush_doubts(struct flush *f)
 {
 	for (uint32_t i = 0; i < f->layouts; i++)
-		f->wait->doubted += f->pools[i]->doubted;
-	if (f->wait->doubted)
+		f->wait->unverified += f->pools[i]->unverified;
+	if (f->wait->unverified)
 		scrub_hurry(f->cache);
-	f->wait->poll = f->wait->doubted;
-	return f->wait->doubted;
+	f->wait->poll = f->wait->unverified;
+	return f->wait->unverified;
 }
 
 /* A failed spill is begun again on what disks are left; a failed commit is the end. */
@@ -458,7 +458,7 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 	index_read_lock();
 	cache_lock(c);
 	cache_time(c, now_us);
-	w->doubted = 0;
+	w->unverified = 0;
 	s = flush_step(&f);
 	if (!s && !k && !w->refused)
 		s = flush_end(&f);

@@ -13,7 +13,8 @@ struct cache_wait;
 /* Makes blocks durable: on a disk, synced, and in the synced catalog. k NULL: every block of the session's layouts, statuses
  * NULL. statuses[count], when it ends: OK; MISS (in no layout); EXHAUSTED (no place on a disk); IO; UNAVAILABLE (no
  * disk tier, or none that is sound); with w->last also DEADLINE: not in time. With k NULL these are the call's own status. BUSY: as above;
- * w->doubted says what for. What a crash left is durable when somebody has read it: with keys it is read; without, all of it is waited for. */
+ * w->unverified says what for. What a crash left is durable when somebody has read it: with keys it is read; without,
+ * all of it is waited for. */
 enum status cache_flush(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			struct cache_wait *w, enum status *statuses, const char **why);
 

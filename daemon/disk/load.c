@@ -143,7 +143,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	tier_move_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
-		slab_map_doubt(b, false);
+		slab_map_unverified(b, false);
 		block_header_keep(b, m->header_crc);
 		b->slab_map_known = b->slab_map != NULL;
 		load_slot_over(c, m, s);

@@ -113,7 +113,7 @@ static void doubt(const struct restore *x, struct block *b)
 
 	if (!x->header && b->generation > t->doubt)
 		return;
-	slab_map_doubt(b, true);
+	slab_map_unverified(b, true);
 	if (b->generation > t->doubt)
 		t->doubt = b->generation;
 }

@@ -153,10 +153,10 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 
 /* ---- looks ----
  *
- * After a crash the header of a slot is there, and what it promises may not be. Such blocks are doubted until somebody has read them: in the
- * background, a bounded number of bytes a second, and as fast as the disks read while a Flush of everything waits for it. No pins: a block that
- * is displaced meanwhile is another's then, and leases are not refused for it.
- */
+ * After a crash the header of a slot is there, and what it promises may not be. Such blocks are unverified until
+ * somebody has read them: in the background, a bounded number of bytes a second, and as fast as the disks read while a
+ * Flush of everything waits for it. No pins: a block that is displaced meanwhile is another's then, and leases are not
+ * refused for it. */
 
 /* A read in memory of its own. */
 struct scrub_look {
@@ -212,7 +212,7 @@ static void look_over(struct cache *c, struct end *e)
 	struct block *b = read ? NULL : look_found(k);
 
 	if (b && !k->sound)
-		slab_map_doubt(b, false);
+		slab_map_unverified(b, false);
 	else if (b)
 		copy_lost(c, b);
 	if (read && !c->tier->stopping)
@@ -293,13 +293,14 @@ enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
 	return s;
 }
 
-/* The next doubted one of the unit from its cursor on, looking at no more than *slots. Those on their way are passed over: what loads them checks
- * the same bytes; and so are those whose slab is to be deleted, for which a read would be in the way. */
+/* The next unverified one of the unit from its cursor on, looking at no more than *slots. Those on their way are passed
+ * over: what loads them checks the same bytes; and so are those whose slab is to be deleted, for which a read would be
+ * in the way. */
 static struct block *look_next(struct unit *u, uint32_t *slots)
 {
 	struct block *b;
 
-	while ((b = unit_next_block(u, &u->look, slots)) && (!b->doubted || b->moving || b->slab_map->leaving))
+	while ((b = unit_next_block(u, &u->look, slots)) && (!b->unverified || b->moving || b->slab_map->leaving))
 		;
 	return b;
 }
@@ -349,7 +350,7 @@ void scrub_pump(struct cache *c)
 		u->look_bytes += (int64_t)((passed_us < LOOK_US_MAX ? passed_us : LOOK_US_MAX) * LOOK_BYTES_US);
 		if (u->look_bytes > LOOK_US_MAX * LOOK_BYTES_US)
 			u->look_bytes = LOOK_US_MAX * LOOK_BYTES_US;
-		if (u->doubted && !u->failed)
+		if (u->unverified && !u->failed)
 			unit_look(c, u);
 	}
 }
@@ -373,7 +374,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 
 	bad = bad && there;
 	if (there && !s)
-		slab_map_doubt(b, false);
+		slab_map_unverified(b, false);
 	if (there && !bad && c->tier->renewing)
 		catalog_tell(c, b, s ? &unknown : &h);
 	if (!s || bad) {

@@ -19,9 +19,10 @@ enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t m
 /* Without the lock, of a pinned block: reads and checks its copy. *h: its header, on OK. STALE, CORRUPT: it is not there. Else
  * the disk did not give it. Waits for the disk. */
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h);
-/* The same by a call that waits, with the lock: one whose bytes are sound is doubted no more, and one whose bytes are wrong is removed when w hears of it. */
+/* The same by a call that waits, with the lock: one whose bytes are sound is unverified no more, and one whose bytes
+ * are wrong is removed when w hears of it. */
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
-/* Looks at more of the doubted blocks that way, as many as may be under way and read now. */
+/* Looks at more of the unverified blocks that way, as many as may be under way and read now. */
 void scrub_pump(struct cache *c);
 /* Somebody waits for all of them, for a while from now on. */
 void scrub_hurry(struct cache *c);

@@ -232,7 +232,7 @@ bool slab_map_promised(struct slab_map *r)
 
 void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct block *b, uint64_t position)
 {
-	block_unworthy(b, false);
+	block_no_spill(b, false);
 	CRASH_POINT("slab_map_attach");
 	b->slab_map = r;
 	b->slab_map_slot = slot;
@@ -270,22 +270,22 @@ enum status block_adopt(struct cache *c, struct block *b, struct slab_map *slab_
 	return STATUS_OK;
 }
 
-void slab_map_doubt(struct block *b, bool is)
+void slab_map_unverified(struct block *b, bool is)
 {
 	const uint64_t one = is ? 1 : -1ull;
 
-	if (b->doubted == is)
+	if (b->unverified == is)
 		return;
-	b->doubted = is;
-	b->pool->doubted += one;
-	b->slab_map->class->unit->doubted += one;
+	b->unverified = is;
+	b->pool->unverified += one;
+	b->slab_map->class->unit->unverified += one;
 }
 
 void slab_map_detach(struct cache *c, struct block *b)
 {
 	struct slab_map *r = b->slab_map;
 
-	slab_map_doubt(b, false);
+	slab_map_unverified(b, false);
 	c->tier->policy->remove(r->class->policy, &slot_of(b)->node);
 	CRASH_POINT("slab_map_detach");
 	slot_of(b)->block = NULL;

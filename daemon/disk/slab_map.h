@@ -41,7 +41,7 @@ struct unit {
 	uint64_t slabs_lost, blocks_lost; /* as the catalog named them at the start */
 	uint64_t sweep;                /* where that is: slab_map_cursor() */
 	bool swept;
-	uint64_t doubted;              /* of its blocks; they are looked at: */
+	uint64_t unverified;           /* of its blocks; they are looked at: */
 	uint64_t look;                 /* ... where the next search for one begins: slab_map_cursor() */
 	uint32_t looks;                /* ... reads under way that nobody waits for */
 	int64_t look_bytes;            /* ... that may be read now, as of then: */
@@ -71,7 +71,7 @@ enum status block_adopt(struct cache *c, struct block *b, struct slab_map *slab_
 void slab_map_detach(struct cache *c, struct block *b);
 void slab_map_use(struct cache *c, struct block *b);
 /* Whether the block's bytes, in its slab map, are only what its header promises. */
-void slab_map_doubt(struct block *b, bool is);
+void slab_map_unverified(struct block *b, bool is);
 /* It is new to the class's policy, as if it were attached now. */
 void slab_map_renew(struct cache *c, struct block *b, uint64_t position);
 /* A Flush has acknowledged the block, or is about to. */

@@ -46,7 +46,7 @@ static uint64_t slots_of(const struct memory_class *k)
 static uint64_t excess(struct cache *c, const struct memory_class *k, const struct memory_class_sums *sums, uint64_t total)
 {
 	/* What is not to be spilled is as good as clean: it is dropped when its place is wanted. */
-	const uint64_t dirty = sums->dirty > sums->unworthy ? sums->dirty - sums->unworthy : 0;
+	const uint64_t dirty = sums->dirty > sums->no_spill ? sums->dirty - sums->no_spill : 0;
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
 	uint64_t ready;
 
@@ -68,7 +68,7 @@ static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_
 
 static bool spillable(const struct cache *c, const struct block *b)
 {
-	return b->span && !b->slab_map && !b->moving && block_live(b) && (c->settles || !b->unworthy);
+	return b->span && !b->slab_map && !b->moving && block_live(b) && (c->settles || !b->no_spill);
 }
 
 static bool gather_dirty(const struct policy_node *n, void *arg)
@@ -76,7 +76,7 @@ static bool gather_dirty(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 	struct memory_class *k = arg;
 
-	if (k->cold_count < CLASS_COLD_IDS && !b->slab_map && !b->moving && !b->unworthy)
+	if (k->cold_count < CLASS_COLD_IDS && !b->slab_map && !b->moving && !b->no_spill)
 		k->cold[k->cold_count++] = n->id;
 	return k->cold_count == CLASS_COLD_IDS;
 }
@@ -180,7 +180,7 @@ static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t 
 		excess -= excess > 0;
 		if (!c->settles && spot_denied(c, b)) {
 			cache_count(c, COUNTER_REFUSED_DISK, 1);
-			block_unworthy(b, true);
+			block_no_spill(b, true);
 			continue;
 		}
 		s = spill_begin(c, b, RING_IDLE, NULL);
@@ -250,7 +250,7 @@ static bool is_spilling(const struct unit *u)
 
 bool spill_hurry(struct cache *c, struct pool *p)
 {
-	const uint64_t unworthy = memory_class_sums(p->class).unworthy;
+	const uint64_t no_spill = memory_class_sums(p->class).no_spill;
 	bool under_way;
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored)
@@ -258,5 +258,5 @@ bool spill_hurry(struct cache *c, struct pool *p)
 	under_way = spill_some(c, p->class, HURRIED, 0) == STATUS_MISS; /* a slab is being made for them */
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		under_way |= is_spilling(&c->tier->units[i]);
-	return under_way || memory_class_sums(p->class).unworthy > unworthy;
+	return under_way || memory_class_sums(p->class).no_spill > no_spill;
 }

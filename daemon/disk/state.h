@@ -56,7 +56,7 @@ struct tier {
 	uint32_t spill_first;          /* the pool whose blocks do */
 	uint64_t first_generation;     /* of this run's takes */
 	uint64_t highest_generation;   /* seen on the disks */
-	uint64_t doubt;                /* no doubted block has a higher generation; 0: there is none */
+	uint64_t doubt;                /* no unverified block has a higher generation; 0: there is none */
 	uint64_t hurry_until_us;       /* so long they are looked at as fast as the disks read */
 	bool stopping;
 	bool restored;

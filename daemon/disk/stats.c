@@ -21,7 +21,7 @@
 struct disk_row {
 	char labels[64], health[160], io[96];
 	struct disk_view v;
-	uint64_t blocks, doubted;
+	uint64_t blocks, unverified;
 	uint32_t sizes;
 	bool small;
 	uint64_t slabs_lost, blocks_lost;
@@ -41,7 +41,7 @@ struct row {
 		return (double)(expression);                                                                 \
 	}
 VALUE(blocks, r->blocks)
-VALUE(doubted, r->doubted)
+VALUE(unverified, r->unverified)
 VALUE(slots, r->v.slots)
 VALUE(slots_used, r->v.slots_used)
 VALUE(budget, r->v.budget_bytes)
@@ -75,7 +75,8 @@ VALUE(loading, r->loading)
 /* Rows of one name stand next to each other. */
 static const struct row rows[] = {
 	{ "terrace_disk_blocks", blocks, false, "blocks on the disk" },
-	{ "terrace_disk_doubted_blocks", doubted, false, "of these, that a crash left and whose bytes nobody has read since" },
+	{ "terrace_disk_doubted_blocks", unverified, false,
+	    "of these, that a crash left and whose bytes nobody has read since" },
 	{ "terrace_disk_slots", slots, false, "slots in all slabs" },
 	{ "terrace_disk_slots_used", slots_used, false, "slots in use" },
 	{ "terrace_disk_budget_bytes", budget, false, "bytes that slabs may take" },
@@ -119,7 +120,7 @@ static void disk_read_row(struct cache *c, uint32_t i, struct disk_row *r)
 	r->small = needed > r->v.budget_bytes;
 	for (const struct disk_class *k = u->classes; k; k = k->next)
 		r->blocks += k->blocks;
-	r->doubted = u->doubted;
+	r->unverified = u->unverified;
 	r->slabs_lost = u->slabs_lost;
 	r->blocks_lost = u->blocks_lost;
 	r->spilling = u->spilling;

@@ -169,13 +169,13 @@ static bool disks_sync(struct cache *c, uint64_t until_us)
 static void mark_clean(struct cache *c)
 {
 	const uint64_t mark[] = { c->epoch, c->tier->doubt };
-	uint64_t doubted = 0;
+	uint64_t unverified = 0;
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		doubted += c->tier->units[i].doubted;
+		unverified += c->tier->units[i].unverified;
 	cache_unlock(c);
-	catalog_put(c->tier->catalog, CATALOG_META, "clean", 5, mark, doubted ? sizeof(mark) : sizeof(mark[0]));
+	catalog_put(c->tier->catalog, CATALOG_META, "clean", 5, mark, unverified ? sizeof(mark) : sizeof(mark[0]));
 }
 
 /* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */

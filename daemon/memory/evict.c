@@ -174,7 +174,7 @@ static struct block *victim(struct cache *c, struct memory_class *k, uint32_t ro
 /* Nor would anything be lost that a disk's policy thinks worth a place. */
 static bool spared(const struct block *b)
 {
-	return block_elsewhere(b) || b->unworthy;
+	return block_elsewhere(b) || b->no_spill;
 }
 
 /* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
@@ -273,7 +273,7 @@ static bool may_depart_for_good(const struct policy_node *n, void *arg)
 	const struct block *b = block_of_node(n);
 
 	(void)arg;
-	return block_memory_pins(b) == 0 && (slab_map_serves(b) || (b->unworthy && !(b->vram && vram_ready(b)))) &&
+	return block_memory_pins(b) == 0 && (slab_map_serves(b) || (b->no_spill && !(b->vram && vram_ready(b)))) &&
 	    !b->wanted;
 }
 
@@ -327,7 +327,7 @@ static enum gone_reason gone_reason_of(enum counter why)
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
 {
-	if (b->refused || b->unworthy)
+	if (b->refused || b->no_spill)
 		why = COUNTER_EVICTED_REFUSED;
 	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;

@@ -39,7 +39,7 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 		probation_refused_leave(b);
 	else
 		c->policy->remove(b->pool->class->policy, &b->node);
-	block_unworthy(b, false);
+	block_no_spill(b, false);
 	b->span->at[b->index] = NULL;
 	b->pool->blocks--;
 	where_set(b, BLOCK_IN_MEMORY, false);

@@ -117,7 +117,7 @@ static bool spills_first(struct cache *c, struct memory_class *k, struct block *
 {
 	enum status s;
 
-	if (!c->tiers[TIER_DISK] || k->trade.drops || b->unworthy || block_elsewhere(b))
+	if (!c->tiers[TIER_DISK] || k->trade.drops || b->no_spill || block_elsewhere(b))
 		return false;
 	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
 		return false;

@@ -446,7 +446,7 @@ void vram_removed(struct cache *c, struct block *b)
 	where_set(b, BLOCK_ON_GPU, false);
 }
 
-void vram_condemn(struct cache *c, struct vram_slot *s)
+void vram_corrupt(struct cache *c, struct vram_slot *s)
 {
 	struct block *b = s->block;
 
@@ -455,7 +455,7 @@ void vram_condemn(struct cache *c, struct vram_slot *s)
 	if (s->state == VRAM_READY)
 		unready(s);
 	s->state = VRAM_DEAD;
-	b->condemned = true;
+	b->corrupt = true;
 	block_books(b, true);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
@@ -466,14 +466,14 @@ void vram_give(struct block *b)
 {
 	struct vram_slot *next;
 
-	b->condemned = false;
+	b->corrupt = false;
 	block_books(b, false);
 	for (struct vram_slot *s = b->vram; s; s = next) {
 		next = s->next;
 		if (s->state == VRAM_READY || s->state == VRAM_COMING)
 			continue;
 		if (vram_slot_pins(s)) {
-			b->condemned = true;
+			b->corrupt = true;
 			continue;
 		}
 		vram_unchain(s);

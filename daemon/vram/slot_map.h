@@ -53,7 +53,7 @@ void vram_removed(struct cache *c, struct block *b);
 /* Out of its block's chain. */
 void vram_unchain(struct vram_slot *s);
 /* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
-void vram_condemn(struct cache *c, struct vram_slot *s);
+void vram_corrupt(struct cache *c, struct vram_slot *s);
 /* Slots of an unpublished block, and dead ones that nobody holds, go back. */
 __attribute__((cold)) void vram_give(struct block *b);
 /* It was put on a GPU, and is to come down at once. */

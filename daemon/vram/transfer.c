@@ -619,7 +619,7 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 	cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	m->gpu->corrupt_down++;
 	if (m->slot->block == m->block) /* else the GPU is lost, and was swept meanwhile */
-		vram_condemn(c, m->slot);
+		vram_corrupt(c, m->slot);
 	host_slot_back(m);
 	down_from_another(c, m, STATUS_CORRUPT);
 }
@@ -813,7 +813,7 @@ static void across_corrupt(struct cache *c, struct vram_move *m)
 	block_pin(b);
 	if (from->block == b && from->state == VRAM_READY) {
 		from->pool->gpu->corrupt_down++;
-		vram_condemn(c, from);
+		vram_corrupt(c, from);
 	}
 	if (!again_by_host(c, m, STATUS_CORRUPT))
 		up_end(c, m, STATUS_CORRUPT);
@@ -823,7 +823,7 @@ static void across_corrupt(struct cache *c, struct vram_move *m)
 }
 
 /* Copied from what was found to be wrong meanwhile. */
-static bool from_condemned(const struct vram_move *m)
+static bool from_corrupt(const struct vram_move *m)
 {
 	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);
 }
@@ -838,7 +838,7 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 		up_end(c, m, STATUS_CORRUPT);
 	} else if (!s && is_wrong_across(m)) {
 		across_corrupt(c, m);
-	} else if (!s && from_condemned(m)) {
+	} else if (!s && from_corrupt(m)) {
 		if (!again_by_host(c, m, STATUS_CORRUPT))
 			up_end(c, m, STATUS_CORRUPT);
 	} else if (!again_by_host(c, m, s)) {

@@ -415,7 +415,7 @@ static void recount_session(struct session *s, struct books *b)
 	ck_assert_uint_eq(s->open_blocks, open);
 }
 
-static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
+static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *unverified)
 {
 	uint64_t cursor = 0, on_disk = 0;
 	uint32_t budget = UINT32_MAX;
@@ -427,7 +427,7 @@ static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *doubted)
 		ck_assert(!at->unwritten);
 		b->disk_only += !at->span;
 		b->block_pins += at->span ? 0 : block_pins(at);
-		*doubted += at->doubted;
+		*unverified += at->unverified;
 		on_disk++;
 	}
 	return on_disk;
@@ -456,10 +456,10 @@ static void recount_unwritten(struct pool *p)
 
 static void recount_slab_maps(struct cache *c, struct books *b)
 {
-	uint64_t on_disk = 0, doubted = 0, of_pools = 0;
+	uint64_t on_disk = 0, unverified = 0, of_pools = 0;
 
 	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
-		on_disk += recount_unit(&c->tier->units[i], b, &doubted);
+		on_disk += recount_unit(&c->tier->units[i], b, &unverified);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		const struct pool *p = c->pools[i];
 		uint64_t count = 0;
@@ -470,14 +470,14 @@ static void recount_slab_maps(struct cache *c, struct books *b)
 				    !s->at[k]->moving;
 		ck_assert_uint_eq(count, p->dirty);
 		on_disk -= p->disk_blocks;
-		of_pools += p->doubted;
+		of_pools += p->unverified;
 		recount_unwritten(c->pools[i]);
 	}
 	ck_assert_uint_eq(on_disk, 0);
-	ck_assert_uint_eq(of_pools, doubted);
+	ck_assert_uint_eq(of_pools, unverified);
 	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
-		doubted -= c->tier->units[i].doubted;
-	ck_assert_uint_eq(doubted, 0);
+		unverified -= c->tier->units[i].unverified;
+	ck_assert_uint_eq(unverified, 0);
 }
 
 /* ---- on GPUs ---- */

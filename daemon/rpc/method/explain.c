@@ -62,7 +62,7 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->pins = v->pins;
 	b->turn = v->turn;
 	b->refused = v->refused;
-	b->unworthy = v->unworthy;
+	b->unworthy = v->no_spill;
 	b->ahead = v->ahead;
 	b->ranked = v->ranked;
 	b->rank = v->rank;

@@ -17,9 +17,9 @@
 /* The words for a flush that cannot go on, or is out of time: no status of a key says that. */
 static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 {
-	if (s == STATUS_BUSY && c->wait.doubted)
+	if (s == STATUS_BUSY && c->wait.unverified)
 		return rpc_fail(c, STATUS_DEADLINE, "all is durable but %" PRIu64 " blocks that a crash left, which are not all read yet; that goes on",
-				c->wait.doubted);
+				c->wait.unverified);
 	if (s == STATUS_BUSY)
 		return rpc_fail(c, STATUS_DEADLINE, "the blocks were not all durable in time; what was begun goes on");
 	return rpc_fail_why(c, s, why);

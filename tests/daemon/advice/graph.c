@@ -577,7 +577,7 @@ START_TEST(a_lookup_pokes_the_advisor)
 END_TEST
 
 /* Who looks and never leases is not believed for long. */
-START_TEST(lookups_without_leases_are_doubted)
+START_TEST(lookups_without_leases_are_unverified)
 {
 	struct cache_options o;
 	struct rig_disks d;
@@ -703,7 +703,8 @@ int main(void)
 	const TTest *const tests[] = {
 		requests_become_edges, what_is_expected_is_read_ahead, the_budget_and_old_lists_are_kept_to,
 		leases_held_at_a_time_are_tied, ties_lead_to_where_chains_part, what_was_held_together_is_read_from_its_beginning, blocks_that_are_alike_are_tied,
-		what_is_alike_is_read_ahead, what_is_late_is_dropped, a_lookup_pokes_the_advisor, lookups_without_leases_are_doubted,
+		what_is_alike_is_read_ahead, what_is_late_is_dropped, a_lookup_pokes_the_advisor,
+		lookups_without_leases_are_unverified,
 		what_is_expected_proves_itself,
 		the_graph_survives_a_restart, rounds_forget_what_the_graph_forgot, the_thread_runs_beside,
 	};

@@ -180,7 +180,7 @@ START_TEST(test_a_torn_write_is_not_flushed)
 }
 END_TEST
 
-static double doubted(struct rig *r)
+static double unverified(struct rig *r)
 {
 	return rig_stat(r, "terrace_disk_doubted_blocks", "disk=0");
 }
@@ -193,13 +193,13 @@ static void torn(struct rig *r, struct rig_disks *d)
 	power_log_forget(power);
 	tear_one(d);
 	open_on(r, d, 1);
-	ck_assert_double_eq(doubted(r), 8);
+	ck_assert_double_eq(unverified(r), 8);
 	rig_check_books(r->c);
 }
 
 static void torn_gone(struct rig *r, const struct rig_disks *d)
 {
-	ck_assert_double_eq(doubted(r), 0);
+	ck_assert_double_eq(unverified(r), 0);
 	ck_assert_double_eq(rig_stat(r, "terrace_disk_blocks", "disk=0"), 7);
 	ck_assert_uint_eq(rig_read_all(r, 0, 8), 7);
 	rig_check_books(r->c);
@@ -221,8 +221,8 @@ START_TEST(test_a_flush_of_everything_looks_at_it)
 	struct rig r;
 
 	torn(&r, &d);
-	RIG_AWAIT(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &why) == STATUS_BUSY && w.doubted);
-	ck_assert_uint_le(w.doubted, 8);
+	RIG_AWAIT(cache_flush(r.c, r.s.id, NULL, r.now, &w, NULL, &why) == STATUS_BUSY && w.unverified);
+	ck_assert_uint_le(w.unverified, 8);
 	cache_wait_end(r.c, &w);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	torn_gone(&r, &d);
@@ -237,9 +237,9 @@ START_TEST(test_what_a_crash_left_is_looked_at)
 
 	torn(&r, &d);
 	rig_tick(r.c, r.now);
-	ck_assert_double_eq(doubted(&r), 8);
+	ck_assert_double_eq(unverified(&r), 8);
 	r.now += 1000; /* enough for 256 KB */
-	for (int i = 0; i < 60000 && doubted(&r); i++) {
+	for (int i = 0; i < 60000 && unverified(&r); i++) {
 		rig_tick(r.c, r.now);
 		usleep(1000);
 	}
@@ -260,7 +260,7 @@ START_TEST(test_doubts_outlive_an_orderly_stop)
 	rig_close(&r);
 	open_on(&r, &d, 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_restore_scanned_disks", ""), 0);
-	ck_assert_double_eq(doubted(&r), rig_stat(&r, "terrace_disk_blocks", "disk=0") - 4);
+	ck_assert_double_eq(unverified(&r), rig_stat(&r, "terrace_disk_blocks", "disk=0") - 4);
 	ck_assert_int_eq(rig_flush(&r, 0, 8, st), STATUS_OK);
 	for (int i = 0; i < 8; i++)
 		ck_assert(st[i] == STATUS_OK || st[i] == STATUS_MISS);
@@ -269,7 +269,7 @@ START_TEST(test_doubts_outlive_an_orderly_stop)
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	rig_close(&r);
 	open_on(&r, &d, 1);
-	ck_assert_double_eq(doubted(&r), 0);
+	ck_assert_double_eq(unverified(&r), 0);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

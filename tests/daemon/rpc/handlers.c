@@ -608,10 +608,10 @@ START_TEST(warm_flush_delete_compact_on_a_disk)
 	flush.keys = NULL;
 	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 10000000, &reply), STATUS_OK);
 	ck_assert_int_eq(((const Terrace__V1__FlushReply *)reply)->status[0], TERRACE__V1__STATUS__OK);
-	s.daemon.cache->pools[0]->doubted = 5; /* as if a crash had left them */
+	s.daemon.cache->pools[0]->unverified = 5; /* as if a crash had left them */
 	ck_assert_int_eq(ask_on("Cache.Flush", &flush, 20000, &reply), STATUS_DEADLINE);
 	ck_assert_ptr_nonnull(strstr(call.why, "but 5 blocks that a crash left"));
-	s.daemon.cache->pools[0]->doubted = 0;
+	s.daemon.cache->pools[0]->unverified = 0;
 	ck_assert_int_eq(ask("Admin.Layouts", &layouts, &reply), STATUS_OK);
 	ck_assert_uint_eq(((const Terrace__V1__LayoutsReply *)reply)->rows[0]->disk_blocks, 2);
 	ck_assert_uint_eq(((const Terrace__V1__LayoutsReply *)reply)->rows[0]->dirty_blocks, 0);
