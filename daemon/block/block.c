@@ -44,7 +44,7 @@ enum status block_create(struct cache *c, struct pool *p, const struct policy_ev
 
 	if (!b)
 		return STATUS_EXHAUSTED;
-	b->refused = e && memory->refuses(c, p, e);
+	b->not_admitted = e && memory->refuses(c, p, e);
 	s = memory->take(c, p->class, TAKE_ANY, &slot);
 	if (s) {
 		free(b);
@@ -55,7 +55,7 @@ enum status block_create(struct cache *c, struct pool *p, const struct policy_ev
 	b->index = slot.index;
 	b->take = (uint32_t)slot.generation;
 	b->generation = slot.generation + c->generation_lift;
-	cache_count(c, COUNTER_REFUSED_HOST, b->refused);
+	cache_count(c, COUNTER_REFUSED_HOST, b->not_admitted);
 	*out = b;
 	return STATUS_OK;
 }

@@ -38,7 +38,7 @@ struct block {
 	uint32_t slab_map_slot;
 	uint16_t tokens;
 	bool moving : 1;               /* being spilled or loaded: move_of() */
-	bool refused : 1;              /* admission: in memory it is on the class's list of those; before it is there, it will be */
+	bool not_admitted : 1;         /* admission: in memory it is on the class's list of those; before it is there, it will be */
 	bool no_spill : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
 	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_unverified() */

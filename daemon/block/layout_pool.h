@@ -59,8 +59,8 @@ struct pool {
 	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */
 	struct unwritten_walk falls;   /* the same for what is to come down from GPUs */
 	uint64_t no_spill;             /* of the dirty: not to be spilled */
-	uint64_t refused_us;           /* when admission refused last, and where in a chain */
-	uint32_t refused_position;
+	uint64_t not_admitted_us;      /* when admission refused last, and where in a chain */
+	uint32_t not_admitted_position;
 };
 
 /* peer: who brings it if it is new; NULL: not known. */

@@ -47,7 +47,8 @@ struct memory_class {
 	uint64_t emptied_us;           /* when what it had claimed was empty last; 0: never, or it was given back */
 	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
 	uint64_t ahead_blocks;
-	struct policy_node *refused, *refused_last; /* in memory, but not in the policy: they go first, in this order */
+	/* in memory, but not in the policy: they go first, in this order */
+	struct policy_node *not_admitted, *not_admitted_last;
 	uint64_t cold[CLASS_COLD_IDS], cold_us; /* ids of some dirty blocks that are the coldest, as of a search then */
 	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
 	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */

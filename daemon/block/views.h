@@ -146,7 +146,7 @@ struct cache_explained {
 	const char *tier;           /* fixed words, as in struct cache_block_view; "": it is not there */
 	uint64_t age_ms, idle_ms, uses; /* of one that is there */
 	uint32_t pins, turn;
-	bool refused;               /* the policy would not have given it its place: it is among the first to go */
+	bool not_admitted;          /* the policy would not have given it its place: it is among the first to go */
 	bool no_spill;              /* no disk is to have it: it is dropped when it leaves memory */
 	bool ahead;                 /* loaded ahead, and not used yet */
 	bool ranked;                /* in memory, and among the first CACHE_RANK_MAX: */

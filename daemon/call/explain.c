@@ -50,8 +50,9 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 {
 	struct search s = { .node = &b->node };
 
-	out->refused = b->refused;
-	if (b->refused || b->ahead || !c->policy->walk || !c->policy->walk(b->pool->class->policy, count_before, &s, CACHE_RANK_MAX))
+	out->not_admitted = b->not_admitted;
+	if (b->not_admitted || b->ahead || !c->policy->walk ||
+	    !c->policy->walk(b->pool->class->policy, count_before, &s, CACHE_RANK_MAX))
 		return;
 	out->rank = s.before;
 	out->ranked = s.found;
@@ -59,7 +60,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 
 static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
 {
-	const struct policy_node *n = p->class->refused;
+	const struct policy_node *n = p->class->not_admitted;
 	const struct block *b;
 
 	if (!n && c->policy->walk)
@@ -219,7 +220,8 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 	for (const struct vram_slot *s = b->vram; s; s = s->next)
 		explain_on_gpu(c, s, out);
 	if (b->span)
-		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->refused && !b->ahead, out);
+		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->not_admitted &&
+		    !b->ahead, out);
 	if (b->slab_map) {
 		struct judged disk = { .ops = c->tier->policy, .policy = b->slab_map->class->policy,
 				       .block_of = block_of_slab_map_node,

@@ -213,7 +213,7 @@ static enum status piece_reserve(const struct bringing *by, const struct run_key
 	const struct tier_ops *memory = by->cache->tiers[TIER_MEMORY];
 	enum status s;
 
-	k->block->refused = memory->refuses(by->cache, k->pool, &e);
+	k->block->not_admitted = memory->refuses(by->cache, k->pool, &e);
 	s = memory->take(by->cache, k->pool->class, TAKE_ANY, &p->slot);
 	if (s) {
 		room_wants(by->cache); /* the tier asks again, and waits for it */

@@ -222,7 +222,7 @@ static enum status load_start(struct cache *c, struct move *m, bool awaited)
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 	enum status s;
 
-	b->refused = memory->refuses(c, b->pool, &e);
+	b->not_admitted = memory->refuses(c, b->pool, &e);
 	s = memory->take(c, k, (m->priority == RING_URGENT && !m->spare) || awaited ? TAKE_ANY : TAKE_SPARE, &m->slot);
 	if (s)
 		return s;

@@ -86,7 +86,7 @@ static void gather_cold(struct cache *c, struct memory_class *k, uint32_t scan)
 {
 	uint32_t looked = 0;
 
-	for (const struct policy_node *n = k->refused; n && looked < scan && !gather_dirty(n, k); n = n->next)
+	for (const struct policy_node *n = k->not_admitted; n && looked < scan && !gather_dirty(n, k); n = n->next)
 		looked++;
 	if (k->cold_count < CLASS_COLD_IDS && looked < scan)
 		policy_look(c->policy, k->policy, gather_dirty, k, scan - looked);

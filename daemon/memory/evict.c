@@ -47,22 +47,22 @@ enum {
 
 /* ---- copies on probation ---- */
 
-void probation_refused_enter(struct cache *c, struct block *b)
+void probation_not_admitted_enter(struct cache *c, struct block *b)
 {
 	struct memory_class *k = b->pool->class;
 
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = k->refused_last;
-	if (k->refused_last)
-		k->refused_last->next = &b->node;
+	b->node.prev = k->not_admitted_last;
+	if (k->not_admitted_last)
+		k->not_admitted_last->next = &b->node;
 	else
-		k->refused = &b->node;
-	k->refused_last = &b->node;
+		k->not_admitted = &b->node;
+	k->not_admitted_last = &b->node;
 }
 
-void probation_refused_leave(struct block *b)
+void probation_not_admitted_leave(struct block *b)
 {
 	struct policy_node *n = &b->node;
 	struct memory_class *k = b->pool->class;
@@ -70,13 +70,13 @@ void probation_refused_leave(struct block *b)
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		k->refused = n->next;
+		k->not_admitted = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		k->refused_last = n->prev;
+		k->not_admitted_last = n->prev;
 	n->prev = n->next = NULL;
-	b->refused = false;
+	b->not_admitted = false;
 }
 
 static uint64_t life_us(enum ahead_kind kind)
@@ -88,7 +88,7 @@ void probation_ahead_enter(struct cache *c, struct block *b)
 {
 	struct memory_class *k = b->pool->class;
 
-	b->refused = false; /* it is asked again when it is used */
+	b->not_admitted = false; /* it is asked again when it is used */
 	k->ahead_blocks++;
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
@@ -178,11 +178,11 @@ static bool spared(const struct block *b)
 }
 
 /* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
-static struct block *refused_victim(struct memory_class *k, bool clean)
+static struct block *not_admitted_victim(struct memory_class *k, bool clean)
 {
 	uint32_t looked = 0;
 
-	for (struct policy_node *n = k->refused; n && looked < VICTIM_SCAN; n = n->next, looked++) {
+	for (struct policy_node *n = k->not_admitted; n && looked < VICTIM_SCAN; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
 		if (block_memory_pins(b) == 0 && (!clean || (spared(b) && !b->wanted)))
@@ -206,17 +206,17 @@ bool room_keeps_out(struct cache *c, struct memory_class *k, const struct policy
 
 bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
 {
-	bool refused = p->refused_us == e->now_us && e->position == p->refused_position + 1;
+	bool not_admitted = p->not_admitted_us == e->now_us && e->position == p->not_admitted_position + 1;
 
 	if (!c->policy->admit || p->class->grow_refused != c->room_epoch || memory_class_has_room(p->class))
 		return false;
-	if (!refused)
-		refused = room_keeps_out(c, p->class, e);
-	if (refused) {
-		p->refused_us = e->now_us;
-		p->refused_position = e->position;
+	if (!not_admitted)
+		not_admitted = room_keeps_out(c, p->class, e);
+	if (not_admitted) {
+		p->not_admitted_us = e->now_us;
+		p->not_admitted_position = e->position;
 	}
-	return refused;
+	return not_admitted;
 }
 
 static bool may_depart(const struct policy_node *n, void *arg)
@@ -243,7 +243,7 @@ static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 	struct policy_node *n;
 
 	if (!b)
-		b = refused_victim(k, !is_alone(c));
+		b = not_admitted_victim(k, !is_alone(c));
 	if (b || is_alone(c))
 		return b;
 	n = c->policy->victim(k->policy, may_depart_unwanted, NULL, CLEAN_SCAN);
@@ -263,7 +263,7 @@ static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 		return (struct block *)block_of_node(n);
 	b = probation_ahead_victim(c, k, true);
 	if (!b)
-		b = refused_victim(k, false);
+		b = not_admitted_victim(k, false);
 	return b ? b : victim(c, k, VICTIM_ROUNDS);
 }
 
@@ -288,7 +288,7 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 /* Of what was refused, then of the others. */
 static struct block *victim_for_good(struct cache *c, struct memory_class *k, bool (*may)(const struct policy_node *n, void *arg))
 {
-	struct policy_node *n = k->refused;
+	struct policy_node *n = k->not_admitted;
 
 	for (uint32_t looked = 0; n && !may(n, NULL); looked++)
 		n = looked < VICTIM_SCAN ? n->next : NULL;
@@ -327,7 +327,7 @@ static enum gone_reason gone_reason_of(enum counter why)
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
 {
-	if (b->refused || b->no_spill)
+	if (b->not_admitted || b->no_spill)
 		why = COUNTER_EVICTED_REFUSED;
 	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;

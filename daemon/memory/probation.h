@@ -21,8 +21,8 @@ enum {
 };
 
 /* The block, which is `refused`, has come to memory. */
-void probation_refused_enter(struct cache *c, struct block *b);
-void probation_refused_leave(struct block *b);
+void probation_not_admitted_enter(struct cache *c, struct block *b);
+void probation_not_admitted_leave(struct block *b);
 /* The block, which is `ahead`, has come to memory; it leaves the list when it is used, or goes. */
 void probation_ahead_enter(struct cache *c, struct block *b);
 void probation_ahead_leave(struct block *b);

@@ -24,8 +24,8 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 
 	if (b->ahead)
 		probation_ahead_enter(c, b);
-	else if (b->refused)
-		probation_refused_enter(c, b);
+	else if (b->not_admitted)
+		probation_not_admitted_enter(c, b);
 	else
 		c->policy->insert(p->class->policy, &b->node, &e);
 }
@@ -35,8 +35,8 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 	(void)reason;
 	if (b->ahead)
 		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
-	else if (b->refused)
-		probation_refused_leave(b);
+	else if (b->not_admitted)
+		probation_not_admitted_leave(b);
 	else
 		c->policy->remove(b->pool->class->policy, &b->node);
 	block_no_spill(b, false);
@@ -48,14 +48,14 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 }
 
 /* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
-static void refused_use(struct cache *c, struct block *b, const struct policy_event *e)
+static void not_admitted_use(struct cache *c, struct block *b, const struct policy_event *e)
 {
 	uint32_t uses = b->node.uses + 1;
 
-	probation_refused_leave(b);
-	b->refused = room_keeps_out(c, b->pool->class, e);
-	if (b->refused) {
-		probation_refused_enter(c, b);
+	probation_not_admitted_leave(b);
+	b->not_admitted = room_keeps_out(c, b->pool->class, e);
+	if (b->not_admitted) {
+		probation_not_admitted_enter(c, b);
 		b->node.uses = uses;
 	} else {
 		c->policy->insert(b->pool->class->policy, &b->node, e);
@@ -65,9 +65,9 @@ static void refused_use(struct cache *c, struct block *b, const struct policy_ev
 static void use_first(struct cache *c, struct block *b, const struct policy_event *e)
 {
 	observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
-	b->refused = room_refuses(c, b->pool, e);
-	if (b->refused)
-		probation_refused_enter(c, b);
+	b->not_admitted = room_refuses(c, b->pool, e);
+	if (b->not_admitted)
+		probation_not_admitted_enter(c, b);
 	else
 		c->policy->insert(b->pool->class->policy, &b->node, e);
 }
@@ -78,8 +78,8 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 	span_used(b->span, c->now_us);
 	if (b->ahead)
 		use_first(c, b, e);
-	else if (b->refused)
-		refused_use(c, b, e);
+	else if (b->not_admitted)
+		not_admitted_use(c, b, e);
 	else
 		c->policy->use(b->pool->class->policy, &b->node, e);
 }

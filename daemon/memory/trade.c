@@ -89,7 +89,7 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
 	bool vain;
 
 	/* What admission refused, or was loaded ahead for nothing, says nothing of the class's age. */
-	if (own->refused || own->ahead || ++k->evicted < k->compare_at)
+	if (own->not_admitted || own->ahead || ++k->evicted < k->compare_at)
 		return;
 	arena_class_usage(k->arena, &u);
 	k->evicted = 0;

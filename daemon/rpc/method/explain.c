@@ -61,7 +61,7 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->uses = v->uses;
 	b->pins = v->pins;
 	b->turn = v->turn;
-	b->refused = v->refused;
+	b->refused = v->not_admitted;
 	b->unworthy = v->no_spill;
 	b->ahead = v->ahead;
 	b->ranked = v->ranked;

@@ -221,7 +221,7 @@ static uint32_t ranks_of(struct rig *r, const char *tier, uint64_t *key_of_rank)
 		if (!explain(r, n, &e))
 			continue;
 		for (uint32_t t = 0; t < e.tiers; t++) {
-			if (strcmp(e.at[t].tier, tier) || *e.at[t].kept || (e.refused && !strcmp(tier, "host")))
+			if (strcmp(e.at[t].tier, tier) || *e.at[t].kept || (e.not_admitted && !strcmp(tier, "host")))
 				continue;
 			ck_assert(e.at[t].ranked && e.at[t].rank < KEYS);
 			ck_assert(!taken[e.at[t].rank]);
