@@ -95,12 +95,12 @@ static const struct observers observers = {
 	.left = { gone_note },
 	.soon = { gone_fetch },
 	.came_back = { gone_forget },
-	.ahead_ended = { ahead_end },
-	.gpu_ahead_ended = { vram_ahead_end },
+	.prefetch_ended = { prefetch_end },
+	.gpu_prefetch_ended = { vram_prefetch_end },
 	.copies_failed = { leases_copies_failed },
 	.load_ended = { vram_host_came },
 	.memory_spare = { vram_memory_spares },
-	.copies_ended = { vram_ahead_pump },
+	.copies_ended = { vram_prefetch_pump },
 	.extent_added = { offers_tell },
 	.requests_due = { advice_read },
 	.uses_due = { late_tell },
@@ -205,13 +205,13 @@ static enum status create_parts(struct cache *c, const char **why)
 		s = vram_create(c, why);
 	if (!s)
 		sources_register(c);
-	if (!s && c->vram && !vram_ahead_create(c))
+	if (!s && c->vram && !vram_prefetch_create(c))
 		s = STATUS_EXHAUSTED;
 	if (!s && c->vram)
 		s = vram_start(c, why);
 	/* The first extent, before a disk that may hang is read; what cannot be had now is asked for again later. */
 	if (!s)
-		room_ahead(c);
+		room_preallocate(c);
 	if (!s && c->tier)
 		s = tier_start(c, why);
 	if (!s)
@@ -295,7 +295,7 @@ bool cache_destroy(struct cache *c)
 	if (c->tier)
 		tier_destroy(c);
 	if (c->vram)
-		vram_ahead_destroy(c->vram);
+		vram_prefetch_destroy(c->vram);
 	if (c->vram && !vram_destroy(c))
 		return is_left(c, "a GPU's driver does not answer");
 	pools_free(c);
@@ -364,7 +364,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
-	chores = room_wants_ahead(c) || c->trades || tier_wants(c) || (c->vram && vram_wants(c));
+	chores = room_wants_preallocation(c) || c->trades || tier_wants(c) || (c->vram && vram_wants(c));
 	handles = handle_source_wants(&c->grants->random);
 	cache_unlock(c);
 	index_read_unlock();
@@ -375,7 +375,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 
 void cache_chores(struct cache *c)
 {
-	room_ahead(c);
+	room_preallocate(c);
 	trades_chores(c);
 	arrivals_chores(c);
 	if (c->vram)

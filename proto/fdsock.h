@@ -80,7 +80,7 @@ enum {
 	FDSOCK_NO_GPU = 0xffffffffu,
 	FDSOCK_BY_GRPC = 0xffffffffu,
 	FDSOCK_OFFERS_MAX = 256,       /* in one packet */
-	FDSOCK_KNOWS_AHEAD = 1,        /* fdsock_welcome.knows: bits */
+	FDSOCK_KNOWS_PREMAP = 1,       /* fdsock_welcome.knows: bits */
 	FDSOCK_KNOWS_CALLER = 2,
 	FDSOCK_CALL_BYTES_MAX = 192 * 1024, /* of a CALL or REPLY, head and all: what a socket takes in one packet by the kernel's defaults */
 };
@@ -95,7 +95,7 @@ enum fdsock_type {
 	FDSOCK_CALLER = 8, /* 7: a daemon of version 2 asks for an extent back */
 	FDSOCK_CALL = 9,
 	FDSOCK_REPLY = 10,
-	FDSOCK_AHEAD = 11,
+	FDSOCK_PREMAP = 11,
 	FDSOCK_OFFER = 12,
 	FDSOCK_TYPES_END
 };
@@ -160,7 +160,7 @@ struct fdsock_unmapped {
 	uint32_t write;
 };
 
-struct fdsock_ahead {
+struct fdsock_premap {
 	struct fdsock_head head;
 	uint32_t gpu; /* number, as in OpenSessionReply; FDSOCK_NO_GPU: host memory */
 	uint32_t pad;

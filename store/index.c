@@ -357,7 +357,7 @@ static uintptr_t first_behind(struct cds_lfht_node *bucket)
 }
 
 /* Brings the bucket of every hash, then what is behind it, towards the processor. */
-static void fetch_ahead(struct index *x, const uint64_t *hashes, uint32_t n)
+static void fetch_hints(struct index *x, const uint64_t *hashes, uint32_t n)
 {
 	unsigned long mask = atomic_load_explicit(&x->buckets, memory_order_acquire) - 1;
 	struct cds_lfht_node *bucket[FIND_AT_ONCE];
@@ -389,7 +389,7 @@ void index_find_many(struct index *x, uint32_t tenant, uint64_t layout_id, const
 
 		for (uint32_t i = 0; i < part; i++)
 			hashes[i] = key_hash(keys + (size_t)i * key_bytes, key_bytes, seed);
-		fetch_ahead(x, hashes, part);
+		fetch_hints(x, hashes, part);
 		for (uint32_t i = 0; i < part; i++) {
 			w.key = keys + (size_t)i * key_bytes;
 			out[i] = find_hashed(x, hashes[i], match, &w);

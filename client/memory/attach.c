@@ -43,7 +43,7 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 				   "open the session again (terrace_session_reopen)");
 	a->id = welcome->attachment;
 	a->knows_callers = welcome->knows & FDSOCK_KNOWS_CALLER;
-	a->ahead.known = welcome->knows & FDSOCK_KNOWS_AHEAD;
+	a->premap.known = welcome->knows & FDSOCK_KNOWS_PREMAP;
 	return TERRACE_OK;
 }
 

@@ -312,15 +312,15 @@ bool client_fds_release(struct client_attachment *a, uint64_t lease)
 
 bool client_fds_ask_offers(struct client_attachment *a, uint32_t tier)
 {
-	struct fdsock_ahead ahead = {.gpu = tier == DEVICES_MAX ? FDSOCK_NO_GPU : tier};
+	struct fdsock_premap premap = {.gpu = tier == DEVICES_MAX ? FDSOCK_NO_GPU : tier};
 
-	ahead.head = client_packet_head(FDSOCK_AHEAD);
-	return client_packet_send(a->socket, &ahead, sizeof(ahead));
+	premap.head = client_packet_head(FDSOCK_PREMAP);
+	return client_packet_send(a->socket, &premap, sizeof(premap));
 }
 
 void client_fds_listen(struct client_attachment *a)
 {
-	if (a->ahead.hears && !client_driver_tasks_busy())
+	if (a->premap.hears && !client_driver_tasks_busy())
 		return;
 	pthread_mutex_lock(&a->lock);
 	if (!a->talking && !a->broken && !a->closed) {

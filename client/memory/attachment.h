@@ -33,7 +33,7 @@ struct client_offer {
 };
 
 /* What is mapped before a lease names it (memory/premap.c). With the attachment's lock, but for the atomics. */
-struct client_ahead {
+struct client_premap {
 	bool known;                   /* by the daemon; from the opening on */
 	_Atomic uint64_t uses;        /* a bit each, CLIENT_USE_BIT */
 	atomic_bool hears;            /* `hearing` is under way */
@@ -68,7 +68,7 @@ struct client_attachment {
 	bool broken;          /* the socket is of no more use */
 	bool sweep_asked;     /* `sweeping` is under way */
 	bool tends;           /* `tending` is under way */
-	struct client_ahead ahead;
+	struct client_premap premap;
 	struct client_mapping **mappings; /* by rising extent, to be read before to be written */
 	uint32_t count, capacity, retiring; /* retiring: of them */
 	uint64_t close_wait_us;         /* how long a close waits for streams and talks */

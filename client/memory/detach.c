@@ -58,7 +58,7 @@ static void end_note(struct client_attachment *a)
 
 static bool has_gpus(const struct client_attachment *a)
 {
-	bool has = a->memory.range_count > 0 || a->ahead.hears; /* who hears the socket closes it */
+	bool has = a->memory.range_count > 0 || a->premap.hears; /* who hears the socket closes it */
 
 	for (uint32_t i = 0; i < a->count; i++)
 		has = has || client_fds_of_driver(a->mappings[i]);
@@ -80,7 +80,7 @@ static bool unmapping_begin(struct client_attachment *a)
 
 void client_fds_end(struct client_attachment *a)
 {
-	if (!a->closed || a->ending || a->talking || a->streams || a->ahead.apart)
+	if (!a->closed || a->ending || a->talking || a->streams || a->premap.apart)
 		return;
 	a->ending = true;
 	client_fds_hear_out(a);
@@ -116,7 +116,7 @@ static bool unmapping_run(struct client_driver_task *task)
 static void close_begin(struct client_attachment *a)
 {
 	a->closed = true;
-	if (a->ahead.hears)
+	if (a->premap.hears)
 		client_fds_hold(a); /* until it has heard of this */
 	if (a->tends)
 		client_fds_hold(a); /* until client_places_tend() has */
@@ -138,7 +138,7 @@ static void close_once(struct client_attachment *a, uint64_t wait_us)
 		return;
 	}
 	close_begin(a);
-	while ((a->talking || a->streams || a->ahead.apart) && !client_after_inside() && waited != ETIMEDOUT)
+	while ((a->talking || a->streams || a->premap.apart) && !client_after_inside() && waited != ETIMEDOUT)
 		waited = pthread_cond_timedwait(&a->idle, &a->lock, &until);
 	client_fds_end(a);
 	pthread_mutex_unlock(&a->lock);
@@ -176,7 +176,7 @@ void client_fds_drop(struct client_attachment *a)
 		free(a->mappings[i]);
 	}
 	free(a->mappings);
-	free(a->ahead.offers);
+	free(a->premap.offers);
 	client_progress_page_fini(&a->progress_page);
 	pthread_cond_destroy(&a->idle);
 	pthread_mutex_destroy(&a->lock);

@@ -12,8 +12,8 @@ enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on say
 void client_fds_take(struct client_attachment *a, struct client_packet *p)
 {
 	if (p->body.head.type == FDSOCK_OFFER) {
-		if (a->ahead.offered)
-			a->ahead.offered(a, &p->body.offer);
+		if (a->premap.offered)
+			a->premap.offered(a, &p->body.offer);
 	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptors[0] >= 0) {
 		client_packet_fini(p);
 		if (!client_fds_find(a, p->body.extent.extent, p->body.extent.write))

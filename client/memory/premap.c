@@ -36,7 +36,7 @@ static const uint64_t of_each_gpu = (1ull << DEVICES_MAX) - 1;
 
 /* ---- offers; with the lock ----------------------------------------------------------------------------------------- */
 
-static bool offers_grow(struct client_ahead *h)
+static bool offers_grow(struct client_premap *h)
 {
 	const uint32_t capacity = h->capacity ? 2 * h->capacity : 64;
 	struct client_offer *offers;
@@ -53,7 +53,7 @@ static bool offers_grow(struct client_ahead *h)
 
 static void offers_take(struct client_attachment *a, const struct fdsock_offer *o)
 {
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 	const uint32_t tier = o->gpu == FDSOCK_NO_GPU ? DEVICES_MAX : o->gpu;
 
 	if (tier > DEVICES_MAX || (o->gpu == DEVICES_MAX) || !(h->asked >> tier & 1))
@@ -70,7 +70,7 @@ static void offers_take(struct client_attachment *a, const struct fdsock_offer *
 
 void client_fds_offer_end(struct client_attachment *a, uint32_t extent)
 {
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 
 	for (uint32_t i = 0; i < h->count;) {
 		if (h->offers[i].extent != extent) {
@@ -128,7 +128,7 @@ static bool work_on_host(const struct client_attachment *a, uint64_t uses, struc
 /* False: there is nothing. */
 static bool work_next(struct client_attachment *a, struct work *w)
 {
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 	const uint64_t uses = h->uses;
 
 	for (; h->next < h->count && a->count < AHEAD_MAX; h->next++) {
@@ -144,13 +144,13 @@ static bool work_next(struct client_attachment *a, struct work *w)
 static void apart_begin(struct client_attachment *a, struct client_mapping *m)
 {
 	m->uses++;
-	a->ahead.apart++;
+	a->premap.apart++;
 }
 
 static void apart_end(struct client_attachment *a, struct client_mapping *m)
 {
 	m->uses--;
-	a->ahead.apart--;
+	a->premap.apart--;
 	pthread_cond_broadcast(&a->idle);
 	client_fds_sweep(a);
 	client_fds_end(a);
@@ -169,8 +169,8 @@ static enum terrace_status register_apart(struct client_attachment *a, const str
 	m->registering = false;
 	if (!status)
 		m->ready |= 1u << w->gpu;
-	if (host_readers(a->ahead.uses) & ~m->ready)
-		a->ahead.next = 0; /* who looked meanwhile passed it over */
+	if (host_readers(a->premap.uses) & ~m->ready)
+		a->premap.next = 0; /* who looked meanwhile passed it over */
 	apart_end(a, m);
 	return status;
 }
@@ -257,7 +257,7 @@ static uint64_t earlier(uint64_t one_us, uint64_t other_us)
 /* Maps or registers one. False: there is nothing to be done, or not by this thread, now. */
 static bool step(struct client_attachment *a, uint64_t deadline_us)
 {
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 	enum terrace_status status;
 	bool refused = false;
 	struct work w;
@@ -291,15 +291,16 @@ static void retire_all(struct client_attachment *a)
 static void hearing_rest(struct client_attachment *a, struct client_driver_task *task)
 {
 	struct work w;
-	const bool more = work_next(a, &w), due = more && client_now_us() >= a->ahead.again_us;
+	const bool more = work_next(a, &w), due = more && client_now_us() >= a->premap.again_us;
 
 	task->fd = a->talking || a->broken || client_fds_unswept(a) || due ? -1 : a->socket;
-	task->until_us = more ? a->ahead.again_us : 0;
+	task->until_us = more ? a->premap.again_us : 0;
 }
 
 static bool hearing_run(struct client_driver_task *task)
 {
-	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment, ahead.hearing));
+	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment,
+	    premap.hearing));
 	const uint64_t until = client_now_us() + SLICE_US;
 	bool over, closed;
 
@@ -314,7 +315,7 @@ static bool hearing_run(struct client_driver_task *task)
 		retire_all(a);
 	closed = a->closed;
 	over = closed || (a->broken && !a->talking);
-	a->ahead.hears = !over;
+	a->premap.hears = !over;
 	hearing_rest(a, task);
 	pthread_mutex_unlock(&a->lock);
 	if (closed) /* else it may be gone: there is no reference */
@@ -327,18 +328,18 @@ static bool hearing_run(struct client_driver_task *task)
 /* With the lock. Hears from now on; without a thread for it everything is as with a daemon that makes no offers. */
 static bool hearing_begin(struct client_attachment *a)
 {
-	if (a->ahead.hears)
+	if (a->premap.hears)
 		return true;
-	a->ahead.offered = offers_take;
-	a->ahead.hearing.run = hearing_run;
-	a->ahead.hears = !client_driver_task_start(&a->ahead.hearing);
-	return a->ahead.hears;
+	a->premap.offered = offers_take;
+	a->premap.hearing.run = hearing_run;
+	a->premap.hears = !client_driver_task_start(&a->premap.hearing);
+	return a->premap.hears;
 }
 
 void client_fds_use(struct client_attachment *a, enum client_use use, uint32_t g)
 {
 	const uint32_t tier = use == CLIENT_USE_HOST ? DEVICES_MAX : g;
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 
 	if (!h->known || atomic_load_explicit(&h->uses, memory_order_relaxed) & CLIENT_USE_BIT(use, g))
 		return;
@@ -378,7 +379,7 @@ static enum terrace_status offers_await(struct client_attachment *a, uint64_t de
 enum terrace_status client_fds_use_await(struct client_attachment *a, uint64_t deadline_us)
 {
 	enum terrace_status status = TERRACE_OK;
-	struct client_ahead *h = &a->ahead;
+	struct client_premap *h = &a->premap;
 	struct client_words words;
 	struct work w;
 

@@ -38,7 +38,7 @@ struct advice {
 	uint64_t gone_by_age[GONE_TIERS][GONE_AGES]; /* not cumulative */
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
-	struct ahead ahead;
+	struct prefetch prefetch;
 	struct learned *learned;       /* by earlier runs, by rising keys; what was taken up has no bytes any more */
 	size_t learned_count;
 };

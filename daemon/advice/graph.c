@@ -211,7 +211,7 @@ const struct advice_list *advisor_list(struct cache *c, const struct request *r)
 	if (!l)
 		return NULL;
 	if (c->now_us > l->made_us + LIST_STALE_US) {
-		cache_count(c, COUNTER_AHEAD_STALE, 1);
+		cache_count(c, COUNTER_PREFETCH_STALE, 1);
 		return NULL;
 	}
 	for (uint32_t i = 0; i < r->count && i < TAILS_LOOKED_AT; i++) {

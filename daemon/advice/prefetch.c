@@ -40,50 +40,51 @@ enum {
 
 /* ---- what became of them ---- */
 
-_Static_assert(COUNTER_EXPECTED_LATE - COUNTER_EXPECTED_BYTES == COUNTER_AHEAD_LATE - COUNTER_AHEAD_BYTES, "the same rows of both");
+_Static_assert(COUNTER_EXPECTED_LATE - COUNTER_EXPECTED_BYTES == COUNTER_PREFETCH_LATE - COUNTER_PREFETCH_BYTES,
+    "the same rows of both");
 
-static void count_bytes(struct cache *c, enum ahead_kind kind, enum counter what, uint64_t bytes)
+static void count_bytes(struct cache *c, enum prefetch_kind kind, enum counter what, uint64_t bytes)
 {
 	cache_count(c, what, bytes);
-	if (kind == AHEAD_EXPECTED)
-		cache_count(c, (enum counter)(what - COUNTER_AHEAD_BYTES + COUNTER_EXPECTED_BYTES), bytes);
+	if (kind == PREFETCH_EXPECTED)
+		cache_count(c, (enum counter)(what - COUNTER_PREFETCH_BYTES + COUNTER_EXPECTED_BYTES), bytes);
 }
 
-void ahead_end(struct cache *c, struct block *b, enum counter how)
+void prefetch_end(struct cache *c, struct block *b, enum counter how)
 {
-	struct ahead *a = &c->advice->ahead;
-	const enum ahead_kind kind = (enum ahead_kind)b->ahead;
+	struct prefetch *a = &c->advice->prefetch;
+	const enum prefetch_kind kind = (enum prefetch_kind)b->prefetched;
 	const uint64_t bytes = b->pool->geometry.need_bytes;
 
-	if (!b->ahead)
+	if (!b->prefetched)
 		return;
 	if (b->span)
-		probation_ahead_leave(b);
+		probation_prefetch_leave(b);
 	a->held_bytes -= bytes;
 	count_bytes(c, kind, how, bytes);
-	b->ahead = AHEAD_NO;
-	tried_ended(&a->tried[kind], how == COUNTER_AHEAD_WASTED);
+	b->prefetched = PREFETCH_NO;
+	prefetch_outcome_ended(&a->outcome[kind], how == COUNTER_PREFETCH_WASTED);
 }
 
-void ahead_wanted(struct cache *c, struct block *b)
+void prefetch_wanted(struct cache *c, struct block *b)
 {
-	ahead_end(c, b, COUNTER_AHEAD_LATE);
+	prefetch_end(c, b, COUNTER_PREFETCH_LATE);
 }
 
 /* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
-static bool proves_itself(const struct ahead *a, enum ahead_kind kind)
+static bool proves_itself(const struct prefetch *a, enum prefetch_kind kind)
 {
-	return kind == AHEAD_ASKED || tried_proves_itself(&a->tried[kind]);
+	return kind == PREFETCH_ASKED || prefetch_outcome_is_good(&a->outcome[kind]);
 }
 
 /* ---- wishes ---- */
 
-void ahead_init(struct ahead *a)
+void prefetch_init(struct prefetch *a)
 {
 	a->queue = (struct wish_queue){
 		.wish = a->wish,
-		.size = AHEAD_WISHES,
-		.too_late = COUNTER_AHEAD_TOO_LATE,
+		.size = PREFETCH_WISHES,
+		.too_late = COUNTER_PREFETCH_TOO_LATE,
 		.expected_us = WISH_US,
 	};
 }
@@ -105,75 +106,75 @@ static void wish_keep(struct cache *c, struct wish *w, struct block *b)
 	w->keep[w->kept++] = b->node.id;
 }
 
-static void wish_for(struct cache *c, const struct request *r, enum ahead_kind kind)
+static void wish_for(struct cache *c, const struct request *r, enum prefetch_kind kind)
 {
-	struct ahead *a = &c->advice->ahead;
+	struct prefetch *a = &c->advice->prefetch;
 	struct wish *w = wish_begin(c, &a->queue, r, kind);
 
 	wish_fill(c, r, w, wish_add);
-	wish_grant(c, w, &a->tried[kind], TRIAL_BLOCKS, COUNTER_AHEAD_UNVERIFIED);
-	if (w->count && kind == AHEAD_ASKED)
+	wish_grant(c, w, &a->outcome[kind], TRIAL_BLOCKS, COUNTER_PREFETCH_UNVERIFIED);
+	if (w->count && kind == PREFETCH_ASKED)
 		wish_fill_asked(c, r, w, wish_keep);
 }
 
-void ahead_request(struct cache *c, const struct request *r)
+void prefetch_request(struct cache *c, const struct request *r)
 {
-	if (c->vram && c->vram->ahead)
-		vram_ahead_request(c, r);
+	if (c->vram && c->vram->prefetch)
+		vram_prefetch_request(c, r);
 	if (!c->tier || !c->options.prefetch_bytes || c->tier->stopping || r->kind == REQUEST_REPORT)
 		return;
 	if (r->kind == REQUEST_LOOKUP && r->present)
-		wish_for(c, r, AHEAD_ASKED);
-	wish_for(c, r, AHEAD_EXPECTED);
+		wish_for(c, r, PREFETCH_ASKED);
+	wish_for(c, r, PREFETCH_EXPECTED);
 }
 
-void ahead_leased(struct cache *c, const struct request *r)
+void prefetch_leased(struct cache *c, const struct request *r)
 {
-	if (c->vram && c->vram->ahead)
-		vram_ahead_leased(c, r);
-	wish_leased(c, &c->advice->ahead.queue, r);
+	if (c->vram && c->vram->prefetch)
+		vram_prefetch_leased(c, r);
+	wish_leased(c, &c->advice->prefetch.queue, r);
 }
 
 /* ---- loads ---- */
 
 /* Nothing is lost for it. A full pool gives up what it would give up for a put of the same block; for one that is sure to be leased, its
  * coldest. */
-static bool deserves_room(struct cache *c, const struct block *b, enum ahead_kind kind)
+static bool deserves_room(struct cache *c, const struct block *b, enum prefetch_kind kind)
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
 	struct memory_class *k = b->pool->class;
 
-	if (c->advice->ahead.held_bytes + b->pool->geometry.need_bytes > c->options.host_bytes / HOST_SHARE)
+	if (c->advice->prefetch.held_bytes + b->pool->geometry.need_bytes > c->options.host_bytes / HOST_SHARE)
 		return false;
-	return room_spares(c, k) && (kind == AHEAD_ASKED || memory_class_has_room(k) || !room_keeps_out(c, k, &e));
+	return room_spares(c, k) && (kind == PREFETCH_ASKED || memory_class_has_room(k) || !room_keeps_out(c, k, &e));
 }
 
 /* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */
-static enum status load_ahead(struct cache *c, struct block *b, enum ahead_kind kind)
+static enum status load_prefetch(struct cache *c, struct block *b, enum prefetch_kind kind)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes;
 
-	if (!proves_itself(&c->advice->ahead, kind)) {
-		cache_count(c, COUNTER_AHEAD_UNVERIFIED, 1);
+	if (!proves_itself(&c->advice->prefetch, kind)) {
+		cache_count(c, COUNTER_PREFETCH_UNVERIFIED, 1);
 		return STATUS_OK;
 	}
 	if (!deserves_room(c, b, kind)) {
-		cache_count(c, COUNTER_AHEAD_NO_ROOM, 1);
-		return kind == AHEAD_ASKED ? STATUS_BUSY : STATUS_OK;
+		cache_count(c, COUNTER_PREFETCH_NO_ROOM, 1);
+		return kind == PREFETCH_ASKED ? STATUS_BUSY : STATUS_OK;
 	}
-	if (!wish_affords(c, &c->advice->ahead.queue, c->options.prefetch_bytes, bytes)) {
-		cache_count(c, COUNTER_AHEAD_NO_BUDGET, 1);
+	if (!wish_affords(c, &c->advice->prefetch.queue, c->options.prefetch_bytes, bytes)) {
+		cache_count(c, COUNTER_PREFETCH_NO_BUDGET, 1);
 		return STATUS_EXHAUSTED;
 	}
-	if (tiers_fetch(c, b, &(struct fetch_how){ .priority = RING_AHEAD }, NULL)) {
-		cache_count(c, COUNTER_AHEAD_NO_DISK, 1);
+	if (tiers_fetch(c, b, &(struct fetch_how){ .priority = RING_PREFETCH }, NULL)) {
+		cache_count(c, COUNTER_PREFETCH_NO_DISK, 1);
 		return STATUS_BUSY;
 	}
-	b->ahead = kind;
-	c->advice->ahead.tried[kind].open++;
-	c->advice->ahead.queue.budget_bytes -= bytes;
-	c->advice->ahead.held_bytes += bytes;
-	count_bytes(c, kind, COUNTER_AHEAD_BYTES, bytes);
+	b->prefetched = kind;
+	c->advice->prefetch.outcome[kind].open++;
+	c->advice->prefetch.queue.budget_bytes -= bytes;
+	c->advice->prefetch.held_bytes += bytes;
+	count_bytes(c, kind, COUNTER_PREFETCH_BYTES, bytes);
 	return STATUS_OK;
 }
 
@@ -182,29 +183,29 @@ static enum status wish_pump(struct cache *c, struct wish *w)
 	enum status s = STATUS_OK;
 
 	if (w->until_us < c->now_us)
-		wish_drop(c, &c->advice->ahead.queue, w);
+		wish_drop(c, &c->advice->prefetch.queue, w);
 	while (w->begun < w->count && !s) {
 		struct block *b = by_id_find(c, w->id[w->begun]);
 
 		if (b && !b->span && !b->vram && b->slab_map && !b->moving)
-			s = load_ahead(c, b, w->kind);
+			s = load_prefetch(c, b, w->kind);
 		w->begun += !s;
 	}
-	if (w->begun == w->count && w->kind != AHEAD_ASKED)
+	if (w->begun == w->count && w->kind != PREFETCH_ASKED)
 		wish_end(c, w);
 	return s;
 }
 
-void ahead_pump(struct cache *c)
+void prefetch_pump(struct cache *c)
 {
 	enum status s = STATUS_OK;
 
-	if (c->vram && c->vram->ahead)
-		vram_ahead_pump(c);
+	if (c->vram && c->vram->prefetch)
+		vram_prefetch_pump(c);
 	if (!c->tier || c->tier->stopping)
 		return;
-	for (enum ahead_kind kind = AHEAD_ASKED; kind < AHEAD_KINDS; kind++)
-		for (uint32_t i = 0; i < AHEAD_WISHES && s != STATUS_EXHAUSTED; i++)
-			if (c->advice->ahead.wish[i].count && c->advice->ahead.wish[i].kind == kind)
-				s = wish_pump(c, &c->advice->ahead.wish[i]);
+	for (enum prefetch_kind kind = PREFETCH_ASKED; kind < PREFETCH_KINDS; kind++)
+		for (uint32_t i = 0; i < PREFETCH_WISHES && s != STATUS_EXHAUSTED; i++)
+			if (c->advice->prefetch.wish[i].count && c->advice->prefetch.wish[i].kind == kind)
+				s = wish_pump(c, &c->advice->prefetch.wish[i]);
 }

@@ -42,70 +42,70 @@ enum {
 	AT_ONCE_BYTES = 8 << 20,
 };
 
-struct vram_ahead {
+struct vram_prefetch {
 	struct wish wish[WISHES];
 	struct wish_queue queue;       /* of these */
-	struct ahead_tried tried;
+	struct prefetch_outcome outcome;
 };
 
-bool vram_ahead_create(struct cache *c)
+bool vram_prefetch_create(struct cache *c)
 {
 	if (!c->options.gpu_prefetch_bytes)
 		return true;
-	c->vram->ahead = calloc(1, sizeof(*c->vram->ahead));
-	if (!c->vram->ahead)
+	c->vram->prefetch = calloc(1, sizeof(*c->vram->prefetch));
+	if (!c->vram->prefetch)
 		return false;
-	c->vram->ahead->queue = (struct wish_queue){
-		.wish = c->vram->ahead->wish,
+	c->vram->prefetch->queue = (struct wish_queue){
+		.wish = c->vram->prefetch->wish,
 		.size = WISHES,
-		.too_late = COUNTER_GPU_AHEAD_TOO_LATE,
+		.too_late = COUNTER_GPU_PREFETCH_TOO_LATE,
 		.expected_us = EXPECTED_US,
 	};
 	return true;
 }
 
-void vram_ahead_destroy(struct vram *v)
+void vram_prefetch_destroy(struct vram *v)
 {
-	free(v->ahead);
-	v->ahead = NULL;
+	free(v->prefetch);
+	v->prefetch = NULL;
 }
 
 /* ---- what became of them ---- */
 
-static void ahead_link(struct cache *c, struct vram_slot *s)
+static void prefetch_link(struct cache *c, struct vram_slot *s)
 {
 	struct gpu *g = s->pool->gpu;
 
-	s->ahead = true;
-	s->ahead_us = c->now_us;
-	s->ahead_next = NULL;
-	s->ahead_prev = g->ahead_last;
-	if (g->ahead_last)
-		g->ahead_last->ahead_next = s;
+	s->prefetched = true;
+	s->prefetched_us = c->now_us;
+	s->prefetched_next = NULL;
+	s->prefetched_prev = g->prefetched_last;
+	if (g->prefetched_last)
+		g->prefetched_last->prefetched_next = s;
 	else
-		g->ahead_first = s;
-	g->ahead_last = s;
-	g->ahead_bytes += s->pool->pool->geometry.block_bytes;
-	c->vram->ahead->tried.open++;
+		g->prefetched_first = s;
+	g->prefetched_last = s;
+	g->prefetched_bytes += s->pool->pool->geometry.block_bytes;
+	c->vram->prefetch->outcome.open++;
 }
 
-void vram_ahead_end(struct vram_slot *s, enum counter how)
+void vram_prefetch_end(struct vram_slot *s, enum counter how)
 {
 	struct gpu *g = s->pool->gpu;
 	const uint64_t bytes = s->pool->pool->geometry.block_bytes;
 
-	*(s->ahead_prev ? &s->ahead_prev->ahead_next : &g->ahead_first) = s->ahead_next;
-	*(s->ahead_next ? &s->ahead_next->ahead_prev : &g->ahead_last) = s->ahead_prev;
-	s->ahead = false;
-	g->ahead_bytes -= bytes;
+	*(s->prefetched_prev ? &s->prefetched_prev->prefetched_next : &g->prefetched_first) = s->prefetched_next;
+	*(s->prefetched_next ? &s->prefetched_next->prefetched_prev : &g->prefetched_last) = s->prefetched_prev;
+	s->prefetched = false;
+	g->prefetched_bytes -= bytes;
 	cache_count(g->cache, how, bytes);
-	tried_ended(&g->cache->vram->ahead->tried, how == COUNTER_GPU_AHEAD_WASTED);
+	prefetch_outcome_ended(&g->cache->vram->prefetch->outcome, how == COUNTER_GPU_PREFETCH_WASTED);
 }
 
 static void expire(struct cache *c, struct gpu *g)
 {
-	while (g->ahead_first && c->now_us - g->ahead_first->ahead_us > LIFE_US)
-		vram_ahead_end(g->ahead_first, COUNTER_GPU_AHEAD_WASTED);
+	while (g->prefetched_first && c->now_us - g->prefetched_first->prefetched_us > LIFE_US)
+		vram_prefetch_end(g->prefetched_first, COUNTER_GPU_PREFETCH_WASTED);
 }
 
 /* ---- wishes ---- */
@@ -119,14 +119,14 @@ static void wish_add(struct cache *c, struct wish *w, struct block *b)
 }
 
 /* In doubt all of a wish is granted, or nothing. */
-static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enum ahead_kind kind)
+static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enum prefetch_kind kind)
 {
-	struct vram_ahead *a = c->vram->ahead;
+	struct vram_prefetch *a = c->vram->prefetch;
 	struct wish *w = wish_begin(c, &a->queue, r, kind);
 
 	w->gpu = gpu;
 	wish_fill(c, r, w, wish_add);
-	wish_grant(c, w, &a->tried, w->count, COUNTER_GPU_AHEAD_UNVERIFIED);
+	wish_grant(c, w, &a->outcome, w->count, COUNTER_GPU_PREFETCH_UNVERIFIED);
 }
 
 /* The one that the session works on; none: of several nobody can tell which. */
@@ -140,50 +140,50 @@ static bool gpu_of(struct cache *c, uint64_t session, uint32_t *gpu)
 	return !c->vram->gpu[*gpu]->lost;
 }
 
-void vram_ahead_request(struct cache *c, const struct request *r)
+void vram_prefetch_request(struct cache *c, const struct request *r)
 {
 	uint32_t gpu;
 
 	if (r->kind == REQUEST_REPORT || !gpu_of(c, r->session, &gpu))
 		return;
 	if (r->kind == REQUEST_LOOKUP && r->present)
-		wish_for(c, r, gpu, AHEAD_ASKED);
-	wish_for(c, r, gpu, AHEAD_EXPECTED);
+		wish_for(c, r, gpu, PREFETCH_ASKED);
+	wish_for(c, r, gpu, PREFETCH_EXPECTED);
 }
 
-void vram_ahead_leased(struct cache *c, const struct request *r)
+void vram_prefetch_leased(struct cache *c, const struct request *r)
 {
-	wish_leased(c, &c->vram->ahead->queue, r);
+	wish_leased(c, &c->vram->prefetch->queue, r);
 }
 
 /* ---- copies ---- */
 
 /* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: of none on this GPU. */
-static enum status up_ahead(struct cache *c, struct gpu *g, struct block *b)
+static enum status up_prefetch(struct cache *c, struct gpu *g, struct block *b)
 {
 	const uint64_t bytes = b->pool->geometry.block_bytes;
 	struct vram_pool *vp = vram_pool_get(c, g, b->pool);
 
-	if (g->ahead_bytes + bytes > g->budget / SHARE || !vp || !vram_room_spare(c, vp->class, COLD_US)) {
-		cache_count(c, COUNTER_GPU_AHEAD_NO_ROOM, 1);
+	if (g->prefetched_bytes + bytes > g->budget / SHARE || !vp || !vram_room_spare(c, vp->class, COLD_US)) {
+		cache_count(c, COUNTER_GPU_PREFETCH_NO_ROOM, 1);
 		return STATUS_BUSY;
 	}
-	if (!wish_affords(c, &c->vram->ahead->queue, c->options.gpu_prefetch_bytes, bytes)) {
-		cache_count(c, COUNTER_GPU_AHEAD_NO_BUDGET, 1);
+	if (!wish_affords(c, &c->vram->prefetch->queue, c->options.gpu_prefetch_bytes, bytes)) {
+		cache_count(c, COUNTER_GPU_PREFETCH_NO_BUDGET, 1);
 		return STATUS_EXHAUSTED;
 	}
-	if (vram_up(c, g, b, RING_AHEAD, NULL, false, true))
+	if (vram_up(c, g, b, RING_PREFETCH, NULL, false, true))
 		return STATUS_BUSY;
-	ahead_link(c, vram_slot_on(b, g));
-	c->vram->ahead->queue.budget_bytes -= bytes;
-	cache_count(c, COUNTER_GPU_AHEAD_BYTES, bytes);
+	prefetch_link(c, vram_slot_on(b, g));
+	c->vram->prefetch->queue.budget_bytes -= bytes;
+	cache_count(c, COUNTER_GPU_PREFETCH_BYTES, bytes);
 	return STATUS_OK;
 }
 
 /* It is being read, or will be, for the same request. */
 static bool comes(const struct cache *c, const struct wish *w, const struct block *b)
 {
-	return b->moving || b->awaited || (w->kind == AHEAD_ASKED && b->slab_map && c->options.prefetch_bytes);
+	return b->moving || b->awaited || (w->kind == PREFETCH_ASKED && b->slab_map && c->options.prefetch_bytes);
 }
 
 static enum status wish_pump(struct cache *c, struct gpu *g, struct wish *w, uint64_t *left)
@@ -199,7 +199,7 @@ static enum status wish_pump(struct cache *c, struct gpu *g, struct wish *w, uin
 			if (*left < b->pool->geometry.block_bytes)
 				return STATUS_EXHAUSTED;
 			*left -= b->pool->geometry.block_bytes;
-			s = up_ahead(c, g, b);
+			s = up_prefetch(c, g, b);
 		}
 		w->begun += !s;
 	}
@@ -216,22 +216,22 @@ static void pump(struct cache *c, struct gpu *g)
 	expire(c, g);
 	if (g->waiting || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP) > 1)
 		return;
-	for (enum ahead_kind kind = AHEAD_ASKED; kind < AHEAD_KINDS; kind++)
+	for (enum prefetch_kind kind = PREFETCH_ASKED; kind < PREFETCH_KINDS; kind++)
 		for (uint32_t i = 0; i < WISHES && s != STATUS_EXHAUSTED; i++) {
-			struct wish *w = &c->vram->ahead->wish[i];
+			struct wish *w = &c->vram->prefetch->wish[i];
 
 			if (!w->count || w->gpu != g->number || w->kind != kind)
 				continue;
 			if (w->until_us < c->now_us)
-				wish_drop(c, &c->vram->ahead->queue, w);
+				wish_drop(c, &c->vram->prefetch->queue, w);
 			else
 				s = wish_pump(c, g, w, &left);
 		}
 }
 
-void vram_ahead_pump(struct cache *c)
+void vram_prefetch_pump(struct cache *c)
 {
-	for (uint32_t i = 0; c->vram->ahead && !c->vram->stopping && i < c->vram->count; i++)
+	for (uint32_t i = 0; c->vram->prefetch && !c->vram->stopping && i < c->vram->count; i++)
 		if (!c->vram->gpu[i]->lost)
 			pump(c, c->vram->gpu[i]);
 }

@@ -39,7 +39,7 @@ bool advice_create(struct cache *c)
 
 	if (!a)
 		return false;
-	ahead_init(&a->ahead);
+	prefetch_init(&a->prefetch);
 	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
 	return a->gone && mailbox_init(&a->mail, MAIL_WORDS);
 }
@@ -335,7 +335,7 @@ static void tell_all(struct cache *c, const struct request *r)
 static void tell(struct cache *c, struct request *r)
 {
 	if (r->kind == REQUEST_LEASE)
-		ahead_leased(c, r);
+		prefetch_leased(c, r);
 	if (was_told(c, r)) {
 		cache_count(c, COUNTER_REQUESTS_REPEATED, 1);
 		return;
@@ -347,7 +347,7 @@ static void tell(struct cache *c, struct request *r)
 		trace_note(c, r);
 	if (c->advice->advisor) {
 		advisor_request(c, r);
-		ahead_request(c, r);
+		prefetch_request(c, r);
 	}
 }
 
@@ -363,5 +363,5 @@ void advice_read(struct cache *c, uint32_t keys)
 		read += c->advice->request.count * c->advice->request.layouts;
 		tell(c, &c->advice->request);
 	}
-	ahead_pump(c);
+	prefetch_pump(c);
 }

@@ -41,14 +41,14 @@ static struct wish *wish_take(struct cache *c, struct wish_queue *q)
 	return w;
 }
 
-struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum ahead_kind kind)
+struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum prefetch_kind kind)
 {
 	struct wish *w = wish_take(c, q);
 
 	w->kind = kind;
 	w->whole = request_whole(r, r->count);
 	w->part = r->present ? request_whole(r, r->present) : w->whole;
-	w->until_us = c->now_us + (kind == AHEAD_ASKED ? AHEAD_ASKED_US : q->expected_us);
+	w->until_us = c->now_us + (kind == PREFETCH_ASKED ? PREFETCH_ASKED_US : q->expected_us);
 	return w;
 }
 
@@ -108,15 +108,16 @@ static void fill_expected(struct cache *c, const struct request *r, struct wish 
 
 void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add)
 {
-	if (w->kind == AHEAD_ASKED)
+	if (w->kind == PREFETCH_ASKED)
 		wish_fill_asked(c, r, w, add);
 	else
 		fill_expected(c, r, w, add);
 }
 
-void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter unverified)
+void wish_grant(struct cache *c, struct wish *w, struct prefetch_outcome *outcome, uint32_t trial,
+		enum counter unverified)
 {
-	const uint32_t most = w->count ? tried_grants(tried, trial) : 0;
+	const uint32_t most = w->count ? prefetch_outcome_grants(outcome, trial) : 0;
 
 	if (w->count <= most)
 		return;
@@ -131,7 +132,7 @@ void wish_leased(struct cache *c, struct wish_queue *q, const struct request *r)
 	for (uint32_t i = 0; i < q->size; i++) {
 		struct wish *w = &q->wish[i];
 
-		if (w->count && w->kind == AHEAD_ASKED && (w->whole == whole || w->part == whole))
+		if (w->count && w->kind == PREFETCH_ASKED && (w->whole == whole || w->part == whole))
 			wish_drop(c, q, w);
 	}
 }

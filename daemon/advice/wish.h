@@ -14,7 +14,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/memory/probation.h"
 
-struct ahead_tried;
+struct prefetch_outcome;
 struct block;
 struct cache;
 struct request;
@@ -24,7 +24,7 @@ enum { WISH_BLOCKS = 1024 };
 struct wish {
 	uint64_t whole, part;          /* of its request: request_whole() of all keys, and of those that were there */
 	uint64_t until_us;
-	enum ahead_kind kind;
+	enum prefetch_kind kind;
 	uint32_t gpu;                  /* in the GPUs' queue: where the blocks are wanted */
 	uint32_t count, begun;         /* blocks; 0: free */
 	uint32_t kept;                 /* of the same request, in memory, to stay there until the Lease comes */
@@ -42,7 +42,7 @@ struct wish_queue {
 typedef void wish_add_fn(struct cache *c, struct wish *w, struct block *b);
 
 /* A new wish for the request, without blocks yet. If none is free, the one that is the first to expire is dropped. */
-struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum ahead_kind kind);
+struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum prefetch_kind kind);
 /* Calls `add` with each block that the wish is for; NULL for those that the cache has not. */
 void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
 /* The same of the blocks that the request found, whatever the wish's kind: those that a Lease of them needs, deepest
@@ -50,7 +50,8 @@ void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_ad
 void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
 /* Leaves as many blocks as `tried` grants: of a kind of wish that is in doubt `trial` or none. The others count as
  * `unverified`. */
-void wish_grant(struct cache *c, struct wish *w, struct ahead_tried *tried, uint32_t trial, enum counter unverified);
+void wish_grant(struct cache *c, struct wish *w, struct prefetch_outcome *outcome, uint32_t trial,
+		enum counter unverified);
 /* Ends a wish: early, whose blocks that are not begun are late; or done. */
 void wish_drop(struct cache *c, const struct wish_queue *q, struct wish *w);
 void wish_end(struct cache *c, struct wish *w);

@@ -44,7 +44,7 @@ struct block {
 	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_unverified() */
 	bool unverified : 1;
 	bool corrupt : 1;              /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_corrupt() */
-	uint8_t ahead : 2;             /* enum ahead_kind: loaded ahead of its use, which has not come yet */
+	uint8_t prefetched : 2;        /* enum prefetch_kind: loaded ahead of its use, which has not come yet */
 	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
 	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
 	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
@@ -142,7 +142,7 @@ static inline struct index_ident block_name(const struct block *b)
 }
 
 /* It will be looked at soon. */
-static inline void block_fetch_ahead(const struct block *b)
+static inline void block_hint(const struct block *b)
 {
 	__builtin_prefetch(&b->record.pins);
 	__builtin_prefetch(&b->span);

@@ -67,7 +67,7 @@ void by_id_remove(struct cache *c, struct block *b)
 		at = &(*at)->id_next;
 	*at = b->id_next;
 	if (!b->span)
-		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+		observe_prefetch_ended(c, b, COUNTER_PREFETCH_WASTED);
 	observe_listed(c, b, false);
 }
 

@@ -52,11 +52,11 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	  "blocks that the policy would not have given the place that they took, or asked for")              \
 	X(REFUSED_DISK, "terrace_refused_blocks_total", "tier=disk",                                         \
 	  "blocks that the policy would not have given the place that they took, or asked for")              \
-	X(AHEAD_BYTES, "terrace_prefetch_bytes_total", "result=loaded", "bytes of blocks loaded ahead of their use") \
-	X(AHEAD_USED, "terrace_prefetch_bytes_total", "result=used", "bytes of blocks loaded ahead of their use") \
-	X(AHEAD_WASTED, "terrace_prefetch_bytes_total", "result=wasted",                                     \
+	X(PREFETCH_BYTES, "terrace_prefetch_bytes_total", "result=loaded", "bytes of blocks loaded ahead of their use") \
+	X(PREFETCH_USED, "terrace_prefetch_bytes_total", "result=used", "bytes of blocks loaded ahead of their use") \
+	X(PREFETCH_WASTED, "terrace_prefetch_bytes_total", "result=wasted",                                  \
 	  "bytes of blocks loaded ahead of their use")                                                       \
-	X(AHEAD_LATE, "terrace_prefetch_bytes_total", "result=late", "bytes of blocks loaded ahead of their use") \
+	X(PREFETCH_LATE, "terrace_prefetch_bytes_total", "result=late", "bytes of blocks loaded ahead of their use") \
 	X(EXPECTED_BYTES, "terrace_prefetch_expected_bytes_total", "result=loaded",                          \
 	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
 	X(EXPECTED_USED, "terrace_prefetch_expected_bytes_total", "result=used",                             \
@@ -65,20 +65,20 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
 	X(EXPECTED_LATE, "terrace_prefetch_expected_bytes_total", "result=late",                             \
 	  "bytes of blocks loaded ahead because the graph led to them; the others, because a Lookup found them") \
-	X(AHEAD_UNVERIFIED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
-	X(AHEAD_TOO_LATE, "terrace_prefetch_refused_total", "reason=late", "loads ahead that were not begun") \
-	X(AHEAD_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \
-	X(AHEAD_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
-	X(AHEAD_NO_DISK, "terrace_prefetch_refused_total", "reason=disk", "loads ahead that were not begun") \
-	X(AHEAD_STALE, "terrace_prefetch_refused_total", "reason=stale", "loads ahead that were not begun")  \
-	X(GPU_AHEAD_BYTES, "terrace_prefetch_gpu_bytes_total", "result=copied", "bytes of blocks brought up to a GPU ahead of their use") \
-	X(GPU_AHEAD_USED, "terrace_prefetch_gpu_bytes_total", "result=used", "bytes of blocks brought up to a GPU ahead of their use") \
-	X(GPU_AHEAD_WASTED, "terrace_prefetch_gpu_bytes_total", "result=wasted", "bytes of blocks brought up to a GPU ahead of their use") \
-	X(GPU_AHEAD_LATE, "terrace_prefetch_gpu_bytes_total", "result=late", "bytes of blocks brought up to a GPU ahead of their use") \
-	X(GPU_AHEAD_UNVERIFIED, "terrace_prefetch_gpu_refused_total", "reason=doubted", "copies ahead to a GPU that were not begun") \
-	X(GPU_AHEAD_TOO_LATE, "terrace_prefetch_gpu_refused_total", "reason=late", "copies ahead to a GPU that were not begun") \
-	X(GPU_AHEAD_NO_BUDGET, "terrace_prefetch_gpu_refused_total", "reason=budget", "copies ahead to a GPU that were not begun") \
-	X(GPU_AHEAD_NO_ROOM, "terrace_prefetch_gpu_refused_total", "reason=room", "copies ahead to a GPU that were not begun") \
+	X(PREFETCH_UNVERIFIED, "terrace_prefetch_refused_total", "reason=doubted", "loads ahead that were not begun") \
+	X(PREFETCH_TOO_LATE, "terrace_prefetch_refused_total", "reason=late", "loads ahead that were not begun") \
+	X(PREFETCH_NO_BUDGET, "terrace_prefetch_refused_total", "reason=budget", "loads ahead that were not begun") \
+	X(PREFETCH_NO_ROOM, "terrace_prefetch_refused_total", "reason=room", "loads ahead that were not begun") \
+	X(PREFETCH_NO_DISK, "terrace_prefetch_refused_total", "reason=disk", "loads ahead that were not begun") \
+	X(PREFETCH_STALE, "terrace_prefetch_refused_total", "reason=stale", "loads ahead that were not begun") \
+	X(GPU_PREFETCH_BYTES, "terrace_prefetch_gpu_bytes_total", "result=copied", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_PREFETCH_USED, "terrace_prefetch_gpu_bytes_total", "result=used", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_PREFETCH_WASTED, "terrace_prefetch_gpu_bytes_total", "result=wasted", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_PREFETCH_LATE, "terrace_prefetch_gpu_bytes_total", "result=late", "bytes of blocks brought up to a GPU ahead of their use") \
+	X(GPU_PREFETCH_UNVERIFIED, "terrace_prefetch_gpu_refused_total", "reason=doubted", "copies ahead to a GPU that were not begun") \
+	X(GPU_PREFETCH_TOO_LATE, "terrace_prefetch_gpu_refused_total", "reason=late", "copies ahead to a GPU that were not begun") \
+	X(GPU_PREFETCH_NO_BUDGET, "terrace_prefetch_gpu_refused_total", "reason=budget", "copies ahead to a GPU that were not begun") \
+	X(GPU_PREFETCH_NO_ROOM, "terrace_prefetch_gpu_refused_total", "reason=room", "copies ahead to a GPU that were not begun") \
 	X(REQUESTS, "terrace_requests_total", "", "prompts that the policy was told of")                     \
 	X(REQUESTS_REPEATED, "terrace_requests_repeated_total", "", "calls for a prompt that was told already") \
 	X(REQUESTS_HINTED, "terrace_requests_hinted_total", "", "reports that the policy was told of")       \

@@ -56,7 +56,7 @@ struct disk_class {
 	bool needed;                   /* and no slot was free */
 	bool full;                     /* the chores found no slab for it, */
 	uint64_t full_us;              /* at that time: they are not asked again at once */
-	uint64_t ahead_us;             /* when there was none to be made ahead of need; 0: never */
+	uint64_t preallocate_us;       /* when there was none to be made ahead of need; 0: never */
 	uint64_t robbed_us;            /* when another class took a slab of it last; 0: none did */
 	uint64_t cold[CLASS_COLD], cold_us; /* ids of some that may be displaced, as of a search then */
 	uint32_t cold_at, cold_count;

@@ -44,9 +44,9 @@ struct vram_slot {
 	bool dirty;                    /* counted so: see vram_sync */
 	bool through;
 	bool used;                     /* coming: a lease has it already, so it is no mere move */
-	bool ahead;                    /* came ahead of its use, and is not used yet: in the GPU's list */
-	struct vram_slot *ahead_prev, *ahead_next;
-	uint64_t ahead_us;             /* since when */
+	bool prefetched;               /* came ahead of its use, and is not used yet: in the GPU's list */
+	struct vram_slot *prefetched_prev, *prefetched_next;
+	uint64_t prefetched_us;        /* since when */
 };
 
 /* The record of a span of a GPU's memory. It is made when a slot is taken of a new span, and is gone when the span's

@@ -194,7 +194,7 @@ static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, con
 			struct block *b = records[i] ? block_of(records[i]) : NULL;
 
 			if (b && cell_fits(k, l, index[i], b))
-				block_fetch_ahead(found[(size_t)index[i] * layouts + l] = b);
+				block_hint(found[(size_t)index[i] * layouts + l] = b);
 		}
 	}
 }
@@ -220,7 +220,7 @@ void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, c
 
 				found[(size_t)(at + i) * layouts + l] = b;
 				if (b)
-					block_fetch_ahead(b);
+					block_hint(b);
 			}
 		}
 }

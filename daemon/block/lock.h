@@ -107,7 +107,7 @@ struct cache {
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
-	uint64_t ahead_refused;        /* room_epoch at which no page was to be had ahead of need */
+	uint64_t preallocate_refused;  /* room_epoch at which no page was to be had ahead of need */
 	uint32_t trades;               /* classes that have a claim */
 	uint64_t spills_stuck_us;      /* when spills last kept a caller waiting in vain; 0: never */
 	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */

@@ -45,8 +45,9 @@ struct memory_class {
 	uint32_t evicted, compare_at;  /* blocks, for slots, since its next victim was compared with what others have; when it is again */
 	struct memory_trade trade;
 	uint64_t emptied_us;           /* when what it had claimed was empty last; 0: never, or it was given back */
-	struct policy_node *ahead, *ahead_last; /* loaded ahead and not used yet, not in the policy: the oldest first */
-	uint64_t ahead_blocks;
+	/* loaded ahead and not used yet, not in the policy: the oldest first */
+	struct policy_node *prefetched, *prefetched_last;
+	uint64_t prefetched_blocks;
 	/* in memory, but not in the policy: they go first, in this order */
 	struct policy_node *not_admitted, *not_admitted_last;
 	uint64_t cold[CLASS_COLD_IDS], cold_us; /* ids of some dirty blocks that are the coldest, as of a search then */

@@ -45,14 +45,14 @@ void observe_came_back(struct cache *c, uint64_t id, bool gpu)
 	TELL(c, came_back, c, id, gpu);
 }
 
-void observe_ahead_ended(struct cache *c, struct block *b, enum counter how)
+void observe_prefetch_ended(struct cache *c, struct block *b, enum counter how)
 {
-	TELL(c, ahead_ended, c, b, how);
+	TELL(c, prefetch_ended, c, b, how);
 }
 
-void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how)
+void observe_gpu_prefetch_ended(struct cache *c, struct vram_slot *s, enum counter how)
 {
-	TELL(c, gpu_ahead_ended, s, how);
+	TELL(c, gpu_prefetch_ended, s, how);
 }
 
 void observe_copies_failed(struct cache *c, const struct gpu *g)

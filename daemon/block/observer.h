@@ -46,10 +46,10 @@ struct observers {
 	void (*soon[OBSERVERS_MAX + 1])(const struct cache *c, uint64_t id, bool gpu);
 	/* There is a copy on a GPU (gpu), or in memory or on a disk, again. */
 	void (*came_back[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, bool gpu);
-	/* What became of a block that may have been loaded ahead of its use: COUNTER_AHEAD_USED, _WASTED or _LATE. */
-	void (*ahead_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum counter how);
-	/* The same of a copy on a GPU that was made ahead: COUNTER_GPU_AHEAD_USED, _WASTED or _LATE. */
-	void (*gpu_ahead_ended[OBSERVERS_MAX + 1])(struct vram_slot *s, enum counter how);
+	/* What became of a block that may have been loaded ahead of its use: COUNTER_PREFETCH_USED, _WASTED or _LATE. */
+	void (*prefetch_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum counter how);
+	/* The same of a copy on a GPU that was made ahead: COUNTER_GPU_PREFETCH_USED, _WASTED or _LATE. */
+	void (*gpu_prefetch_ended[OBSERVERS_MAX + 1])(struct vram_slot *s, enum counter how);
 	/* Copies on their way to that GPU, of which leases may have been granted already, are not what was committed: their
 	 * slots are `failed`. */
 	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
@@ -79,8 +79,8 @@ void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enu
 		  enum gone_reason reason);
 void observe_soon(const struct cache *c, uint64_t id, bool gpu);
 void observe_came_back(struct cache *c, uint64_t id, bool gpu);
-void observe_ahead_ended(struct cache *c, struct block *b, enum counter how);
-void observe_gpu_ahead_ended(struct cache *c, struct vram_slot *s, enum counter how);
+void observe_prefetch_ended(struct cache *c, struct block *b, enum counter how);
+void observe_gpu_prefetch_ended(struct cache *c, struct vram_slot *s, enum counter how);
 void observe_copies_failed(struct cache *c, const struct gpu *g);
 void observe_load_ended(struct cache *c, struct block *b, enum status s);
 void observe_memory_spare(struct cache *c);

@@ -148,7 +148,7 @@ struct cache_explained {
 	uint32_t pins, turn;
 	bool not_admitted;          /* the policy would not have given it its place: it is among the first to go */
 	bool no_spill;              /* no disk is to have it: it is dropped when it leaves memory */
-	bool ahead;                 /* loaded ahead, and not used yet */
+	bool prefetched;            /* loaded ahead, and not used yet */
 	bool ranked;                /* in memory, and among the first CACHE_RANK_MAX: */
 	uint32_t rank;              /* blocks that would go before it */
 	uint8_t rival_bytes;        /* of the block that would go now; 0: none is known */

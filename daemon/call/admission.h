@@ -21,7 +21,7 @@ struct admission {
 	bool all;                      /* all keys or none */
 	bool late;                     /* the policies are told by late_tell */
 	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
-	uint32_t ahead;                /* keys whose copies bring_ahead has begun, */
+	uint32_t prefetched;           /* keys whose copies bring_prefetch has begun, */
 	bool coming;                   /* and of which the GPU's mover knows that more comes */
 };
 
@@ -43,7 +43,7 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end);
 /* The same of the first n keys of a call that waits for the end and has not looked for its others yet: if all that they need is copies, which begin at
  * once. bring_begin leaves them out from then on. False: it is not, or the prefix ends among them; nothing has begun. */
-bool bring_ahead(struct admission *a, uint32_t n, struct lease *l);
+bool bring_prefetch(struct admission *a, uint32_t n, struct lease *l);
 /* Without waiting: how many of the first n keys have their place, or could be given it. */
 uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block);
 

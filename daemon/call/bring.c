@@ -45,7 +45,7 @@ static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum r
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (block[i] && !block[i]->span)
-			ahead_wanted(c, block[i]);
+			prefetch_wanted(c, block[i]);
 	w->shed += source_bring_run(c, n, block, priority, w);
 	if (c->vram)
 		vram_publish(c);
@@ -77,7 +77,7 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 	struct cache *c = a->cache;
 
 	if (!b->span)
-		ahead_wanted(c, b);
+		prefetch_wanted(c, b);
 	if (a->want.or_host && !b->span && !vram_ready(b))
 		return source_bring(c, b, priority, a->wait);
 	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
@@ -95,7 +95,7 @@ static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, ui
 		ups += b && b->span && !vram_slot_on(b, a->want.gpu);
 	}
 	if (vp && ups)
-		vram_room_ahead(a->cache, vp->class, ups);
+		vram_room_early(a->cache, vp->class, ups);
 }
 
 static void pin_all(uint32_t blocks, struct block *const *block)
@@ -157,7 +157,7 @@ static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, en
 {
 	if (!a->coming)
 		vram_more_comes(a->want.gpu);
-	fetch_whole(a, a->ahead, n, block, priority);
+	fetch_whole(a, a->prefetched, n, block, priority);
 	vram_more_came(a->want.gpu);
 	a->coming = false;
 	return true;
@@ -193,13 +193,13 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
 	unpin_all(blocks, block);
 	if (w->outstanding)
-		vram_mark_ahead(a->want.gpu, a->want.progress_page, vram_layers_most(a->pools, a->layouts), w);
+		vram_mark_early(a->want.gpu, a->want.progress_page, vram_layers_most(a->pools, a->layouts), w);
 	return true;
 }
 
 bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end)
 {
-	const uint32_t blocks = n * a->layouts, ahead = a->ahead < n ? a->ahead : n;
+	const uint32_t blocks = n * a->layouts, prefetched = a->prefetched < n ? a->prefetched : n;
 	uint32_t placed = 0;
 
 	if (!a->want.gpu)
@@ -208,7 +208,8 @@ bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum rin
 		placed++;
 	if (placed == blocks)
 		return false;
-	pin_all((n - ahead) * a->layouts, block + (size_t)ahead * a->layouts); /* making room for one must not cost another */
+	/* making room for one must not cost another */
+	pin_all((n - prefetched) * a->layouts, block + (size_t)prefetched * a->layouts);
 	return wait_end ? fetch_rest(a, n, block, priority) : fetch_gpu(a, n, block, priority);
 }
 
@@ -222,17 +223,17 @@ static bool all_at_hand(const struct admission *a, uint32_t blocks, struct block
 	return i == blocks;
 }
 
-bool bring_ahead(struct admission *a, uint32_t n, struct lease *l)
+bool bring_prefetch(struct admission *a, uint32_t n, struct lease *l)
 {
 	const uint32_t blocks = n * a->layouts;
 
 	if (admit_prefix(a, n, true, l) < n || !all_at_hand(a, blocks, l->block))
 		return false;
-	a->ahead = n;
+	a->prefetched = n;
 	a->coming = true;
 	vram_more_comes(a->want.gpu);
 	pin_all(blocks, l->block);
-	fetch_whole(a, 0, n, l->block, RING_AHEAD);
+	fetch_whole(a, 0, n, l->block, RING_PREFETCH);
 	vram_publish(a->cache);
 	return true;
 }

@@ -51,7 +51,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	struct search s = { .node = &b->node };
 
 	out->not_admitted = b->not_admitted;
-	if (b->not_admitted || b->ahead || !c->policy->walk ||
+	if (b->not_admitted || b->prefetched || !c->policy->walk ||
 	    !c->policy->walk(b->pool->class->policy, count_before, &s, CACHE_RANK_MAX))
 		return;
 	out->rank = s.before;
@@ -84,7 +84,7 @@ static void explain_there(struct cache *c, const struct block *b, struct cache_e
 	out->age_ms = (c->now_us - b->stored_us) / 1000;
 	out->pins = block_pins(b) & ~INDEX_DEAD;
 	out->turn = atomic_load_explicit(&((struct block *)b)->turn, memory_order_relaxed);
-	out->ahead = b->ahead;
+	out->prefetched = b->prefetched;
 	out->no_spill = b->no_spill;
 	if (b->span)
 		explain_rank(c, b, out);
@@ -221,7 +221,7 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 		explain_on_gpu(c, s, out);
 	if (b->span)
 		explain_tier(c, &memory, "host", kept_word(block_memory_pins(b), b->moving, false), !b->not_admitted &&
-		    !b->ahead, out);
+		    !b->prefetched, out);
 	if (b->slab_map) {
 		struct judged disk = { .ops = c->tier->policy, .policy = b->slab_map->class->policy,
 				       .block_of = block_of_slab_map_node,

@@ -98,7 +98,7 @@ static void flush_block(struct flush *f, struct block *b)
 		f->more = true;
 		return;
 	}
-	s = spill_begin(f->cache, b, RING_AHEAD, f->wait);
+	s = spill_begin(f->cache, b, RING_PREFETCH, f->wait);
 	if (s == STATUS_UNAVAILABLE || s == STATUS_EXHAUSTED)
 		f->refused = f->wait->refused = s;
 	else if (s)

@@ -21,10 +21,10 @@
 #include <stdlib.h>
 
 enum {
-	AHEAD_OF = 256,                /* a call for so many keys, or more, */
-	AHEAD_SHARE = 4,               /* begins with a quarter of them before it looks for the others, */
-	AHEAD_KEYS = 256,              /* but no more than so many, */
-	AHEAD_BYTES = 32 << 20,        /* of so many bytes */
+	PREFETCH_OF = 256,             /* a call for so many keys, or more, */
+	PREFETCH_SHARE = 4,            /* begins with a quarter of them before it looks for the others, */
+	PREFETCH_KEYS = 256,           /* but no more than so many, */
+	PREFETCH_BYTES = 32 << 20,     /* of so many bytes */
 };
 
 /* All that an earlier step began has come, and is there still: nobody need be looked for again. */
@@ -40,7 +40,7 @@ static bool warm_came(const struct admission *a)
 		return w->linked == w->warmed_links;
 	for (const struct cache_wait_link *l = w->links; l; l = l->next) {
 		if (l->next && l->next->pinned)
-			block_fetch_ahead(l->next->pinned);
+			block_hint(l->next->pinned);
 		if (!l->pinned || !block_live(l->pinned) || !vram_placed(l->pinned, &a->want))
 			return false;
 		there++;
@@ -53,7 +53,7 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 {
 	struct cache *c = a->cache;
 	struct cache_wait *w = a->wait;
-	const uint64_t since = a->ahead ? w->warmed_since : a->cache->pinned_lost;
+	const uint64_t since = a->prefetched ? w->warmed_since : a->cache->pinned_lost;
 	const bool first = w && !w->stage, wait = (c->tier || c->vram || c->sources_by_name) && wait_wanted(w);
 	uint64_t gpu_bytes;
 	bool comes;
@@ -61,7 +61,7 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	*blocks = admit_prefix(a, a->keys->count, wait, l);
 	comes = wait && c->sources_by_name && *blocks < a->keys->count && arrivals_begin(a, l);
 	admit_trim(a, *blocks, l, &gpu_bytes);
-	if ((!wait || !bring_begin(a, *blocks, l->block, RING_AHEAD, true)) && !comes)
+	if ((!wait || !bring_begin(a, *blocks, l->block, RING_PREFETCH, true)) && !comes)
 		return STATUS_OK;
 	w->warmed = first && !comes ? *blocks : 0; /* what arrives makes the prefix longer */
 	w->warmed_links = 0;
@@ -73,10 +73,10 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 
 /* How many of its keys. None in a layout with a window, nor in a session with a grid: there a prefix need not need its
  * first ones. */
-static uint32_t ahead_keys(const struct admission *a)
+static uint32_t prefetch_keys(const struct admission *a)
 {
 	uint64_t bytes = 0;
-	uint32_t n = a->keys->count / AHEAD_SHARE;
+	uint32_t n = a->keys->count / PREFETCH_SHARE;
 
 	if (a->keys->grid)
 		return 0;
@@ -85,19 +85,19 @@ static uint32_t ahead_keys(const struct admission *a)
 			return 0;
 		bytes += a->pools[i]->geometry.block_bytes;
 	}
-	if (n > AHEAD_KEYS)
-		n = AHEAD_KEYS;
-	if (n > AHEAD_BYTES / bytes)
-		n = (uint32_t)(AHEAD_BYTES / bytes);
-	return a->keys->count < AHEAD_OF ? 0 : n;
+	if (n > PREFETCH_KEYS)
+		n = PREFETCH_KEYS;
+	if (n > PREFETCH_BYTES / bytes)
+		n = (uint32_t)(PREFETCH_BYTES / bytes);
+	return a->keys->count < PREFETCH_OF ? 0 : n;
 }
 
 /* Without the lock: the first copies of a long call begin before it looks for its other blocks. How many keys it has found for that; if they have
  * begun, the call's wait does not end until it goes on, and the mover knows that more comes. */
-static uint32_t warm_ahead(struct admission *a, uint64_t session, struct gpu *gpu, uint64_t now_us, struct lease *l)
+static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu *gpu, uint64_t now_us, struct lease *l)
 {
 	const struct cache_keys *k = a->keys;
-	const uint32_t more = ahead_keys(a);
+	const uint32_t more = prefetch_keys(a);
 	const char *why;
 	uint32_t n = 0;
 	bool come = false;
@@ -118,7 +118,7 @@ static uint32_t warm_ahead(struct admission *a, uint64_t session, struct gpu *gp
 	a->want = (struct vram_want){ .gpu = gpu };
 	if (session_get(a->cache, session, &why) && !gpu->lost) {
 		a->wait->warmed_since = a->cache->pinned_lost;
-		a->wait->outstanding += bring_ahead(a, n, l);
+		a->wait->outstanding += bring_prefetch(a, n, l);
 	}
 	cache_unlock(a->cache);
 	return n;
@@ -129,13 +129,13 @@ static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call 
 {
 	const struct vram_search search = { q->gpu, a->pools, a->layouts, a->keys, l->block };
 	struct gpu *g = vram_find_last(a->cache, &search);
-	const uint32_t found = g ? warm_ahead(a, q->session, g, q->now_us, l) : 0;
+	const uint32_t found = g ? warm_prefetch(a, q->session, g, q->now_us, l) : 0;
 
 	return vram_find_rest(a->cache, &search, g, found);
 }
 
-/* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what warm_ahead has begun has failed
- * already, all of that is waited for first. */
+/* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what
+ * warm_prefetch has begun has failed already, all of that is waited for first. */
 static enum status warm_steps(struct admission *a, struct lease *l, bool found, uint32_t *blocks)
 {
 	struct cache_wait *w = a->wait;
@@ -145,9 +145,10 @@ static enum status warm_steps(struct admission *a, struct lease *l, bool found, 
 		*blocks = w->warmed;
 		return STATUS_OK;
 	}
-	if (a->ahead)
-		*blocks = a->ahead;
-	for (; s == STATUS_BUSY && (!wait_goes_on(w) || (a->ahead && !w->shed)); a->ahead = 0, found = false) {
+	if (a->prefetched)
+		*blocks = a->prefetched;
+	for (; s == STATUS_BUSY && (!wait_goes_on(w) || (a->prefetched && !w->shed)); a->prefetched = 0,
+	    found = false) {
 		if (!found)
 			blocks_find(a->cache, a->pools, a->layouts, a->keys, l->block);
 		s = warm_step(a, l, blocks);
@@ -187,7 +188,7 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 		blocks_find(c, pools, layouts, k, l->block);
 	cache_lock(c);
 	cache_time(c, q->now_us);
-	if (a.ahead)
+	if (a.prefetched)
 		w->outstanding--;
 	s = session_get(c, q->session, why);
 	if (s)

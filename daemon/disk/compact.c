@@ -449,14 +449,14 @@ void slab_feed(struct cache *c, struct disk_class *k)
 {
 	bool needed;
 	enum status s = slab_make(c, k, &needed);
-	const bool ahead = s == STATUS_EXHAUSTED && !needed;
+	const bool early = s == STATUS_EXHAUSTED && !needed;
 
 	if (s == STATUS_EXHAUSTED && needed)
 		s = slab_trade(c, k);
 	cache_lock(c);
 	k->wanted = k->needed = false;
-	if (ahead) { /* what there is may last: nothing goes for it yet */
-		k->ahead_us = c->now_us;
+	if (early) { /* what there is may last: nothing goes for it yet */
+		k->preallocate_us = c->now_us;
 		s = STATUS_OK;
 	}
 	k->full = s != STATUS_OK;

@@ -153,7 +153,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 		load_slot_over(c, m, s);
 		if (s)
 			load_lost(c, m, s);
-		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+		observe_prefetch_ended(c, b, COUNTER_PREFETCH_WASTED);
 	}
 	if (b->awaited)
 		observe_load_ended(c, b, s);
@@ -278,7 +278,7 @@ static void load_undo(struct cache *c, struct move *m, enum status s)
 	if (m->span)
 		load_give_slot(m);
 	load_lost(c, m, s);
-	observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+	observe_prefetch_ended(c, b, COUNTER_PREFETCH_WASTED);
 	block_unpin(b);
 	free(m);
 }

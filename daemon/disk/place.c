@@ -64,7 +64,7 @@ uint64_t place_slots(const struct disk_class *k)
 
 static bool few_left(const struct cache *c, const struct disk_class *k, uint64_t free_slots)
 {
-	if (k->wanted || (k->ahead_us && c->now_us - k->ahead_us <= FULL_AGAIN_US))
+	if (k->wanted || (k->preallocate_us && c->now_us - k->preallocate_us <= FULL_AGAIN_US))
 		return false;
 	return free_slots < place_slots(k);
 }

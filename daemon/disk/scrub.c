@@ -282,7 +282,7 @@ enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
 		return s;
 	k->link = wait_link(c, w, NULL);
 	if (k->link)
-		s = look_read(k, RING_AHEAD);
+		s = look_read(k, RING_PREFETCH);
 	if (!s)
 		return s;
 	if (k->link) {

@@ -53,7 +53,7 @@ static uint64_t excess(struct cache *c, const struct memory_class *k, const stru
 	if (c->settles)
 		return sums->dirty;
 	/* Nor does what was loaded ahead make way for others. */
-	ready = dirty + k->ahead_blocks;
+	ready = dirty + k->prefetched_blocks;
 	ready = total - (ready < total ? ready : total);
 	return ready >= wanted ? 0 : wanted - ready < dirty ? wanted - ready : dirty;
 }

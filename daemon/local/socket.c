@@ -75,7 +75,7 @@ struct connection {
 	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
-	uint32_t ahead;            /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
+	uint32_t prefetched;       /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
 	struct watch_key {
 		enum watched what;
 		struct connection *c;
@@ -161,8 +161,8 @@ int fd_socket_packet_type(const void *packet, size_t n)
 		return n == sizeof(struct fdsock_map) ? h.type : 0;
 	case FDSOCK_UNMAPPED:
 		return n == sizeof(struct fdsock_unmapped) ? h.type : 0;
-	case FDSOCK_AHEAD:
-		return n == sizeof(struct fdsock_ahead) ? h.type : 0;
+	case FDSOCK_PREMAP:
+		return n == sizeof(struct fdsock_premap) ? h.type : 0;
 	case FDSOCK_RELEASE:
 		return release_type(packet, n);
 	default:
@@ -364,7 +364,7 @@ static bool on_hello(struct fd_socket *d, struct connection *c, const struct fds
 {
 	const bool old = c->version == FDSOCK_VERSION_BEFORE;
 	struct fdsock_welcome w = { .head = fd_socket_head(c->version, FDSOCK_WELCOME),
-				    .knows = old ? 0 : FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER };
+				    .knows = old ? 0 : FDSOCK_KNOWS_PREMAP | FDSOCK_KNOWS_CALLER };
 	const char *why = NULL;
 	enum status s;
 
@@ -475,12 +475,12 @@ static bool offer(struct fd_socket *d, struct connection *c, uint32_t gpu, bool 
 	return !is_deaf(error);
 }
 
-static bool on_ahead(struct fd_socket *d, struct connection *c, const struct fdsock_ahead *m)
+static bool on_prefetch(struct fd_socket *d, struct connection *c, const struct fdsock_premap *m)
 {
 	const int32_t tier = tier_of(m->gpu);
 
-	if (cache_attach_ahead(d->daemon->cache, c->attachment, tier) == STATUS_OK)
-		c->ahead |= 1u << (tier < 0 ? DEVICES_MAX : tier);
+	if (cache_attach_premap(d->daemon->cache, c->attachment, tier) == STATUS_OK)
+		c->prefetched |= 1u << (tier < 0 ? DEVICES_MAX : tier);
 	d->offering = true;
 	return offer(d, c, m->gpu, true);
 }
@@ -488,8 +488,8 @@ static bool on_ahead(struct fd_socket *d, struct connection *c, const struct fds
 static void send_offers(struct fd_socket *d)
 {
 	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
-		for (uint32_t t = 0; t <= DEVICES_MAX && c->ahead >> t; t++)
-			if (!c->gone && c->ahead >> t & 1)
+		for (uint32_t t = 0; t <= DEVICES_MAX && c->prefetched >> t; t++)
+			if (!c->gone && c->prefetched >> t & 1)
 				offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false);
 }
 
@@ -524,7 +524,7 @@ union packet {
 	struct fdsock_hello hello;
 	struct fdsock_map map;
 	struct fdsock_unmapped unmapped;
-	struct fdsock_ahead ahead;
+	struct fdsock_premap prefetched;
 	struct fdsock_release release;
 	char over[sizeof(struct fdsock_release) + 1]; /* so that a longer packet is seen as too long */
 };
@@ -543,7 +543,7 @@ static const char *on_packet(struct fd_socket *d, struct connection *c, const un
 	case FDSOCK_HELLO: return on_hello(d, c, &p->hello) ? NULL : "hello refused";
 	case FDSOCK_CALLER: return on_caller(d, c, &p->hello) ? NULL : "caller refused";
 	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
-	case FDSOCK_AHEAD: return on_ahead(d, c, &p->ahead) ? NULL : "answers not read";
+	case FDSOCK_PREMAP: return on_prefetch(d, c, &p->prefetched) ? NULL : "answers not read";
 	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
 	default:
 		cache_attach_unmapped(d->daemon->cache, c->attachment, p->unmapped.extent);

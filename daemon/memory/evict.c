@@ -79,53 +79,53 @@ void probation_not_admitted_leave(struct block *b)
 	b->not_admitted = false;
 }
 
-static uint64_t life_us(enum ahead_kind kind)
+static uint64_t life_us(enum prefetch_kind kind)
 {
-	return kind == AHEAD_ASKED ? AHEAD_ASKED_US : AHEAD_EXPECTED_US;
+	return kind == PREFETCH_ASKED ? PREFETCH_ASKED_US : PREFETCH_EXPECTED_US;
 }
 
-void probation_ahead_enter(struct cache *c, struct block *b)
+void probation_prefetch_enter(struct cache *c, struct block *b)
 {
 	struct memory_class *k = b->pool->class;
 
 	b->not_admitted = false; /* it is asked again when it is used */
-	k->ahead_blocks++;
+	k->prefetched_blocks++;
 	b->node.last_use_us = c->now_us;
 	b->node.uses = 0;
 	b->node.next = NULL;
-	b->node.prev = k->ahead_last;
-	if (k->ahead_last)
-		k->ahead_last->next = &b->node;
+	b->node.prev = k->prefetched_last;
+	if (k->prefetched_last)
+		k->prefetched_last->next = &b->node;
 	else
-		k->ahead = &b->node;
-	k->ahead_last = &b->node;
+		k->prefetched = &b->node;
+	k->prefetched_last = &b->node;
 }
 
-void probation_ahead_leave(struct block *b)
+void probation_prefetch_leave(struct block *b)
 {
 	struct memory_class *k = b->pool->class;
 	struct policy_node *n = &b->node;
 
-	k->ahead_blocks--;
+	k->prefetched_blocks--;
 	if (n->prev)
 		n->prev->next = n->next;
 	else
-		k->ahead = n->next;
+		k->prefetched = n->next;
 	if (n->next)
 		n->next->prev = n->prev;
 	else
-		k->ahead_last = n->prev;
+		k->prefetched_last = n->prev;
 	n->prev = n->next = NULL;
 }
 
-struct block *probation_ahead_victim(const struct cache *c, const struct memory_class *k, bool any)
+struct block *probation_prefetch_victim(const struct cache *c, const struct memory_class *k, bool any)
 {
 	uint32_t looked = 0;
 
-	for (struct policy_node *n = k->ahead; n && looked < VICTIM_SCAN; n = n->next, looked++) {
+	for (struct policy_node *n = k->prefetched; n && looked < VICTIM_SCAN; n = n->next, looked++) {
 		struct block *b = (struct block *)block_of_node(n);
 
-		if (!any && c->now_us - n->last_use_us <= life_us((enum ahead_kind)b->ahead))
+		if (!any && c->now_us - n->last_use_us <= life_us((enum prefetch_kind)b->prefetched))
 			continue;
 		if (block_memory_pins(b) == 0)
 			return b;
@@ -239,7 +239,7 @@ static bool is_alone(const struct cache *c)
 /* What was loaded ahead for nothing, what was refused, then the coldest; of those that are elsewhere too, and not wanted soon. */
 static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 {
-	struct block *b = probation_ahead_victim(c, k, false);
+	struct block *b = probation_prefetch_victim(c, k, false);
 	struct policy_node *n;
 
 	if (!b)
@@ -261,7 +261,7 @@ static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 	n = is_alone(c) ? NULL : c->policy->victim(k->policy, may_depart, NULL, CLEAN_SCAN);
 	if (n)
 		return (struct block *)block_of_node(n);
-	b = probation_ahead_victim(c, k, true);
+	b = probation_prefetch_victim(c, k, true);
 	if (!b)
 		b = not_admitted_victim(k, false);
 	return b ? b : victim(c, k, VICTIM_ROUNDS);
@@ -300,7 +300,7 @@ static struct block *victim_for_good(struct cache *c, struct memory_class *k, bo
 /* The same for what comes down from a GPU without anybody being in a hurry for it. */
 static struct block *victim_below(struct cache *c, struct memory_class *k)
 {
-	struct block *b = probation_ahead_victim(c, k, false);
+	struct block *b = probation_prefetch_victim(c, k, false);
 
 	return b ? b : victim_for_good(c, k, may_depart_for_good);
 }

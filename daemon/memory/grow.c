@@ -25,7 +25,7 @@
 
 enum {
 	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
-	AHEAD_STEPS = 4096,            /* in one round of chores; more than one only where extents are small */
+	PREFETCH_STEPS = 4096,         /* in one round of chores; more than one only where extents are small */
 };
 
 enum turn { TURN_NONE, TURN_BEGUN, TURN_FOUND };
@@ -171,25 +171,25 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 	cache_unlock(c);
 }
 
-bool room_wants_ahead(const struct cache *c)
+bool room_wants_preallocation(const struct cache *c)
 {
-	return c->ahead_refused != c->room_epoch && arena_wants(c->host, c->tenant.number);
+	return c->preallocate_refused != c->room_epoch && arena_wants(c->host, c->tenant.number);
 }
 
-void room_ahead(struct cache *c)
+void room_preallocate(struct cache *c)
 {
 	struct arena_growth g = { .more = true };
 	bool grown = true;
 
-	for (uint32_t i = 0; i < AHEAD_STEPS && grown && g.more; i++) {
+	for (uint32_t i = 0; i < PREFETCH_STEPS && grown && g.more; i++) {
 		if (growth_begin(c, NULL) != TURN_BEGUN)
 			return;
-		grown = !arena_ahead(c->host, c->tenant.number, &g) && growth_known(c, &g);
+		grown = !arena_preallocate(c->host, c->tenant.number, &g) && growth_known(c, &g);
 		growth_end(c);
 	}
 	if (grown)
 		return;
 	cache_lock(c);
-	c->ahead_refused = c->room_epoch;
+	c->preallocate_refused = c->room_epoch;
 	cache_unlock(c);
 }

@@ -11,10 +11,10 @@ struct memory_class;
 
 /* With the lock: room_grow would wait for pages that another thread is taking. */
 bool room_comes(const struct cache *c, const struct memory_class *k);
-/* With the lock: whether pages should be taken ahead of need, by room_ahead. */
-bool room_wants_ahead(const struct cache *c);
+/* With the lock: whether pages should be taken ahead of need, by room_preallocate. */
+bool room_wants_preallocation(const struct cache *c);
 /* Without the lock: takes what is missing to one step's worth of free ones, and registers new extents with the disks
  * and GPUs. The first call makes the first extent. */
-void room_ahead(struct cache *c);
+void room_preallocate(struct cache *c);
 
 #endif

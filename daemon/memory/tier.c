@@ -22,8 +22,8 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 		.position = position / p->layout.block_tokens, .moved = b->slab_map || b->vram,
 	};
 
-	if (b->ahead)
-		probation_ahead_enter(c, b);
+	if (b->prefetched)
+		probation_prefetch_enter(c, b);
 	else if (b->not_admitted)
 		probation_not_admitted_enter(c, b);
 	else
@@ -33,8 +33,8 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	(void)reason;
-	if (b->ahead)
-		observe_ahead_ended(c, b, COUNTER_AHEAD_WASTED);
+	if (b->prefetched)
+		observe_prefetch_ended(c, b, COUNTER_PREFETCH_WASTED);
 	else if (b->not_admitted)
 		probation_not_admitted_leave(b);
 	else
@@ -64,7 +64,7 @@ static void not_admitted_use(struct cache *c, struct block *b, const struct poli
 
 static void use_first(struct cache *c, struct block *b, const struct policy_event *e)
 {
-	observe_ahead_ended(c, b, COUNTER_AHEAD_USED);
+	observe_prefetch_ended(c, b, COUNTER_PREFETCH_USED);
 	b->not_admitted = room_refuses(c, b->pool, e);
 	if (b->not_admitted)
 		probation_not_admitted_enter(c, b);
@@ -76,7 +76,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 {
 	(void)gpu;
 	span_used(b->span, c->now_us);
-	if (b->ahead)
+	if (b->prefetched)
 		use_first(c, b, e);
 	else if (b->not_admitted)
 		not_admitted_use(c, b, e);

@@ -89,7 +89,7 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
 	bool vain;
 
 	/* What admission refused, or was loaded ahead for nothing, says nothing of the class's age. */
-	if (own->not_admitted || own->ahead || ++k->evicted < k->compare_at)
+	if (own->not_admitted || own->prefetched || ++k->evicted < k->compare_at)
 		return;
 	arena_class_usage(k->arena, &u);
 	k->evicted = 0;
@@ -121,7 +121,7 @@ static bool spills_first(struct cache *c, struct memory_class *k, struct block *
 		return false;
 	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
 		return false;
-	s = c->tiers[TIER_DISK]->store(c, b, RING_AHEAD, NULL);
+	s = c->tiers[TIER_DISK]->store(c, b, RING_PREFETCH, NULL);
 	k->trade.spilled |= s == STATUS_OK;
 	return s != STATUS_UNAVAILABLE;
 }

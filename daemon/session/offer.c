@@ -26,7 +26,7 @@ static uint32_t tier_of(int32_t gpu)
 	return gpu < 0 ? DEVICES_MAX : (uint32_t)gpu;
 }
 
-enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu)
+enum status cache_attach_premap(struct cache *c, uint64_t attachment, int32_t gpu)
 {
 	struct attachment *a;
 	enum status s = STATUS_OK;

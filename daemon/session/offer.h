@@ -20,7 +20,7 @@ struct offers {
 
 /* From now on it is to be offered its tenant's extents on that GPU (CACHE_HOST: in host memory). INVALID: no such GPU.
  * DENIED: the attachment or its session is gone. EXHAUSTED. */
-enum status cache_attach_ahead(struct cache *c, uint64_t attachment, int32_t gpu);
+enum status cache_attach_premap(struct cache *c, uint64_t attachment, int32_t gpu);
 /* Extents there that are to be offered and have not been, `max` at most: how many. *more: there are others. None is lent by it. */
 uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max, bool *more);
 /* `call` is called from any thread, under the cache's lock, when there is an extent more to be offered; it must only wake somebody. NULL: no

@@ -45,7 +45,7 @@ enum {
 	HEADERS = 16,
 	SUMS_A_HOLD = 128,
 	LINE = 64,
-	MOVE_AHEAD = 6, BLOCK_AHEAD = 3, /* of the one that is looked at */
+	MOVE_HINT_DISTANCE = 6, BLOCK_HINT_DISTANCE = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
 };
 
@@ -377,11 +377,11 @@ static inline __attribute__((always_inline)) void fetch_header(struct flight *f,
 	const uint32_t count = f->copy.count;
 	const struct vram_move *m;
 
-	if (k + MOVE_AHEAD < count)
-		__builtin_prefetch(f->each[k + MOVE_AHEAD]);
-	if (k + BLOCK_AHEAD < count) {
-		m = f->each[k + BLOCK_AHEAD];
-		block_fetch_ahead(m->block);
+	if (k + MOVE_HINT_DISTANCE < count)
+		__builtin_prefetch(f->each[k + MOVE_HINT_DISTANCE]);
+	if (k + BLOCK_HINT_DISTANCE < count) {
+		m = f->each[k + BLOCK_HINT_DISTANCE];
+		block_hint(m->block);
 		__builtin_prefetch(&m->block->generation);
 		__builtin_prefetch(&m->slot->position, 1);
 		__builtin_prefetch(&m->slot->state, 1);

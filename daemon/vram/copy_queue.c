@@ -91,17 +91,17 @@ static struct device_pair pair_of(const struct vram_move *m)
 /* So that the mover has asked for it by the time that it is at it. Only of what is staged with it: that is still there. */
 static void foretell(struct vram_queue *q, struct vram_move *m)
 {
-	struct vram_move **before = &q->lately[q->put % VRAM_AHEAD];
+	struct vram_move **before = &q->lately[q->put % VRAM_HINT_DISTANCE];
 
-	if (q->put++ >= VRAM_AHEAD)
-		(*before)->ahead = m;
+	if (q->put++ >= VRAM_HINT_DISTANCE)
+		(*before)->next_hint = m;
 	*before = m;
 }
 
 /* The one behind it, in a queue or a list. */
 static struct vram_move *following(const struct vram_move *m)
 {
-	__builtin_prefetch(m->ahead);
+	__builtin_prefetch(m->next_hint);
 	return m->next;
 }
 

@@ -37,7 +37,7 @@
 
 enum {
 	VICTIM_SCAN = 256,
-	PICK_AHEAD = 16,
+	PICK_HINT_DISTANCE = 16,
 	VICTIM_ROUNDS = 64,
 	WALK_MAX = 2048,               /* nodes looked at for so many victims */
 	DOWNS_AT_ONCE = 64,            /* begun by one that needs a slot */
@@ -198,8 +198,8 @@ static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struc
 
 	if (arena_take(k->arena, reserve, out, &cut))
 		return false;
-	if (cut && !k->gpu->grow_ahead && k->gpu->ahead_refused != c->room_epoch) {
-		k->gpu->grow_ahead = true;
+	if (cut && !k->gpu->preallocate && k->gpu->preallocate_refused != c->room_epoch) {
+		k->gpu->preallocate = true;
 		vram_keeper_wake(k->gpu);
 	}
 	return true;
@@ -308,7 +308,8 @@ static bool is_cold(const struct policy_node *n, void *arg)
 	const struct cold *cold = arg;
 	const struct vram_slot *s = slot_of_node(n);
 
-	return vram_slot_pins(s) == 0 && !s->ahead && vram_clean(s) && cold->cache->now_us - n->last_use_us > cold->idle_us;
+	return vram_slot_pins(s) == 0 && !s->prefetched && vram_clean(s) &&
+	    cold->cache->now_us - n->last_use_us > cold->idle_us;
 }
 
 bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us)
@@ -335,13 +336,13 @@ struct pick {
 	struct vram_slot *slot[VICTIM_SCAN];
 	uint64_t count, most;
 	const struct cache *cache;
-	struct vram_slot *met[PICK_AHEAD];
+	struct vram_slot *met[PICK_HINT_DISTANCE];
 	uint64_t looked, walked;
 };
 
 static void pick_look(struct pick *p)
 {
-	struct vram_slot *s = p->met[p->looked++ % PICK_AHEAD];
+	struct vram_slot *s = p->met[p->looked++ % PICK_HINT_DISTANCE];
 
 	if (p->count == p->most || vram_slot_pins(s) || !vram_clean(s))
 		return;
@@ -354,10 +355,10 @@ static bool pick_clean(const struct policy_node *n, void *arg)
 	struct vram_slot *s = slot_of_node(n);
 	struct pick *p = arg;
 
-	block_fetch_ahead(s->block);
-	if (p->walked - p->looked == PICK_AHEAD)
+	block_hint(s->block);
+	if (p->walked - p->looked == PICK_HINT_DISTANCE)
 		pick_look(p);
-	p->met[p->walked++ % PICK_AHEAD] = s;
+	p->met[p->walked++ % PICK_HINT_DISTANCE] = s;
 	return p->count == p->most;
 }
 
@@ -398,7 +399,7 @@ void vram_rooms_tell(struct cache *c)
 	}
 }
 
-void vram_room_ahead(struct cache *c, struct vram_class *k, uint32_t slots)
+void vram_room_early(struct cache *c, struct vram_class *k, uint32_t slots)
 {
 	struct vram_slot *s;
 	struct met met;
@@ -423,7 +424,7 @@ static bool keep_some(struct cache *c, struct vram_class *k)
 
 	if (before >= slots || k->evictable < k->dirty + (slots - before))
 		return false;
-	vram_room_ahead(c, k, (uint32_t)(slots - before < KEPT_A_HOLD ? slots : before + KEPT_A_HOLD));
+	vram_room_early(c, k, (uint32_t)(slots - before < KEPT_A_HOLD ? slots : before + KEPT_A_HOLD));
 	after = vram_room_free(k);
 	return after > before && after < slots;
 }
@@ -452,15 +453,15 @@ void vram_room_grow(struct cache *c, struct vram_class *k)
 	cache_unlock(c);
 }
 
-void vram_grow_ahead(struct cache *c, struct gpu *g)
+void vram_preallocate(struct cache *c, struct gpu *g)
 {
 	struct arena_growth growth;
-	enum status s = arena_ahead(g->arena, c->tenant.number, &growth);
+	enum status s = arena_preallocate(g->arena, c->tenant.number, &growth);
 
 	cache_lock(c);
-	g->grow_ahead = !s && growth.more;
+	g->preallocate = !s && growth.more;
 	if (s && s != STATUS_BUSY)
-		g->ahead_refused = c->room_epoch;
+		g->preallocate_refused = c->room_epoch;
 	if (!s && growth.made)
 		observe_extent_added(c);
 	pthread_cond_broadcast(&c->vram->room);

@@ -20,9 +20,9 @@ struct vram_slot;
 
 /* How much a slot is wanted for. NEED_NOW: a call waits for it; before it is refused it waits for copies that are
  * coming, which may leave when they have come. NEED_SOON: it waits for writes to a disk, too, before a block that is
- * nowhere else is given up. The others can do without: NEED_AHEAD, and NEED_SPARE, for which no block that is nowhere
- * else is given up, neither here nor in memory. */
-enum vram_need { NEED_NOW, NEED_SOON, NEED_AHEAD, NEED_SPARE };
+ * nowhere else is given up. The others can do without: NEED_OPTIONAL, and NEED_SPARE, for which no block that is
+ * nowhere else is given up, neither here nor in memory. */
+enum vram_need { NEED_NOW, NEED_SOON, NEED_OPTIONAL, NEED_SPARE };
 
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
@@ -32,7 +32,7 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, ui
 void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie
  * side by side. */
-void vram_room_ahead(struct cache *c, struct vram_class *k, uint32_t slots);
+void vram_room_early(struct cache *c, struct vram_class *k, uint32_t slots);
 /* Of each class that has all that the GPU has for it a few slots are to be free before a lease or a put asks for them.
  * Leaves the lock. */
 void vram_room_keep(struct cache *c, struct gpu *g);
@@ -43,7 +43,7 @@ void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent, if the class needs one. */
 void vram_room_grow(struct cache *c, struct vram_class *k);
 /* Without the lock, by the keeper: a step of what is made ahead of need. */
-void vram_grow_ahead(struct cache *c, struct gpu *g);
+void vram_preallocate(struct cache *c, struct gpu *g);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 /* A ready one is somewhere else too, so that nothing is lost with it. */
 bool vram_clean(const struct vram_slot *s);

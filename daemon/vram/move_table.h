@@ -30,7 +30,7 @@ struct vram_move {
 	struct block *block;           /* pinned; NULL: a mark */
 	struct device_pair pair;       /* in a queue: what is to be copied */
 	const struct pool *pool;       /* the block's */
-	struct vram_move *ahead;       /* some way behind it in the queue when it was put there: a guess, not to be followed */
+	struct vram_move *next_hint;   /* some way behind it in the queue when it was put there: a guess, not to be followed */
 	enum device_way way;
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool fetched;                  /* up: they came there for it, or will, and it has not entered its queue: in vram->fetched_bytes */

@@ -118,7 +118,7 @@ bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t laye
 	return true;
 }
 
-void vram_mark_ahead(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w)
+void vram_mark_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w)
 {
 	w->marked = 0;
 	if (!w->mark)

@@ -42,7 +42,7 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
  * is to tell of is none of vram_tail's. False: no memory. */
 bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);
 /* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
-void vram_mark_ahead(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
+void vram_mark_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
 void vram_mark_place(struct cache_wait *w);
 void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
 /* Its list has ended so, or will never begin. Frees it. */

@@ -12,7 +12,7 @@
 struct gpu;
 struct vram_move;
 
-enum { VRAM_AHEAD = 8 }; /* moves that the mover asks for at a time */
+enum { VRAM_HINT_DISTANCE = 8 }; /* moves that the mover asks for at a time */
 
 /* What lists are for: to be leased, layer by layer; to come up otherwise; to go down; to another GPU. */
 enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
@@ -45,7 +45,7 @@ struct flight {
  * them, and those of a long call that waits for the end begin to be copied while it is still at its later ones. */
 struct vram_queue {
 	struct vram_move *staged, **staged_end;
-	struct vram_move *lately[VRAM_AHEAD]; /* put there: the last ones, in turns */
+	struct vram_move *lately[VRAM_HINT_DISTANCE]; /* put there: the last ones, in turns */
 	uint32_t put;
 	struct vram_move *staged_mark; /* the last one; */
 	uint32_t staged_marks;         /* how many, */

@@ -324,8 +324,8 @@ static void slot_free(struct vram_slot *s)
 	};
 	const uint32_t slots = span->place->slots;
 
-	if (s->ahead)
-		observe_gpu_ahead_ended(g->cache, s, COUNTER_GPU_AHEAD_WASTED);
+	if (s->prefetched)
+		observe_gpu_prefetch_ended(g->cache, s, COUNTER_GPU_PREFETCH_WASTED);
 	span->taken--;
 	k->taken--;
 	k->books->lent_bytes -= is_lent(s) ? k->stride : 0;
@@ -417,9 +417,9 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 		if (s->state == VRAM_READY)
 			c->policy->use(s->span->class->policy, &s->node, e);
 		arena_span_use(s->span->place, e->now_us);
-		if (s->ahead && gpu)
-			observe_gpu_ahead_ended(c, s, s->state == VRAM_READY ? COUNTER_GPU_AHEAD_USED
-									     : COUNTER_GPU_AHEAD_LATE);
+		if (s->prefetched && gpu)
+			observe_gpu_prefetch_ended(c, s, s->state == VRAM_READY ? COUNTER_GPU_PREFETCH_USED
+									     : COUNTER_GPU_PREFETCH_LATE);
 		s->used |= s->state == VRAM_COMING;
 	}
 }
@@ -428,8 +428,8 @@ bool vram_used_coming(struct vram_slot *s)
 {
 	if (s->state != VRAM_COMING)
 		return false;
-	if (s->ahead)
-		observe_gpu_ahead_ended(s->pool->gpu->cache, s, COUNTER_GPU_AHEAD_LATE);
+	if (s->prefetched)
+		observe_gpu_prefetch_ended(s->pool->gpu->cache, s, COUNTER_GPU_PREFETCH_LATE);
 	s->used = true;
 	return true;
 }

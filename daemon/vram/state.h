@@ -27,7 +27,7 @@ struct device;
 struct flight;
 struct gpu_scratch;
 struct list_times;
-struct vram_ahead;
+struct vram_prefetch;
 struct vram_move;
 struct vram_queue;
 
@@ -52,8 +52,8 @@ struct gpu {
 	uint64_t through_us;           /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */
 	struct rate down_rate;         /* of these */
-	struct vram_slot *ahead_first, *ahead_last; /* copies that came ahead, oldest first */
-	uint64_t ahead_bytes;          /* of these */
+	struct vram_slot *prefetched_first, *prefetched_last; /* copies that came ahead, oldest first */
+	uint64_t prefetched_bytes;     /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */
 	pthread_mutex_t queue_lock;    /* of the queues, of what has ended, of what mover and keeper wait for; nothing is locked in it */
 	struct flight *ended, **ended_end; /* with it */
@@ -73,8 +73,8 @@ struct gpu {
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
 	bool making;                   /* the keeper makes an extent: its bytes are taken, no slot is there yet */
-	bool grow_ahead;               /* the keeper is to see that free memory is there ahead of need */
-	uint64_t ahead_refused;        /* room_epoch at which none was to be had */
+	bool preallocate;              /* the keeper is to see that free memory is there ahead of need */
+	uint64_t preallocate_refused;  /* room_epoch at which none was to be had */
 	struct commit_sums *commit_sums; /* vram/commit_sums.h */
 	struct gpu_scratch *scratch;   /* vram/scratch.h */
 	pthread_t mover, keeper;
@@ -109,7 +109,7 @@ struct vram {
 	uint32_t given_back;           /* calls of drivers that vram_destroy is done with */
 	bool closed;
 	struct progress_page *dead_progress_pages;
-	struct vram_ahead *ahead;      /* NULL: nothing is brought up ahead */
+	struct vram_prefetch *prefetch; /* NULL: nothing is brought up ahead */
 	struct cache *left_next;       /* of the caches whose GPUs were left behind */
 	pthread_cond_t room;           /* a slot came free somewhere, or will not */
 };

@@ -245,7 +245,7 @@ static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
 {
 	if (m->priority == RING_URGENT)
 		return vram_only_spare(c, m) ? NEED_SOON : NEED_NOW;
-	return c->tier ? NEED_SPARE : NEED_AHEAD;
+	return c->tier ? NEED_SPARE : NEED_OPTIONAL;
 }
 
 static enum status slot_take(struct cache *c, struct vram_move *m)

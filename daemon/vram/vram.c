@@ -42,7 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ASK_EVERY_US = 50 * 1000, ENDS_AHEAD = 4 };
+enum { ASK_EVERY_US = 50 * 1000, ENDS_HINT_DISTANCE = 4 };
 
 /* ---- birth ---- */
 
@@ -227,10 +227,10 @@ static bool keep_once(struct cache *c, struct gpu *g)
 		driver_leave(c);
 		g->making = false;
 		vram_feed(c, g);
-	} else if (g->grow_ahead && !g->lost) {
+	} else if (g->preallocate && !g->lost) {
 		g->making = true;
 		driver_enter(c);
-		vram_grow_ahead(c, g);
+		vram_preallocate(c, g);
 		driver_leave(c);
 		g->making = false;
 	} else if (host) {
@@ -258,16 +258,16 @@ static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t a
 	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
 	const struct vram_move *m;
 
-	if (at + 2 * ENDS_AHEAD < moves) {
-		m = f->each[at + 2 * ENDS_AHEAD];
+	if (at + 2 * ENDS_HINT_DISTANCE < moves) {
+		m = f->each[at + 2 * ENDS_HINT_DISTANCE];
 		__builtin_prefetch(m, 1);
 		__builtin_prefetch(&m->step, 1);
 		__builtin_prefetch(&m->done);
 	}
-	if (at + ENDS_AHEAD >= moves)
+	if (at + ENDS_HINT_DISTANCE >= moves)
 		return;
-	m = f->each[at + ENDS_AHEAD];
-	block_fetch_ahead(m->block);
+	m = f->each[at + ENDS_HINT_DISTANCE];
+	block_hint(m->block);
 	__builtin_prefetch(m->slot, 1);
 	__builtin_prefetch(&m->slot->block, 1);
 	__builtin_prefetch(m->done, 1);

@@ -15,18 +15,18 @@
  * The last granules, 1/64 of all and one at least, are the reserve: arena_take cuts them only for takers that ask for
  * it, which are classes with neither a free nor an evictable slot.
  *
- * Pages of host memory are taken from the kernel ahead of the cutting (arena_ahead): no span is cut from pages that are
- * not there. They come in steps of 2 MiB until 32 MiB are free: the kernel takes a millisecond over a step, and who
- * needs a slot meanwhile waits for one step at most. A GPU's memory is there at once.
+ * Pages of host memory are taken from the kernel ahead of the cutting (arena_preallocate): no span is cut from pages
+ * that are not there. They come in steps of 2 MiB until 32 MiB are free: the kernel takes a millisecond over a step,
+ * and who needs a slot meanwhile waits for one step at most. A GPU's memory is there at once.
  *
  * On a device a tenant has one range of addresses, in which its extents lie side by side. Each extent has a *hold*
  * beside it: a page of host memory (store/host/extent.h), which is lent and asked about in its place. arena_extent
  * gives the hold; the memory itself goes to engines by arena_extent_device. The arena is destroyed before the device
  * is closed.
  *
- * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_ahead leave it while
- * the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the arena.
- */
+ * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_preallocate leave it
+ * while the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the
+ * arena. */
 #ifndef TERRACE_STORE_ARENA_ARENA_H
 #define TERRACE_STORE_ARENA_ARENA_H
 
@@ -47,7 +47,7 @@ enum {
 	ARENA_HOST_UNIT = 4096,          /* strides of host memory are multiples of it */
 	ARENA_DEVICE_UNIT = 256,         /* the same of a device's */
 };
-#define ARENA_AHEAD_BYTES (32ull << 20)
+#define ARENA_PREALLOCATED_BYTES (32ull << 20)
 #define ARENA_STEP_BYTES (2ull << 20)
 #define ARENA_EXTENT_BYTES_MIN (16ull << 20)
 
@@ -222,7 +222,7 @@ struct arena_growth {
 	uint32_t extent;                 /* whose pages were taken; 0: none were */
 	bool made;                       /* it is a new one, which the caller makes known */
 	bool ready;                      /* all its pages are there now: registering it faults in no more */
-	bool more;                       /* of arena_ahead: there is another step to take */
+	bool more;                       /* of arena_preallocate: there is another step to take */
 };
 /* One step after arena_take has missed, unless by now the class has a free slot or can cut a span without the reserve:
  * takes the next ARENA_STEP_BYTES of pages, or as many as a span of the class needs, of an extent that has not all of
@@ -231,13 +231,13 @@ struct arena_growth {
  * refused it for another reason (arena_usage has the errno). UNAVAILABLE, UNSUPPORTED, INTERNAL: so did the device
  * (arena_usage has its words). */
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
-/* One step ahead of need, for the thread that does the daemon's chores: if less than ARENA_AHEAD_BYTES of the tenant's
- * pages are free and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have all
- * theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of budget;
- * BUSY: another thread is at it. */
-enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *out);
+/* One step ahead of need, for the thread that does the daemon's chores: if less than ARENA_PREALLOCATED_BYTES of the
+ * tenant's pages are free and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have
+ * all theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of
+ * budget; BUSY: another thread is at it. */
+enum status arena_preallocate(struct arena *a, uint32_t tenant, struct arena_growth *out);
 
-/* Whether arena_ahead would take pages. */
+/* Whether arena_preallocate would take pages. */
 bool arena_wants(struct arena *a, uint32_t tenant);
 
 /* The extent by id, for lending and probing, on a device its hold; NULL if unknown. The pointer stays valid until

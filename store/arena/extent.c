@@ -332,7 +332,7 @@ static bool wants_more(const struct arena_tenant *t)
 {
 	const struct arena *a = t->arena;
 	const uint64_t part = a->options.whole_extents ? a->extent_bytes / 4 : 0;
-	const uint64_t least = max_u64(ARENA_AHEAD_BYTES, part);
+	const uint64_t least = max_u64(ARENA_PREALLOCATED_BYTES, part);
 
 	return t->free * a->granule_bytes < least &&
 	       (t->unready > 0 || extent_next_bytes(t->arena, 1) > 0);
@@ -350,7 +350,7 @@ bool arena_wants(struct arena *a, uint32_t tenant)
 	return wants;
 }
 
-enum status arena_ahead(struct arena *a, uint32_t tenant, struct arena_growth *out)
+enum status arena_preallocate(struct arena *a, uint32_t tenant, struct arena_growth *out)
 {
 	struct arena_growth growth = { 0 };
 	struct arena_tenant *t;

@@ -32,7 +32,8 @@ enum { RING_PATIENCE = 8, RING_DEPTH_MAX = 1024, RING_FILES_MAX = 4096, RING_BUF
 #define RING_NONE UINT32_MAX
 
 enum ring_op { RING_READ, RING_WRITE, RING_SYNC /* fdatasync */ };
-enum ring_priority { RING_URGENT /* somebody waits */, RING_AHEAD /* prefetch */, RING_IDLE /* spill, scrub */, RING_PRIORITIES };
+enum ring_priority { RING_URGENT /* somebody waits */, RING_PREFETCH /* prefetch */, RING_IDLE /* spill, scrub */,
+    RING_PRIORITIES };
 
 struct ring_request {
 	/* By the submitter; of these the ring changes `priority` alone (ring_promote): */

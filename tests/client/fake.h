@@ -103,7 +103,7 @@ struct fake {
 	struct fake_block blocks[FAKE_BLOCKS];
 	bool offers;            /* it knows AHEAD; before sessions are opened */
 	bool offers_late;       /* but answers with nothing, and that more is to come */
-	unsigned asked_ahead;
+	unsigned asked_premap;
 	unsigned gpu_lent;      /* extents of the GPU that have been lent, and not said to be unmapped */
 	unsigned all_unmapped;  /* clients that said so of everything */
 	unsigned maps, unmapped, released, aborted, calls, closed_sessions, recalled;

@@ -87,13 +87,13 @@ static void map_answer(struct fake *f, int socket, const struct fdsock_map *map)
 }
 
 /* What the session's layouts have on the GPU, or in host memory. */
-static void ahead_answer(struct fake *f, int socket, const struct fdsock_ahead *ahead)
+static void premap_answer(struct fake *f, int socket, const struct fdsock_premap *ahead)
 {
 	struct fdsock_offer o = {.head = head_of(FDSOCK_OFFER), .gpu = ahead->gpu, .more = f->offers_late};
 	const uint32_t first = ahead->gpu == FDSOCK_NO_GPU ? 1 : FAKE_GPU_EXTENT,
 		       count = ahead->gpu == FDSOCK_NO_GPU ? FAKE_EXTENTS : f->layouts * FAKE_EXTENTS;
 
-	f->asked_ahead++;
+	f->asked_premap++;
 	for (uint32_t i = 0; i < count && !f->offers_late; i++)
 		o.extents[o.count++] = first + i;
 	packet_send(socket, &o, offsetof(struct fdsock_offer, extents) + o.count * sizeof(o.extents[0]), NULL, 0);
@@ -116,7 +116,7 @@ static void packet_answer(struct fake *f, int socket, const void *packet, size_t
 {
 	const struct fdsock_head *head = packet;
 	struct fdsock_welcome welcome = {.head = head_of(FDSOCK_WELCOME), .epoch = f->epoch, .session = f->session,
-					 .attachment = 7, .knows = f->offers ? FDSOCK_KNOWS_AHEAD : 0};
+					 .attachment = 7, .knows = f->offers ? FDSOCK_KNOWS_PREMAP : 0};
 
 	MUST(bytes >= sizeof(*head) && head->magic == FDSOCK_MAGIC && head->version == FDSOCK_VERSION);
 	switch (head->type) {
@@ -128,9 +128,9 @@ static void packet_answer(struct fake *f, int socket, const void *packet, size_t
 		MUST(bytes == sizeof(struct fdsock_map));
 		map_answer(f, socket, packet);
 		break;
-	case FDSOCK_AHEAD:
-		MUST(bytes == sizeof(struct fdsock_ahead) && f->offers);
-		ahead_answer(f, socket, packet);
+	case FDSOCK_PREMAP:
+		MUST(bytes == sizeof(struct fdsock_premap) && f->offers);
+		premap_answer(f, socket, packet);
 		break;
 	case FDSOCK_UNMAPPED:
 		unmapped_hear(f, packet);

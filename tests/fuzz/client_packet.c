@@ -194,7 +194,7 @@ static struct client_attachment *attachment_of(int socket)
 	pthread_cond_init(&a->idle, NULL);
 	a->close_wait_us = WAIT_US;
 	lent_fill(&a->memory);
-	a->ahead.asked = 1 | 1u << DEVICES_MAX;
+	a->premap.asked = 1 | 1u << DEVICES_MAX;
 	return a;
 }
 
@@ -213,8 +213,8 @@ static void attachment_run(struct client_attachment *a, bool ask)
 	}
 	client_fds_listen(a);
 	client_driver_tasks_settle(client_deadline_us(WAIT_US));
-	for (uint32_t i = 0; i < a->ahead.count; i++)
-		must(a->ahead.offers[i].tier == 0 || a->ahead.offers[i].tier == DEVICES_MAX);
+	for (uint32_t i = 0; i < a->premap.count; i++)
+		must(a->premap.offers[i].tier == 0 || a->premap.offers[i].tier == DEVICES_MAX);
 	for (uint32_t i = 0; i < a->count; i++)
 		must(a->mappings[i]->uses == 0);
 }

@@ -38,8 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (size != sizeof(struct fdsock_map))
 			abort();
 		return 0;
-	case FDSOCK_AHEAD:
-		if (size != sizeof(struct fdsock_ahead))
+	case FDSOCK_PREMAP:
+		if (size != sizeof(struct fdsock_premap))
 			abort();
 		return 0;
 	case FDSOCK_UNMAPPED:

@@ -235,7 +235,8 @@ static size_t make_release(struct packets *p, struct connection *c, uint8_t *out
 
 static size_t make_ahead(struct packets *p, struct connection *c, uint8_t *out)
 {
-	const struct fdsock_ahead m = { .head = head(FDSOCK_AHEAD), .gpu = rng_one_in(&p->rng, 2) ? FDSOCK_NO_GPU : 0 };
+	const struct fdsock_premap m = { .head = head(FDSOCK_PREMAP),
+	    .gpu = rng_one_in(&p->rng, 2) ? FDSOCK_NO_GPU : 0 };
 
 	(void)c;
 	memcpy(out, &m, sizeof m);

@@ -63,7 +63,7 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->turn = v->turn;
 	b->refused = v->not_admitted;
 	b->unworthy = v->no_spill;
-	b->ahead = v->ahead;
+	b->ahead = v->prefetched;
 	b->ranked = v->ranked;
 	b->rank = v->rank;
 	b->rival = (ProtobufCBinaryData){ v->rival_bytes, (uint8_t *)v->rival };

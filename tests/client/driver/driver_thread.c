@@ -579,7 +579,7 @@ static void *hear(void *arg)
 			closed = a->closed;
 			if (!closed)
 				client_fds_hold(a);
-			a->ahead.hears = !closed;
+			a->premap.hears = !closed;
 			pthread_mutex_unlock(&a->lock);
 			client_fds_drop(a);
 			sched_yield();
@@ -601,7 +601,7 @@ START_TEST(who_hears_holds)
 		ck_assert_ptr_nonnull(a);
 		atomic_init(&a->references, 1);
 		a->socket = -1;
-		a->ahead.hears = true;
+		a->premap.hears = true;
 		pthread_mutex_init(&a->lock, NULL);
 		pthread_cond_init(&a->idle, NULL);
 		client_progress_page_init(&a->progress_page);

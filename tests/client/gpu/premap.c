@@ -65,12 +65,12 @@ static uint32_t read_locked(const uint32_t *number)
 /* Extents that the library's thread is in the driver for. */
 static uint32_t apart(void)
 {
-	return read_locked(&rig_attachment()->ahead.apart);
+	return read_locked(&rig_attachment()->premap.apart);
 }
 
 static uint32_t offered(void)
 {
-	return read_locked(&rig_attachment()->ahead.count);
+	return read_locked(&rig_attachment()->premap.count);
 }
 
 /* Key i alone: keys 0 and 1 are in different extents. */
@@ -97,7 +97,7 @@ static void use_nothing(void)
 	RIG_FAULT(offers_late, true);
 	o.gpu = 0;
 	ck_assert_int_eq(terrace_lease_with(rig.session, &key, &o, 0, &lease), TERRACE_MISS);
-	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.asked_ahead, 1), 1);
+	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.asked_premap, 1), 1);
 	ck_assert_uint_eq(rig_mapped(), 0);
 }
 
@@ -111,7 +111,7 @@ START_TEST(what_is_used_is_mapped)
 	unsigned before;
 
 	terrace_release(rig_lease(-1, false));
-	ck_assert(fake_count(&rig.fake, &rig.fake.asked_ahead) == 0 && rig_mapped() == 0);
+	ck_assert(fake_count(&rig.fake, &rig.fake.asked_premap) == 0 && rig_mapped() == 0);
 	lease = lease_one(0);
 	RIG_AWAIT(rig_mapped() == 2 * rig.layout_count);
 	before = maps();
@@ -123,7 +123,7 @@ START_TEST(what_is_used_is_mapped)
 		terrace_release(lease);
 	}
 	ck_assert(rig_is_stuck() && maps() == before);
-	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.asked_ahead), 1);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.asked_premap), 1);
 }
 END_TEST
 
@@ -198,7 +198,7 @@ START_TEST(ready_refuses)
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, 0, 0), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, 8 | TERRACE_GPU_LEASES, 0), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 1, TERRACE_GPU_LEASES, 0), TERRACE_INVALID);
-	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.asked_ahead), 0);
+	ck_assert_uint_eq(fake_count(&rig.fake, &rig.fake.asked_premap), 0);
 	o.address = rig.fake.address;
 	o.no_borrow = true;
 	OK(terrace_connect(&o, &client));
@@ -224,7 +224,7 @@ START_TEST(no_offers)
 	ck_assert_uint_eq(rig_mapped(), 0);
 	terrace_release(lease_one(0));
 	ck_assert_uint_eq(rig_mapped(), 1);
-	ck_assert(!rig_attachment()->ahead.hears);
+	ck_assert(!rig_attachment()->premap.hears);
 }
 END_TEST
 
@@ -650,7 +650,7 @@ START_TEST(garbage_ends_it)
 
 	ready(TERRACE_GPU_LEASES);
 	fake_fd_send(&rig.fake, &o, bytes[_i]);
-	RIG_AWAIT(rig_mapped() == 0 && !rig_attachment()->ahead.hears);
+	RIG_AWAIT(rig_mapped() == 0 && !rig_attachment()->premap.hears);
 	ck_assert_int_eq(terrace_session_gpu_ready(rig.session, 0, TERRACE_GPU_LEASES, 0), TERRACE_UNAVAILABLE);
 	ck_assert_uint_eq(fake_await(&rig.fake, &rig.fake.unmapped, 4), 4); /* with those that rig_put wrote */
 	OK(terrace_session_reopen(rig.session, 0));

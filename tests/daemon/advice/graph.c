@@ -112,7 +112,7 @@ static uint32_t in_memory(struct rig *r, uint64_t first, uint32_t count)
 	return n;
 }
 
-START_TEST(what_is_expected_is_read_ahead)
+START_TEST(what_is_expected_is_read_prefetch)
 {
 	struct cache_place places[8];
 	struct cache_leased leased;
@@ -481,7 +481,7 @@ START_TEST(blocks_that_are_alike_are_tied)
 END_TEST
 
 /* What is alike, and on the disk, is read ahead when one of it is asked for. */
-START_TEST(what_is_alike_is_read_ahead)
+START_TEST(what_is_alike_is_read_prefetch)
 {
 	enum { PAIRS = 12 };
 	uint32_t alike = 0, asked = 0;
@@ -701,9 +701,9 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		requests_become_edges, what_is_expected_is_read_ahead, the_budget_and_old_lists_are_kept_to,
+		requests_become_edges, what_is_expected_is_read_prefetch, the_budget_and_old_lists_are_kept_to,
 		leases_held_at_a_time_are_tied, ties_lead_to_where_chains_part, what_was_held_together_is_read_from_its_beginning, blocks_that_are_alike_are_tied,
-		what_is_alike_is_read_ahead, what_is_late_is_dropped, a_lookup_pokes_the_advisor,
+		what_is_alike_is_read_prefetch, what_is_late_is_dropped, a_lookup_pokes_the_advisor,
 		lookups_without_leases_are_unverified,
 		what_is_expected_proves_itself,
 		the_graph_survives_a_restart, rounds_forget_what_the_graph_forgot, the_thread_runs_beside,

@@ -219,7 +219,7 @@ END_TEST
 /* ---- what is read ahead ---- */
 
 /* Of a Lookup's prefix what its Lease will need: the state at its end, and not the one before. */
-START_TEST(what_a_prefix_needs_is_read_ahead)
+START_TEST(what_a_prefix_needs_is_read_prefetch)
 {
 	uint8_t bytes[KEYS_MAX * RIG_KEY_BYTES], states[2 * KEYS_MAX];
 	const struct cache_keys k = keys_named(chain, 8, bytes);
@@ -288,7 +288,7 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = { policies_hear_of_cells_alone, what_a_sparse_layout_has_not_is_no_regret,
-				       a_beginning_is_no_other_chain, what_a_prefix_needs_is_read_ahead,
+				       a_beginning_is_no_other_chain, what_a_prefix_needs_is_read_prefetch,
 				       a_recording_counts_units };
 
 	return rig_main("cache_advice_units", tests, sizeof(tests) / sizeof(tests[0]));

@@ -441,9 +441,9 @@ static void next_step_begins(struct cache *c)
 	c->growing = true;
 }
 
-static void *grow_ahead(void *arg)
+static void *grow_prefetch(void *arg)
 {
-	room_ahead(arg);
+	room_preallocate(arg);
 	return NULL;
 }
 
@@ -469,7 +469,7 @@ START_TEST(a_step_of_another_thread_is_enough)
 	r.c->growing = false; /* without a word to the one that waits */
 	cache_unlock(r.c);
 	r.c->before_unlock = next_step_begins;
-	pthread_create(&grows, NULL, grow_ahead, r.c); /* one step; the next only seems to last */
+	pthread_create(&grows, NULL, grow_prefetch, r.c); /* one step; the next only seems to last */
 	for (int i = 0; !atomic_load(&w.over); i++, nanosleep(&pause, NULL))
 		ck_assert_int_lt(i, 500);
 	cache_lock(r.c);

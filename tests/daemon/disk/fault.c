@@ -436,7 +436,7 @@ START_TEST(test_a_slab_that_is_not_made_keeps_no_chores)
 END_TEST
 
 /* What is read ahead and does not come has no part of what may be. */
-START_TEST(test_what_fails_to_come_ahead_takes_no_room)
+START_TEST(test_what_fails_to_come_prefetch_takes_no_room)
 {
 	struct cache_options o;
 	struct rig_disks d;
@@ -459,7 +459,7 @@ START_TEST(test_what_fails_to_come_ahead_takes_no_room)
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=wasted"),
 			    rig_stat(&r, "terrace_prefetch_bytes_total", "result=loaded"));
 	cache_lock(r.c);
-	ck_assert_uint_eq(r.c->advice->ahead.held_bytes, 0);
+	ck_assert_uint_eq(r.c->advice->prefetch.held_bytes, 0);
 	cache_unlock(r.c);
 	fault_none();
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8);
@@ -792,7 +792,7 @@ int main(void)
 	tcase_add_loop_test(tc, test_settling_ends_when_disks_have_no_place, 0, 2);
 	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
 	tcase_add_test(tc, test_a_slab_that_is_not_made_keeps_no_chores);
-	tcase_add_test(tc, test_what_fails_to_come_ahead_takes_no_room);
+	tcase_add_test(tc, test_what_fails_to_come_prefetch_takes_no_room);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);
 	tcase_add_test(tc, test_slow_disk_sheds);
 	tcase_add_loop_test(tc, test_close_does_not_wait_for_a_hung_disk, 0, 2);

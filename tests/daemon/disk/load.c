@@ -32,7 +32,7 @@
 #include <time.h>
 
 enum {
-	HOST = 96, DISK = 512, AHEAD = 8, SEEN_MAX = 128,
+	HOST = 96, DISK = 512, PREFETCH = 8, SEEN_MAX = 128,
 	QUEUE = 64,                    /* reads that a disk of depth 1 lets wait */
 };
 
@@ -111,13 +111,13 @@ static struct block *block_at(struct rig *r, uint64_t n)
 	return b;
 }
 
-static void read_ahead(struct rig *r, uint64_t first, uint32_t count)
+static void read_prefetch(struct rig *r, uint64_t first, uint32_t count)
 {
 	for (uint64_t n = first; n < first + count; n++) {
 		struct block *b = block_at(r, n);
 
 		cache_lock(r->c);
-		ck_assert_int_eq(source_bring(r->c, b, RING_AHEAD, NULL), STATUS_OK);
+		ck_assert_int_eq(source_bring(r->c, b, RING_PREFETCH, NULL), STATUS_OK);
 		cache_unlock(r->c);
 	}
 }
@@ -198,7 +198,7 @@ START_TEST(one_read_serves_all_who_want_it)
 END_TEST
 
 /* A lease wants the last of what is being read ahead: it is read next, once, and the others after it. */
-START_TEST(a_lease_overtakes_what_is_read_ahead)
+START_TEST(a_lease_overtakes_what_is_read_prefetch)
 {
 	uint64_t wanted;
 	struct rig_disks d;
@@ -206,19 +206,19 @@ START_TEST(a_lease_overtakes_what_is_read_ahead)
 	struct rig r;
 
 	open_full(&r, &d);
-	wanted = DISK_SLAB_HEADER_BYTES + (uint64_t)block_at(&r, AHEAD - 1)->slab_map_slot * RIG_SLOT_BYTES;
+	wanted = DISK_SLAB_HEADER_BYTES + (uint64_t)block_at(&r, PREFETCH - 1)->slab_map_slot * RIG_SLOT_BYTES;
 	gate.noting = gate.shut = true;
-	read_ahead(&r, 0, 1);
+	read_prefetch(&r, 0, 1);
 	until_one_waits(); /* the kernel has this one, as it were */
-	read_ahead(&r, 1, AHEAD - 1);
-	begin(&r, &x, AHEAD - 1);
+	read_prefetch(&r, 1, PREFETCH - 1);
+	begin(&r, &x, PREFETCH - 1);
 	gate.shut = false;
-	end(&r, &x, AHEAD - 1);
+	end(&r, &x, PREFETCH - 1);
 	rig_quiet(&r);
-	ck_assert_uint_eq(gate.count, AHEAD);
+	ck_assert_uint_eq(gate.count, PREFETCH);
 	ck_assert_uint_eq(gate.offset[1], wanted);
 	gate.noting = false;
-	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD);
+	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH);
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
@@ -234,7 +234,7 @@ START_TEST(nothing_is_read_twice)
 
 	open_full(&r, &d);
 	gate.noting = gate.shut = true;
-	read_ahead(&r, 0, 1);
+	read_prefetch(&r, 0, 1);
 	until_one_waits();
 	begin(&r, &x, 0);
 	gate.shut = false;
@@ -260,12 +260,12 @@ START_TEST(who_overtakes_keeps_his_place)
 	late = block_at(&r, QUEUE + 1);
 	shed = rig_stat(&r, "terrace_loads_total", "status=shed");
 	gate.noting = gate.shut = true;
-	read_ahead(&r, 0, 1);
+	read_prefetch(&r, 0, 1);
 	until_one_waits();
-	read_ahead(&r, 1, QUEUE);
+	read_prefetch(&r, 1, QUEUE);
 	begin(&r, &x, QUEUE);
 	cache_lock(r.c);
-	ck_assert_int_eq(source_bring(r.c, late, RING_AHEAD, NULL), STATUS_EXHAUSTED);
+	ck_assert_int_eq(source_bring(r.c, late, RING_PREFETCH, NULL), STATUS_EXHAUSTED);
 	cache_unlock(r.c);
 	gate.shut = false;
 	end(&r, &x, QUEUE);
@@ -296,11 +296,11 @@ START_TEST(what_cannot_begin_has_no_end)
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK); /* there is memory for all that is read */
 	late = block_at(&r, QUEUE + 1);
 	gate.noting = gate.shut = true;
-	read_ahead(&r, 0, 1);
+	read_prefetch(&r, 0, 1);
 	until_one_waits();
-	read_ahead(&r, 1, QUEUE);
+	read_prefetch(&r, 1, QUEUE);
 	cache_lock(r.c);
-	ck_assert_int_eq(source_bring(r.c, late, RING_AHEAD, &w), STATUS_EXHAUSTED);
+	ck_assert_int_eq(source_bring(r.c, late, RING_PREFETCH, &w), STATUS_EXHAUSTED);
 	ck_assert_ptr_null(w.links);
 	ck_assert_uint_eq(w.outstanding, 0);
 	ck_assert(!late->moving);
@@ -368,12 +368,12 @@ START_TEST(what_was_overtaken_for_may_be_deleted)
 	struct rig r;
 
 	open_full(&r, &d);
-	k = rig_keys(AHEAD - 1, 1);
+	k = rig_keys(PREFETCH - 1, 1);
 	gate.noting = gate.shut = true;
-	read_ahead(&r, 0, 1);
+	read_prefetch(&r, 0, 1);
 	until_one_waits();
-	read_ahead(&r, 1, AHEAD - 1);
-	begin(&r, &x, AHEAD - 1);
+	read_prefetch(&r, 1, PREFETCH - 1);
+	begin(&r, &x, PREFETCH - 1);
 	ck_assert_int_eq(cache_delete(r.c, r.s.id, &k, &status, NULL, &r.why), STATUS_OK);
 	gate.shut = false;
 	until_ready(&x);
@@ -381,7 +381,7 @@ START_TEST(what_was_overtaken_for_may_be_deleted)
 	cache_wait_end(r.c, &x.wait);
 	rig_quiet(&r);
 	gate.noting = false;
-	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD - 1);
+	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH - 1);
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
@@ -424,24 +424,24 @@ END_TEST
 /* One of two threads waits for the lock; the other goes on, and the first ends all of it. */
 START_TEST(what_is_checked_meanwhile_ends_together)
 {
-	struct block *b[AHEAD];
+	struct block *b[PREFETCH];
 	struct rig_disks d;
 	struct rig r;
 
 	open_full_with(&r, &d, 2);
-	for (uint32_t i = 0; i < AHEAD; i++)
+	for (uint32_t i = 0; i < PREFETCH; i++)
 		b[i] = block_at(&r, i);
 	cache_lock(r.c);
-	for (uint32_t i = 0; i < AHEAD; i++)
-		ck_assert_int_eq(source_bring(r.c, b[i], RING_AHEAD, NULL), STATUS_OK);
-	RIG_AWAIT(rig_ends_arrived(r.c) == AHEAD);
+	for (uint32_t i = 0; i < PREFETCH; i++)
+		ck_assert_int_eq(source_bring(r.c, b[i], RING_PREFETCH, NULL), STATUS_OK);
+	RIG_AWAIT(rig_ends_arrived(r.c) == PREFETCH);
 	cache_unlock(r.c);
 	rig_quiet(&r);
 	ck_assert_uint_eq(rig_ends_arrived(r.c), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_loads_under_way", "disk=0"), 0);
-	for (uint32_t i = 0; i < AHEAD; i++)
+	for (uint32_t i = 0; i < PREFETCH; i++)
 		ck_assert_ptr_nonnull(b[i]->span);
-	ck_assert_uint_eq(rig_read_all(&r, 0, AHEAD), AHEAD);
+	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH);
 	rig_check_books(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
@@ -550,7 +550,8 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_ahead, nothing_is_read_twice, who_overtakes_keeps_his_place,
+		one_read_serves_all_who_want_it, a_lease_overtakes_what_is_read_prefetch, nothing_is_read_twice,
+		    who_overtakes_keeps_his_place,
 		what_cannot_begin_has_no_end, the_stop_ends_what_waits_for_memory,
 		what_was_overtaken_for_may_be_deleted, what_is_loaded_together_lies_together,
 		what_is_checked_meanwhile_ends_together, a_lease_that_has_found_what_ends_has_a_miss,

@@ -314,7 +314,7 @@ START_TEST(test_two_disks_share_the_work)
 }
 END_TEST
 
-START_TEST(test_warm_brings_ahead)
+START_TEST(test_warm_brings_prefetch)
 {
 	struct rig_disks d;
 	struct cache_place places[32];
@@ -524,7 +524,8 @@ int main(void)
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 }, { test_a_flush_lets_go, 1 },
 		{ test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 },
 		{ test_deleted_blocks_stay_dead, 1 }, { test_a_walk_goes_through_the_largest_slab, 1 }, { test_two_disks_share_the_work, 1 },
-		{ test_warm_brings_ahead, 1 }, { test_rotten_bits_are_misses, 2 }, { test_what_memory_damaged_is_a_miss, 3 },
+		{ test_warm_brings_prefetch, 1 }, { test_rotten_bits_are_misses, 2 },
+		    { test_what_memory_damaged_is_a_miss, 3 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_tmpfs_does_too, 1 },
 	};
 	Suite *suite = suite_create("cache_disk");

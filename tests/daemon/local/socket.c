@@ -260,8 +260,8 @@ static const struct {
 	{ HEAD(FDSOCK_WELCOME), sizeof(struct fdsock_welcome), 0 },
 	{ HEAD(FDSOCK_EXTENT), sizeof(struct fdsock_extent), 0 },
 	{ HEAD(7), sizeof(struct fdsock_unmapped), 0 }, /* which was a daemon's */
-	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) - 1, 0 },
-	{ HEAD(FDSOCK_AHEAD), sizeof(struct fdsock_ahead) + 1, 0 },
+	{ HEAD(FDSOCK_PREMAP), sizeof(struct fdsock_premap) - 1, 0 },
+	{ HEAD(FDSOCK_PREMAP), sizeof(struct fdsock_premap) + 1, 0 },
 	{ HEAD(FDSOCK_OFFER), offsetof(struct fdsock_offer, extents), 0 },
 	{ HEAD(0), 16, 0 },
 	{ HEAD(77), 16, 0 },
@@ -271,7 +271,7 @@ static const struct {
 	{ { FDSOCK_MAGIC, FDSOCK_VERSION + 1, FDSOCK_MAP }, 16, 0 },
 	{ { FDSOCK_MAGIC, FDSOCK_VERSION_BEFORE - 1, FDSOCK_MAP }, 16, 0 },
 	{ HEAD_BEFORE(FDSOCK_MAP), 16, 0 }, /* another version than its hello's */
-	{ HEAD_BEFORE(FDSOCK_AHEAD), 16, 0 },
+	{ HEAD_BEFORE(FDSOCK_PREMAP), 16, 0 },
 	{ HEAD_BEFORE(FDSOCK_CALLER), 24, 0 },
 	{ HEAD(FDSOCK_RELEASE), 16, 1 },
 	{ HEAD(FDSOCK_RELEASE), 24, 0 },

@@ -202,9 +202,9 @@ static void a_tick(void)
 
 /* ---- offers ---- */
 
-static void ask_ahead(int fd, uint32_t gpu)
+static void ask_premap(int fd, uint32_t gpu)
 {
-	const struct fdsock_ahead a = { .head = HEAD(FDSOCK_AHEAD), .gpu = gpu };
+	const struct fdsock_premap a = { .head = HEAD(FDSOCK_PREMAP), .gpu = gpu };
 
 	ck_assert_int_eq(send(fd, &a, sizeof a, 0), sizeof a);
 }
@@ -254,12 +254,12 @@ START_TEST(extents_are_offered)
 	for (int i = 0; i < 3; i++) /* what is made ahead is there */
 		a_tick();
 
-	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_AHEAD | FDSOCK_KNOWS_CALLER);
-	ask_ahead(fd, 7); /* which it has not */
+	ck_assert_uint_eq(w.knows, FDSOCK_KNOWS_PREMAP | FDSOCK_KNOWS_CALLER);
+	ask_premap(fd, 7); /* which it has not */
 	ck_assert_uint_eq(hear_offer(fd, 7, &o), 0);
-	ask_ahead(fd, DEVICES_MAX);
+	ask_premap(fd, DEVICES_MAX);
 	ck_assert_uint_eq(hear_offer(fd, DEVICES_MAX, &o), 0);
-	ask_ahead(fd, wanted);
+	ask_premap(fd, wanted);
 	n = hear_all(fd, wanted);
 	if (_i)
 		ck_assert_uint_ge(n, 1); /* the first is there before anybody can ask */
@@ -272,9 +272,9 @@ START_TEST(extents_are_offered)
 		a_tick();
 	ck_assert(silent(fd) && silent(quiet));
 	late = greet(&other);
-	ask_ahead(late, wanted);
+	ask_premap(late, wanted);
 	ck_assert_uint_eq(hear_all(late, wanted), n);
-	ask_ahead(late, wanted); /* and what he was told, he is not told again */
+	ask_premap(late, wanted); /* and what he was told, he is not told again */
 	ck_assert_uint_eq(hear_offer(late, wanted, &o), 0);
 	close(late);
 	close(quiet);
@@ -304,7 +304,7 @@ START_TEST(extents_of_other_layouts_are_offered)
 	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
 	ck_assert_int_eq(hear(fd, &w, sizeof w, NULL), sizeof w);
 	ck_assert_uint_eq(w.session, other.id);
-	ask_ahead(fd, FDSOCK_NO_GPU);
+	ask_premap(fd, FDSOCK_NO_GPU);
 	ck_assert_uint_ge(hear_offer(fd, FDSOCK_NO_GPU, &o), 1);
 	for (uint32_t i = 0; i < 1; i++) {
 		struct fdsock_map m = { HEAD(FDSOCK_MAP), o.extents[i], 0 };
@@ -342,7 +342,7 @@ START_TEST(new_extents_are_offered_at_once)
 	struct fdsock_offer o;
 	int fd = greet(&w);
 
-	ask_ahead(fd, 0);
+	ask_premap(fd, 0);
 	ck_assert_uint_eq(hear_offer(fd, 0, &o), 0); /* the first use makes the first */
 	clock_set(0);
 	reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
@@ -365,13 +365,13 @@ START_TEST(offers_come_in_parts)
 	bool more;
 
 	clock_set(0);
-	room_ahead(c);
-	room_ahead(c);
+	room_preallocate(c);
+	room_preallocate(c);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 2, &more), 0);
-	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
-	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, 1), STATUS_INVALID);
-	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, -7), STATUS_INVALID);
-	ck_assert_int_eq(cache_attach_ahead(c, w.attachment + 1, CACHE_HOST), STATUS_DENIED);
+	ck_assert_int_eq(cache_attach_premap(c, w.attachment, CACHE_HOST), STATUS_OK);
+	ck_assert_int_eq(cache_attach_premap(c, w.attachment, 1), STATUS_INVALID);
+	ck_assert_int_eq(cache_attach_premap(c, w.attachment, -7), STATUS_INVALID);
+	ck_assert_int_eq(cache_attach_premap(c, w.attachment + 1, CACHE_HOST), STATUS_DENIED);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, 1, extents, 2, &more), 0);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, extents, 1, &more), 1);
 	ck_assert(more);
@@ -379,7 +379,7 @@ START_TEST(offers_come_in_parts)
 	ck_assert_uint_gt(n, 1);
 	ck_assert(!more && extents[0] != extents[1]);
 	late = greet(&w);
-	ck_assert_int_eq(cache_attach_ahead(c, w.attachment, CACHE_HOST), STATUS_OK);
+	ck_assert_int_eq(cache_attach_premap(c, w.attachment, CACHE_HOST), STATUS_OK);
 	ck_assert_uint_eq(cache_attach_offers(c, w.attachment, CACHE_HOST, others, EXTENTS, &more), n);
 	ck_assert_mem_eq(others, extents, n * sizeof(others[0]));
 	clock_set(50);
@@ -392,7 +392,7 @@ END_TEST
 /* What a socket takes: answers to as many questions, until an engine that reads none of them is cut off. */
 static uint32_t socket_takes(void)
 {
-	const struct fdsock_ahead ask = { .head = HEAD(FDSOCK_AHEAD), .gpu = FDSOCK_NO_GPU };
+	const struct fdsock_premap ask = { .head = HEAD(FDSOCK_PREMAP), .gpu = FDSOCK_NO_GPU };
 	struct fdsock_welcome w;
 	struct fdsock_offer o;
 	int fd = greet(&w), error;
@@ -421,9 +421,9 @@ START_TEST(an_engine_that_never_reads_is_not_cut_off)
 
 	ck_assert_uint_gt(full, 1);
 	heard = stat_of("terrace_door_packets_total");
-	ask_ahead(fd, 0);
+	ask_premap(fd, 0);
 	for (uint32_t i = 1; i < full; i++)
-		ask_ahead(fd, FDSOCK_NO_GPU);
+		ask_premap(fd, FDSOCK_NO_GPU);
 	until("terrace_door_packets_total", heard + full);
 	reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
 	for (int i = 0; i < 3; i++)
@@ -432,7 +432,7 @@ START_TEST(an_engine_that_never_reads_is_not_cut_off)
 	ck_assert_uint_eq(hear_offer(fd, 0, &o), 0);
 	for (uint32_t i = 1; i < full; i++)
 		hear_offer(fd, FDSOCK_NO_GPU, &o);
-	ask_ahead(fd, FDSOCK_NO_GPU);
+	ask_premap(fd, FDSOCK_NO_GPU);
 	hear_offer(fd, FDSOCK_NO_GPU, &o);
 	close(fd);
 	until("terrace_door_connections", 0);

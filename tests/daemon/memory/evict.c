@@ -371,7 +371,7 @@ START_TEST(a_key_of_many_layouts_ends)
 END_TEST
 
 /* Pages are taken ahead of need, in the chores and not in the tick. */
-START_TEST(extents_are_made_ahead)
+START_TEST(extents_are_made_prefetch)
 {
 	const struct cache_options o = rig_options(8192); /* 8 extents of 8 MiB, and one for the reserve */
 	struct rig r;
@@ -455,7 +455,7 @@ int main(void)
 	const TTest *const tests[] = { policies_are_told_what_others_leave, a_newcomer_is_served_at_once, what_is_held_makes_no_room,
 				       one_pinned_block_in_each_span, nobody_is_asked_to_unmap, the_colder_of_two_classes_gives,
 				       what_was_emptied_in_vain_is_free_again, what_is_free_needs_no_trade,
-				       a_key_of_many_layouts_ends, extents_are_made_ahead,
+				       a_key_of_many_layouts_ends, extents_are_made_prefetch,
 				       a_tick_leaves_chores_to_others, vain_looks_come_less_often,
 				       layouts_of_nearly_one_size_share };
 

@@ -142,7 +142,7 @@ static void calls_on_gpu(struct cache *c, uint64_t session, const struct cache_o
 			.on = on, .may_grow = true, .now_us = now, .statuses = &status,
 			.reservations = &reservation, .places = &place, .places_max = 1 }, &why),
 			 STATUS_UNAVAILABLE);
-	ck_assert_int_eq(cache_attach_ahead(c, on->attachment, on->gpu), STATUS_OK);
+	ck_assert_int_eq(cache_attach_premap(c, on->attachment, on->gpu), STATUS_OK);
 	ck_assert_uint_eq(cache_attach_offers(c, on->attachment, on->gpu, &extent, 1, &more), 0);
 	ck_assert(!more);
 	ck_assert_int_ne(cache_attach_lend(c, on->attachment, ((uint32_t)on->gpu + 1) << 24, false, &lent), STATUS_OK);

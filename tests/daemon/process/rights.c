@@ -77,7 +77,7 @@ END_TEST
 /* NULL: the daemon's own. */
 static const char *const packets[FDSOCK_TYPES_END] = {
 	[FDSOCK_HELLO] = "fd HELLO", [FDSOCK_MAP] = "fd MAP",       [FDSOCK_UNMAPPED] = "fd UNMAPPED", [FDSOCK_RELEASE] = "fd RELEASE",
-	[FDSOCK_AHEAD] = "fd AHEAD", [FDSOCK_CALLER] = "fd CALLER", [FDSOCK_CALL] = "fd CALL",
+	[FDSOCK_PREMAP] = "fd PREMAP", [FDSOCK_CALLER] = "fd CALLER", [FDSOCK_CALL] = "fd CALL",
 };
 enum { NO_PACKET = 7 }; /* of this version */
 static const enum fdsock_type own[] = { FDSOCK_WELCOME, FDSOCK_EXTENT, FDSOCK_REPLY, FDSOCK_OFFER };

@@ -587,7 +587,7 @@ static struct arena_slot memory_take(struct cache *c)
 		taken = 0;
 		for (; arena_take(k, true, &slot, NULL) == STATUS_OK; taken++)
 			atomic_store(&slot.span->held, 1);
-		room_ahead(c);
+		room_preallocate(c);
 	} while (taken);
 	return slot;
 }

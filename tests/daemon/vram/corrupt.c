@@ -232,7 +232,7 @@ static uint32_t failed(const struct vram_rig *v)
 }
 
 /* A lease that was granted ahead is void, and to the one after it the block is a miss, whether a disk had it or not. */
-START_TEST(a_lease_ahead_of_what_is_wrong)
+START_TEST(a_lease_prefetch_of_what_is_wrong)
 {
 	for (int disks = 0; disks < 2; disks++) {
 		struct cache_place p[4];
@@ -729,7 +729,7 @@ int main(void)
 	tcase_add_loop_test(t, several_wait_for_it, 0, 2);
 	tcase_add_test(t, an_engine_holds_it);
 	tcase_add_loop_test(t, held_to_the_end, 0, 2);
-	tcase_add_loop_test(t, a_lease_ahead_of_what_is_wrong, 0, 2);
+	tcase_add_loop_test(t, a_lease_prefetch_of_what_is_wrong, 0, 2);
 	tcase_add_loop_test(t, a_call_that_waits_for_the_end, 0, 2);
 	tcase_add_loop_test(t, a_header_that_is_wrong, 0, 2);
 	tcase_add_loop_test(t, others_are_not_told, 0, 2);

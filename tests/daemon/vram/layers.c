@@ -656,13 +656,13 @@ START_TEST(reads_for_a_gpu_have_their_priority)
 	memset((void *)reads, 0, sizeof(reads));
 	ck_assert_uint_eq(vr_warm(&v, 0, 0, 8), 8);
 	ck_assert_uint_eq(reads[RING_URGENT], 0);
-	ck_assert_uint_ge(reads[RING_AHEAD], 1);
+	ck_assert_uint_ge(reads[RING_PREFETCH], 1);
 	memset((void *)reads, 0, sizeof(reads));
 	ck_assert_int_eq(vr_lease(&v, 0, 8, 8, true, false, p, &l), STATUS_OK);
 	vr_wait_layers(&v, &l);
 	vr_release(&v, &l);
 	ck_assert_uint_ge(reads[RING_URGENT], 1);
-	ck_assert_uint_eq(reads[RING_AHEAD], 0);
+	ck_assert_uint_eq(reads[RING_PREFETCH], 0);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }

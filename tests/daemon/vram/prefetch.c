@@ -16,7 +16,7 @@ enum { BLOCKS = 4, GPU = 0, PLENTY = 1 << 30 };
 #define OF_BUDGET(bytes) (struct vram_rig_options){ .gpus = 1, .gpu_slots = 64, .host_slots = 32, .gpu_prefetch_bytes = (bytes) }
 static const struct vram_rig_options usual = OF_BUDGET(PLENTY);
 
-static double ahead(struct vram_rig *v, const char *result)
+static double prefetch(struct vram_rig *v, const char *result)
 {
 	return rig_stat(&v->r, "terrace_prefetch_gpu_bytes_total", result) / VR_BLOCK_BYTES;
 }
@@ -58,14 +58,14 @@ START_TEST(what_a_lookup_found)
 
 	vr_open_filled(&v, &usual, BLOCKS);
 	look_up(&v, 0, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), BLOCKS);
 	ck_assert_double_eq(moved_up(&v), BLOCKS);
 	lease_all_there(&v, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=used"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=used"), BLOCKS);
 	ck_assert_double_eq(moved_up(&v), BLOCKS);
 	lease_all_there(&v, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=used"), BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=wasted"), 0);
+	ck_assert_double_eq(prefetch(&v, "result=used"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=wasted"), 0);
 	vr_close(&v);
 }
 END_TEST
@@ -81,10 +81,10 @@ START_TEST(of_a_window_the_end)
 
 	vr_open_filled(&v, &o, BLOCKS);
 	look_up(&v, 0, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 2);
 	ck_assert_int_eq(vr_lease(&v, GPU, 0, BLOCKS, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.progress_page_layers, 0);
-	ck_assert_double_eq(ahead(&v, "result=used"), 2);
+	ck_assert_double_eq(prefetch(&v, "result=used"), 2);
 	ck_assert_double_eq(moved_up(&v), 2);
 	vr_release(&v, &l);
 	vr_close(&v);
@@ -107,7 +107,7 @@ START_TEST(nothing_for_others)
 	if (_i == 2)
 		ck_assert_uint_eq(vr_put(&v, 1, 2000, 1), 1);
 	look_up(&v, 0, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=copied"), 0);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 0);
 	ck_assert_double_eq(moved_up(&v), 0);
 	ck_assert_uint_eq(vr_read_all(&v, GPU, 0, BLOCKS), BLOCKS);
 	rig_quiet(&v.r);
@@ -127,10 +127,10 @@ START_TEST(what_is_late)
 	vr_hold(&v, GPU, 1);
 	ck_assert_uint_eq(rig_prefix(&v.r, 0, BLOCKS), BLOCKS);
 	rig_tick(v.r.c, v.r.now += 1000000); /* a quarter of what a second brings: two */
-	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 2);
 	ck_assert_int_eq(vr_lease(&v, GPU, 0, BLOCKS, true, false, p, &l), STATUS_OK);
 	ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
-	ck_assert_double_eq(ahead(&v, "result=late"), 2);
+	ck_assert_double_eq(prefetch(&v, "result=late"), 2);
 	ck_assert_double_eq(refused(&v, "reason=late"), 2);
 	vr_go(&v, GPU);
 	vr_wait_layers(&v, &l);
@@ -151,11 +151,11 @@ START_TEST(the_budget)
 	vr_open_filled(&v, &OF_BUDGET(VR_BLOCK_BYTES), BLOCKS);
 	look_up(&v, 0, BLOCKS);
 	for (uint32_t n = 1; n < BLOCKS; n++) {
-		ck_assert_double_le(ahead(&v, "result=copied"), n);
+		ck_assert_double_le(prefetch(&v, "result=copied"), n);
 		rig_tick(v.r.c, v.r.now += 1000000);
 		rig_quiet(&v.r);
 	}
-	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), BLOCKS);
 	ck_assert_double_ge(refused(&v, "reason=budget"), 1);
 	vr_close(&v);
 }
@@ -178,7 +178,7 @@ START_TEST(only_what_is_cold_goes_for_it)
 		rig_tick(v.r.c, v.r.now += 1000);
 		rig_quiet(&v.r);
 	}
-	ck_assert_double_eq(ahead(&v, "result=copied"), 2);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 2);
 	ck_assert_double_ge(refused(&v, "reason=room"), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 2);
 	ck_assert_str_eq(vr_tier(&v, 154), "host");
@@ -201,7 +201,7 @@ START_TEST(what_is_kept_free_is_not_for_it)
 	look_up(&v, 0, BLOCKS);
 	rig_tick(v.r.c, v.r.now += 1000);
 	rig_quiet(&v.r);
-	ck_assert_double_eq(ahead(&v, "result=copied"), 0);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 0);
 	ck_assert_double_ge(refused(&v, "reason=room"), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 1);
 	vr_close(&v);
@@ -213,7 +213,7 @@ static bool all_are_copied(struct vram_rig *v, uint32_t blocks)
 {
 	rig_tick(v->r.c, v->r.now += 1000);
 	rig_quiet(&v->r);
-	return ahead(v, "result=copied") >= blocks;
+	return prefetch(v, "result=copied") >= blocks;
 }
 
 /* Of a GPU an eighth may hold what is not used yet. After half a minute it is wasted, and when much is wasted little is wished for. */
@@ -231,18 +231,18 @@ START_TEST(what_nobody_wants)
 	ck_assert_uint_eq(rig_prefix(&v.r, 64, 64), 64);
 	for (int i = 0; i < 20; i++)
 		ck_assert(!all_are_copied(&v, 65)); /* these wait */
-	ck_assert_double_eq(ahead(&v, "result=copied"), 64);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), 64);
 	ck_assert_double_ge(refused(&v, "reason=room"), 1);
 	v.r.now += 31 * 1000 * 1000;
 	rig_tick(v.r.c, v.r.now);
-	ck_assert_double_eq(ahead(&v, "result=wasted"), 64);
+	ck_assert_double_eq(prefetch(&v, "result=wasted"), 64);
 	for (uint64_t first = 128; first < 256; first += 8) {
 		ck_assert_uint_eq(rig_prefix(&v.r, first, 8), 8);
 		rig_tick(v.r.c, v.r.now += 1000);
 		rig_quiet(&v.r);
 	}
 	ck_assert_double_ge(refused(&v, "reason=doubted"), 14 * 8);
-	ck_assert_double_le(ahead(&v, "result=copied"), 64 + 2 * 8);
+	ck_assert_double_le(prefetch(&v, "result=copied"), 64 + 2 * 8);
 	vr_close(&v);
 }
 END_TEST
@@ -266,7 +266,7 @@ START_TEST(what_the_graph_expects)
 	advisor_pass(v.r.c);
 	ck_assert_uint_eq(vr_put(&v, GPU, 3000, 1), 1);
 	look_up(&v, 0, 2);
-	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), BLOCKS);
 	lease_all_there(&v, BLOCKS);
 	vr_close(&v);
 }
@@ -281,12 +281,12 @@ START_TEST(deleted_before_it_is_used)
 
 	vr_open_filled(&v, &usual, BLOCKS);
 	look_up(&v, 0, BLOCKS);
-	ck_assert_double_eq(ahead(&v, "result=copied"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=copied"), BLOCKS);
 	ck_assert_int_eq(cache_delete(v.r.c, v.r.s.id, &k, st, NULL, &v.r.why), STATUS_OK);
 	rig_quiet(&v.r);
-	ck_assert_double_eq(ahead(&v, "result=wasted"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=wasted"), BLOCKS);
 	rig_tick(v.r.c, v.r.now += 31 * 1000 * 1000);
-	ck_assert_double_eq(ahead(&v, "result=wasted"), BLOCKS);
+	ck_assert_double_eq(prefetch(&v, "result=wasted"), BLOCKS);
 	free((void *)k.bytes);
 	vr_close(&v);
 }
@@ -315,12 +315,13 @@ static double ms_of_lease(struct vram_rig *v, uint64_t first, uint32_t count)
 }
 
 /* Of a GPU that has nothing of it yet. */
-static double ms_of_first_lease(bool ahead)
+static double ms_of_first_lease(bool prefetch)
 {
 	struct vram_rig v;
 	double ms;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 256, .host_slots = 64, .gpu_prefetch_bytes = ahead ? PLENTY : 0 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 256, .host_slots = 64,
+	    .gpu_prefetch_bytes = prefetch ? PLENTY : 0 });
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 16), 16);
 	ck_assert_uint_eq(vr_put(&v, GPU, 1000, 32), 32);
 	rig_quiet(&v.r);

@@ -74,10 +74,10 @@ IN_PLACE_OF(void, cache_lock, struct cache *c)
 	leaser_reached(STAGE_LOCKED);
 }
 
-IN_PLACE_OF(void, vram_room_ahead, struct cache *c, struct vram_pool *vp, uint32_t slots)
+IN_PLACE_OF(void, vram_room_early, struct cache *c, struct vram_pool *vp, uint32_t slots)
 {
 	leaser_reached(STAGE_ADMITTED);
-	__real_vram_room_ahead(c, vp, slots);
+	__real_vram_room_early(c, vp, slots);
 	leaser_reached(STAGE_ROOM);
 }
 

@@ -88,7 +88,8 @@ static void unregister_hangs(struct device *d, void *memory)
 	terrace_device_ops()->host_unregister(d, memory);
 }
 
-enum { MORE_THAN_AHEAD = 2 * (int)(ARENA_AHEAD_BYTES / VR_BLOCK_BYTES) }; /* slots of a GPU whose extents are not all made at once */
+/* slots of a GPU whose extents are not all made at once */
+enum { MORE_THAN_PREFETCH = 2 * (int)(ARENA_PREALLOCATED_BYTES / VR_BLOCK_BYTES) };
 
 enum { LOST_HANGS, COPIES_HANG, LOST_AND_COPIES_HANG, MAKE_HANGS, CLOSE_HANGS, DROP_HANGS, UNREGISTER_HANGS, HANGS };
 
@@ -127,7 +128,7 @@ static uint32_t host_slots = 32;
 
 static void begin(struct stopped *t, int hangs, bool no_progress_page, uint32_t close_ms)
 {
-	const uint32_t gpu_slots = hangs == MAKE_HANGS ? MORE_THAN_AHEAD : 16;
+	const uint32_t gpu_slots = hangs == MAKE_HANGS ? MORE_THAN_PREFETCH : 16;
 
 	ops_make(&t->ops, hangs);
 	vr_disks_make(&t->disks, 1, 96);

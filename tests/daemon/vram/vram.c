@@ -133,18 +133,19 @@ static uint32_t extents_of(const struct vram_rig *v)
 }
 
 /* A GPU that is being filled has its next 32 MiB before it is asked for them, and no more. */
-START_TEST(extents_are_made_ahead)
+START_TEST(extents_are_made_prefetch)
 {
-	const uint32_t ahead = (uint32_t)(ARENA_AHEAD_BYTES / SIM_GRANULARITY);
+	const uint32_t prefetch = (uint32_t)(ARENA_PREALLOCATED_BYTES / SIM_GRANULARITY);
 	struct vram_rig v;
 
-	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * ahead * VR_EXTENT_SLOTS, .host_slots = 32 });
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = 2 * prefetch * VR_EXTENT_SLOTS,
+	    .host_slots = 32 });
 	ck_assert_uint_eq(arena_extent_bytes(v.r.c->vram->gpu[0]->arena), SIM_GRANULARITY);
 	for (uint32_t spans = 1; spans <= 3; spans++) {
 		ck_assert_uint_eq(vr_put(&v, 0, 100 * spans, VR_EXTENT_SLOTS), VR_EXTENT_SLOTS);
-		RIG_AWAIT(extents_of(&v) == spans + ahead);
+		RIG_AWAIT(extents_of(&v) == spans + prefetch);
 		rig_quiet(&v.r);
-		ck_assert_uint_eq(extents_of(&v), spans + ahead);
+		ck_assert_uint_eq(extents_of(&v), spans + prefetch);
 		ck_assert_uint_eq(vr_read_all(&v, 0, 100 * spans, VR_EXTENT_SLOTS), VR_EXTENT_SLOTS);
 	}
 	vr_close(&v);
@@ -767,7 +768,7 @@ int main(void)
 	tcase_add_test(t, what_is_put_on_a_gpu_is_there);
 	tcase_add_test(t, no_two_puts_have_one_generation);
 	tcase_add_test(t, it_is_written_through);
-	tcase_add_test(t, extents_are_made_ahead);
+	tcase_add_test(t, extents_are_made_prefetch);
 	tcase_add_test(t, what_is_in_memory_goes_up);
 	tcase_add_loop_test(t, a_full_gpu_sends_down, 0, 2);
 	tcase_add_test(t, a_share_is_kept_clean);

@@ -409,7 +409,7 @@ static void ahead_all(struct arena *a)
 	int steps = 0;
 
 	do
-		ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+		ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 	while (g.more && ++steps < 100);
 	ck_assert(!g.more);
 }
@@ -423,7 +423,7 @@ START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 	struct arena_growth g;
 
 	ck_assert_int_eq(arena_take(k, false, &s, NULL), STATUS_MISS);
-	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+	ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 	ck_assert(g.made && g.extent && !g.ready && g.more);
 	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 2 * MIB);
 	ahead_all(a);
@@ -433,13 +433,13 @@ START_TEST(pages_come_in_steps_ahead_of_the_cutting)
 	ck_assert_uint_eq(resident(arena_extent(a, 1)), 32 * MIB);
 	ck_assert_uint_eq(class_usage_of(k).free, 32);
 	ck_assert_uint_eq(class_usage_of(k).room, 8 * 1024 - 64 * 2);
-	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK); /* enough is there */
+	ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK); /* enough is there */
 	ck_assert_uint_eq(g.extent, 0);
 	for (uint32_t i = 0; i < 32; i++)
 		ck_assert_int_eq(arena_take(k, false, &slots[i], NULL), STATUS_OK);
 	ck_assert_int_eq(arena_take(k, false, &slots[32], NULL), STATUS_MISS);
 	ck_assert_uint_eq(resident(arena_extent(a, slots[0].extent)), 32 * MIB);
-	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+	ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 	ck_assert(!g.made && g.extent == slots[0].extent && !g.ready && g.more);
 	ck_assert_uint_eq(resident(arena_extent(a, g.extent)), 34 * MIB);
 	ahead_all(a);
@@ -462,7 +462,7 @@ START_TEST(growth_says_what_there_is_to_do)
 	uint32_t steps = 0, made = 0, ready = 0;
 
 	do {
-		ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+		ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 		made += g.made;
 		ready += g.ready;
 		while (arena_take(k, false, &s, NULL) == STATUS_OK)

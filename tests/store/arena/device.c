@@ -155,7 +155,7 @@ START_TEST(growth_is_whole_extents)
 
 	device_begin();
 	a = arena_of(1024 * MIB, 0);
-	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+	ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 	ck_assert(g.made && g.ready && !g.more);
 	ck_assert_uint_eq(usage_of(a).granules_ready, 128);
 	end(a);
@@ -190,7 +190,7 @@ START_TEST(room_counts_an_extent_that_is_being_made)
 	watched = class_of(a, 1 * MIB);
 	arena_class_usage(watched, &u);
 	for (int i = 0; i < 2; i++) {
-		ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_OK);
+		ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_OK);
 		for (int n = 0; n < 31; n++)
 			taken(watched);
 		ck_assert_uint_eq(room_meanwhile, u.room);
@@ -310,7 +310,7 @@ START_TEST(a_device_that_cannot_share_is_unsupported)
 	device_begin();
 	a = arena_of(64 * MIB, 4 * MIB);
 	ck_assert_int_eq(slot_take(class_of(a, MIB), true, &s), STATUS_UNSUPPORTED);
-	ck_assert_int_eq(arena_ahead(a, 1, &g), STATUS_UNSUPPORTED);
+	ck_assert_int_eq(arena_preallocate(a, 1, &g), STATUS_UNSUPPORTED);
 	ck_assert_uint_eq(usage_of(a).extent_bytes, 0);
 	ck_assert_str_ne(usage_of(a).open_why, "");
 	end(a);

@@ -63,7 +63,7 @@ static void model_take(struct model *m, uint64_t dice)
 		if (dice / CLASSES / 8 % 2)
 			arena_prepare(k, &g);
 		else
-			arena_ahead(m->a, 1, &g);
+			arena_preallocate(m->a, 1, &g);
 		return;
 	}
 	ck_assert_int_eq(st, STATUS_OK);
@@ -326,7 +326,7 @@ static void *churn(void *arg)
 		if (dice % 64 == 1)
 			arena_unclaim(k);
 		if (dice % 128 == 4)
-			arena_ahead(w->a, 1, &g);
+			arena_preallocate(w->a, 1, &g);
 	}
 	while (n > 0)
 		arena_give(&held[--n], NULL);

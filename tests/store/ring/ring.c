@@ -202,7 +202,7 @@ enum { EACH = 3 };
 
 static enum ring_priority mostly_urgent(int i)
 {
-	return i < EACH ? RING_IDLE : i < 2 * EACH ? RING_AHEAD : RING_URGENT;
+	return i < EACH ? RING_IDLE : i < 2 * EACH ? RING_PREFETCH : RING_URGENT;
 }
 
 /* Among many that are urgent, those of two lower priorities have every so many-th turn each. */
@@ -400,7 +400,7 @@ END_TEST
 
 static enum ring_priority by_letter(char letter)
 {
-	return letter == 'u' ? RING_URGENT : letter == 'a' ? RING_AHEAD : RING_IDLE;
+	return letter == 'u' ? RING_URGENT : letter == 'a' ? RING_PREFETCH : RING_IDLE;
 }
 
 /* The queue is full all along; one is taken back after it was promoted. */

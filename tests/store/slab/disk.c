@@ -98,7 +98,7 @@ START_TEST(registered_memory_is_read_into)
 	ck_assert_int_eq(disk_write(r.disk, p, memory, RIG_SLOT, buffer, RING_IDLE, &w.q), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	rig_wait_begin(&w);
-	ck_assert_int_eq(disk_read(r.disk, p, memory + 2 * RIG_SLOT, RIG_SLOT, buffer, RING_AHEAD, &w.q), STATUS_OK);
+	ck_assert_int_eq(disk_read(r.disk, p, memory + 2 * RIG_SLOT, RIG_SLOT, buffer, RING_PREFETCH, &w.q), STATUS_OK);
 	ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
 	ck_assert_int_eq(rig_judge(memory + 2 * RIG_SLOT, 1, 9), STATUS_OK);
 	rig_end(&r);
@@ -664,7 +664,7 @@ START_TEST(what_may_wait_is_bounded)
 		enum status s;
 
 		rig_wait_begin(&w[i]);
-		s = disk_read(r.disk, p, page + 4096 * i, 4096, RING_NONE, RING_AHEAD, &w[i].q);
+		s = disk_read(r.disk, p, page + 4096 * i, 4096, RING_NONE, RING_PREFETCH, &w[i].q);
 		if (i < MANY - 8)
 			ck_assert_int_eq(s, STATUS_OK);
 		if (s != STATUS_OK) {

@@ -207,7 +207,7 @@ START_TEST(a_slow_disk_serves_only_who_waits)
 	ck_assert_int_eq(rig_look(&r).health, DISK_SLOW);
 	ck_assert_str_ne(rig_look(&r).why, "");
 	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &v.q), STATUS_BUSY);
-	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q), STATUS_BUSY);
+	ck_assert_int_eq(disk_read(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_PREFETCH, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(disk_write(r.disk, p, slot, RIG_SLOT, RING_NONE, RING_IDLE, &v.q), STATUS_BUSY);
 	ck_assert_int_eq(rig_look(&r).refused_slow, 3);
 	ck_assert_int_eq(disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_URGENT, &v.q), STATUS_OK);

@@ -265,7 +265,7 @@ START_TEST(a_disk_of_100_ms_is_slow_and_serves)
 			usleep(1000);
 		health = rig_look(&r).health;
 		rig_wait_begin(&v);
-		ahead = disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_AHEAD, &v.q);
+		ahead = disk_read(r.disk, p, slot + RIG_SLOT, RIG_SLOT, RING_NONE, RING_PREFETCH, &v.q);
 		if (rig_now_ms() - before < 100)
 			break;
 		ck_assert_int_eq(rig_wait_end(&w), STATUS_OK);
