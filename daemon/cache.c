@@ -92,9 +92,9 @@ static const struct observers observers = {
 	.moved = { watch_moved },
 	.removed = { watch_removed },
 	.listed = { advisor_block },
-	.left = { gone_note },
-	.soon = { gone_fetch },
-	.came_back = { gone_forget },
+	.left = { eviction_log_note },
+	.soon = { eviction_log_hint },
+	.came_back = { eviction_log_forget },
 	.prefetch_ended = { prefetch_end },
 	.gpu_prefetch_ended = { vram_prefetch_end },
 	.copies_failed = { leases_copies_failed },
@@ -104,7 +104,7 @@ static const struct observers observers = {
 	.extent_added = { offers_tell },
 	.requests_due = { advice_read },
 	.uses_due = { late_tell },
-	.policy_made = { learned_recall },
+	.policy_made = { policy_state_recall },
 };
 
 /* Which tiers there are, and what chooses among them. */
@@ -194,7 +194,7 @@ static enum status create_parts(struct cache *c, const char **why)
 		if (s)
 			return s;
 		host.first_generation = tier_first_generation(c);
-		learned_load(c);
+		policy_state_load(c);
 	}
 	*why = "no threads for checksums: raise the limit of threads (ulimit -u, TasksMax, pids.max)";
 	if (o->sum_threads && (o->disk_count || o->gpu_count) && !sums_create(o->sum_threads, &c->sums))

@@ -13,7 +13,7 @@
 
 struct advisor;
 struct block;
-struct learned;
+struct policy_state;
 struct trace_recorder;
 
 /* A request of the last seconds that a Lease, or the same Lookup, is expected after. */
@@ -34,13 +34,15 @@ struct advice {
 	struct expected expected;
 	struct conversation conversation[CONVERSATIONS];
 	uint64_t conversations;
-	struct gone (*gone)[GONE_WAYS]; /* GONE_SETS of them: a table (eviction/table.h), as they are noted and looked for at random */
-	uint64_t gone_by_age[GONE_TIERS][GONE_AGES]; /* not cumulative */
+	/* EVICTION_LOG_SETS of them: a table (eviction/table.h), as they are noted and looked for at random */
+	struct eviction_log_entry (*eviction_log)[EVICTION_LOG_WAYS];
+	uint64_t evictions_by_age[EVICTION_TIERS][EVICTION_LOG_AGES]; /* not cumulative */
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
 	struct prefetch prefetch;
-	struct learned *learned;       /* by earlier runs, by rising keys; what was taken up has no bytes any more */
-	size_t learned_count;
+	/* by earlier runs, by rising keys; what was taken up has no bytes any more */
+	struct policy_state *policy_state;
+	size_t policy_state_count;
 };
 
 #endif

@@ -229,10 +229,10 @@ static void learn(struct cache *c, struct advisor *a)
 
 	take_mail(a);
 	live_pass(c, a, dropped);
-	ties_pass(a);
+	graph_feed_pass(a);
 	lists_publish(a);
 	keep_some(c, a, KEEP_A_PASS);
-	learned_keep(c, a, PIECES_A_PASS);
+	policy_state_keep(c, a, PIECES_A_PASS);
 }
 
 static void pass(struct cache *c, struct advisor *a)
@@ -334,7 +334,7 @@ enum status advisor_start(struct cache *c, const char **why)
 	struct advisor *a = c->advice->advisor;
 
 	if (a)
-		learned_conversations(c);
+		policy_state_conversations(c);
 	if (!a || !c->options.advisor_ms)
 		return STATUS_OK;
 	*why = "cannot start the advisor's thread";
@@ -350,10 +350,10 @@ enum status advisor_start(struct cache *c, const char **why)
  * may have to be written first to have room. */
 static void keep_all(struct cache *c, struct advisor *a)
 {
-	enum status (*const keep[])(struct cache *, struct advisor *, uint32_t) = { learned_keep, keep_some };
+	enum status (*const keep[])(struct cache *, struct advisor *, uint32_t) = { policy_state_keep, keep_some };
 	const uint64_t until_us = clock_us() + STOP_KEEP_US;
 
-	learned_anew(a);
+	policy_state_anew(a);
 	for (int i = 0; i < 2; i++)
 		while (keep[i](c, a, UINT32_MAX) == STATUS_EXHAUSTED && clock_us() < until_us)
 			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
@@ -381,7 +381,7 @@ bool advisor_stop(struct cache *c)
 	a->started = false;
 	if (a->loaded) {
 		take_mail(a);
-		ties_pass(a);
+		graph_feed_pass(a);
 		keep_all(c, a);
 	}
 	return true;

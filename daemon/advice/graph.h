@@ -30,7 +30,7 @@ enum {
 	LIST_NAMES = 32,               /* blocks in one */
 	LIST_SLOTS = 1024,             /* of the table by name */
 	LIST_STALE_US = 2 * 1000 * 1000,
-	LEASES_LOOKED_AT = 256,        /* of a session, by ties_lease */
+	LEASES_LOOKED_AT = 256,        /* of a session, by graph_feed_lease */
 };
 
 struct advice_list {
@@ -130,11 +130,11 @@ void live_pass(struct cache *c, struct advisor *a, uint64_t dropped);
 /* ---- advice/graph_feed.c ---- */
 
 /* With the lock: a session got a lease, which is in its list. */
-void ties_lease(struct cache *c, const struct session *s, const struct lease *l);
+void graph_feed_lease(struct cache *c, const struct session *s, const struct lease *l);
 /* Without the lock, of one that is being committed and was sealed: takes a sketch of its keys. Some tens of us. */
-void ties_commit(struct cache *c, const struct reservation *r);
+void graph_feed_commit(struct cache *c, const struct reservation *r);
 /* With the advisor's lock: the sketches that have come. */
-void ties_pass(struct advisor *a);
+void graph_feed_pass(struct advisor *a);
 
 /* ---- advice/graph_store.c: with the advisor's lock ---- */
 
@@ -147,13 +147,13 @@ enum status keep_some(struct cache *c, struct advisor *a, uint32_t records);
 /* ---- advice/policy_store.c ---- */
 
 /* With the advisor's lock: so many pieces more of what policies have learned. Statuses of keep_some. */
-enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces);
+enum status policy_state_keep(struct cache *c, struct advisor *a, uint32_t pieces);
 /* The next of them is the first of a round, though the last one is not over or not long ago. */
-void learned_anew(struct advisor *a);
+void policy_state_anew(struct advisor *a);
 /* The conversations of an earlier run, before the cache serves. */
-void learned_conversations(struct cache *c);
+void policy_state_conversations(struct cache *c);
 /* Of a record of the table of edges: a piece that nobody has written anew for a month. */
-bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
+bool policy_state_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
 
 enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
 			uint32_t *n, const char **why);

@@ -125,7 +125,7 @@ static void tie(struct cache *c, const struct lease *from, const struct lease *t
 		graph_mail_post(c->advice->advisor->mail, &e);
 }
 
-void ties_lease(struct cache *c, const struct session *s, const struct lease *l)
+void graph_feed_lease(struct cache *c, const struct session *s, const struct lease *l)
 {
 	const struct lease *held[TOGETHER];
 	uint32_t count = 0, others = 0;
@@ -187,7 +187,7 @@ static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t token
 	return true;
 }
 
-void ties_commit(struct cache *c, const struct reservation *r)
+void graph_feed_commit(struct cache *c, const struct reservation *r)
 {
 	const struct block *b = r->parts ? r->part[0].block : NULL;
 	struct advisor *a = c->advice->advisor;
@@ -224,7 +224,7 @@ static void tie_alike(struct advisor *a, uint64_t name, uint64_t layout_id, cons
 	}
 }
 
-void ties_pass(struct advisor *a)
+void graph_feed_pass(struct advisor *a)
 {
 	struct letter l;
 

@@ -211,7 +211,7 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 	if (!w->left--)
 		return walk_stop(w, key, key_bytes);
 	w->round = round > w->round && round < UINT32_MAX ? round : w->round;
-	if (learned_is_old(key, key_bytes, value, value_bytes))
+	if (policy_state_is_old(key, key_bytes, value, value_bytes))
 		catalog_drop(l->catalog, CATALOG_EDGES, key, key_bytes);
 	if (key_bytes == NODE_KEY && key[0] == 'a' && value_bytes == NODE_VALUE && value[0] == VERSION) {
 		const struct graph_node_record n = { .id = get_be(key + 1), .touched_us = touched_us(l, value) };

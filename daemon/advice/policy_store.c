@@ -219,12 +219,12 @@ static enum status keep_piece(struct cache *c, struct advisor *a, struct learnin
 	return STATUS_BUSY;
 }
 
-void learned_anew(struct advisor *a)
+void policy_state_anew(struct advisor *a)
 {
 	a->learning = (struct learning){ .on = true, .round_us = a->latest_us };
 }
 
-enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
+enum status policy_state_keep(struct cache *c, struct advisor *a, uint32_t pieces)
 {
 	struct learning *k = &a->learning;
 	enum status s = STATUS_BUSY;
@@ -234,7 +234,7 @@ enum status learned_keep(struct cache *c, struct advisor *a, uint32_t pieces)
 	if (!k->on && a->latest_us - k->round_us < ROUND_US)
 		return STATUS_OK;
 	if (!k->on)
-		learned_anew(a);
+		policy_state_anew(a);
 	for (; pieces && s == STATUS_BUSY; pieces--)
 		s = keep_piece(c, a, k);
 	return s;
@@ -256,7 +256,7 @@ static void take_up(struct cache *c, const struct learner *l, const uint8_t *val
 }
 
 /* A piece that an earlier run has left. */
-struct learned {
+struct policy_state {
 	uint8_t key[KEY];
 	uint32_t bytes;
 	uint8_t *value;                /* NULL: it was taken up */
@@ -272,32 +272,32 @@ static bool load_piece(void *arg, const void *key, size_t key_bytes, const void 
 {
 	struct loading *x = arg;
 	struct advice *a = x->a;
-	struct learned *p;
+	struct policy_state *p;
 
 	if (*(const uint8_t *)key != 'c')
 		return false;
 	if (key_bytes != KEY)
 		return true;
-	if (a->learned_count == x->room) {
+	if (a->policy_state_count == x->room) {
 		const size_t room = x->room ? 2 * x->room : 256;
-		struct learned *more = realloc(a->learned, room * sizeof(*more));
+		struct policy_state *more = realloc(a->policy_state, room * sizeof(*more));
 
 		if (!more)
 			return false;
-		a->learned = more;
+		a->policy_state = more;
 		x->room = room;
 	}
-	p = &a->learned[a->learned_count];
-	*p = (struct learned){ .bytes = (uint32_t)value_bytes, .value = malloc(value_bytes + 1) };
+	p = &a->policy_state[a->policy_state_count];
+	*p = (struct policy_state){ .bytes = (uint32_t)value_bytes, .value = malloc(value_bytes + 1) };
 	if (!p->value)
 		return false;
 	memcpy(p->key, key, KEY);
 	memcpy(p->value, value, value_bytes);
-	a->learned_count++;
+	a->policy_state_count++;
 	return true;
 }
 
-void learned_load(struct cache *c)
+void policy_state_load(struct cache *c)
 {
 	struct loading x = { .a = c->advice };
 
@@ -305,22 +305,22 @@ void learned_load(struct cache *c)
 		catalog_walk_from(c->tier->catalog, CATALOG_EDGES, "c", 1, load_piece, &x, NULL);
 }
 
-void learned_free(struct cache *c)
+void policy_state_free(struct cache *c)
 {
-	for (size_t i = 0; i < c->advice->learned_count; i++)
-		free(c->advice->learned[i].value);
-	free(c->advice->learned);
+	for (size_t i = 0; i < c->advice->policy_state_count; i++)
+		free(c->advice->policy_state[i].value);
+	free(c->advice->policy_state);
 }
 
 /* The first that is not before the key. */
-static size_t learned_place(const struct advice *a, const uint8_t key[KEY])
+static size_t policy_state_place(const struct advice *a, const uint8_t key[KEY])
 {
-	size_t low = 0, high = a->learned_count;
+	size_t low = 0, high = a->policy_state_count;
 
 	while (low < high) {
 		const size_t middle = low + (high - low) / 2;
 
-		if (memcmp(a->learned[middle].key, key, KEY) < 0)
+		if (memcmp(a->policy_state[middle].key, key, KEY) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -334,8 +334,9 @@ static void recall_all(struct cache *c, const struct learner *l)
 	uint8_t key[KEY];
 
 	key_of(l, 0, key);
-	for (size_t i = learned_place(a, key); i < a->learned_count && !memcmp(a->learned[i].key, key, OWNER); i++) {
-		struct learned *p = &a->learned[i];
+	for (size_t i = policy_state_place(a, key); i < a->policy_state_count &&
+	    !memcmp(a->policy_state[i].key, key, OWNER); i++) {
+		struct policy_state *p = &a->policy_state[i];
 
 		if (p->value)
 			take_up(c, l, p->value, p->bytes);
@@ -344,20 +345,20 @@ static void recall_all(struct cache *c, const struct learner *l)
 	}
 }
 
-void learned_recall(struct cache *c, const struct learner *l)
+void policy_state_recall(struct cache *c, const struct learner *l)
 {
 	if (c->advice->advisor && l->ops->recall)
 		recall_all(c, l);
 }
 
-void learned_conversations(struct cache *c)
+void policy_state_conversations(struct cache *c)
 {
 	const struct learner l = { .whom = 'k' };
 
 	recall_all(c, &l);
 }
 
-bool learned_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes)
+bool policy_state_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes)
 {
 	uint64_t ms;
 

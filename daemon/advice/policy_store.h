@@ -6,9 +6,9 @@ struct cache;
 struct learner;
 
 /* Before there are other threads: reads what earlier runs had learned, so that nobody waits for the catalog's disk later. */
-void learned_load(struct cache *c);
-void learned_free(struct cache *c);
+void policy_state_load(struct cache *c);
+void policy_state_free(struct cache *c);
 /* Listens to `policy_made` (block/observer.h): tells the policy what an earlier run had learned. Some ms. */
-void learned_recall(struct cache *c, const struct learner *l);
+void policy_state_recall(struct cache *c, const struct learner *l);
 
 #endif

@@ -40,8 +40,8 @@ bool advice_create(struct cache *c)
 	if (!a)
 		return false;
 	prefetch_init(&a->prefetch);
-	a->gone = table_take(GONE_SETS, sizeof(*a->gone));
-	return a->gone && mailbox_init(&a->mail, MAIL_WORDS);
+	a->eviction_log = table_take(EVICTION_LOG_SETS, sizeof(*a->eviction_log));
+	return a->eviction_log && mailbox_init(&a->mail, MAIL_WORDS);
 }
 
 bool advice_stop(struct cache *c)
@@ -63,8 +63,8 @@ void advice_destroy(struct cache *c)
 		return;
 	advisor_destroy(c);
 	mailbox_fini(&c->advice->mail);
-	learned_free(c);
-	table_give(c->advice->gone, GONE_SETS, sizeof(*c->advice->gone));
+	policy_state_free(c);
+	table_give(c->advice->eviction_log, EVICTION_LOG_SETS, sizeof(*c->advice->eviction_log));
 	free(c->advice);
 	c->advice = NULL;
 }
@@ -313,7 +313,7 @@ static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, 
 		return;
 	for (uint32_t i = 0; i < r->count; i++)
 		if (!grid || asks_for(c, r, i, l))
-			gone_asked(c, policy_id(r->name[i], layout_id), gpus);
+			eviction_log_asked(c, policy_id(r->name[i], layout_id), gpus);
 }
 
 static void tell_all(struct cache *c, const struct request *r)

@@ -29,8 +29,8 @@ void observe_listed(struct cache *c, const struct block *b, bool in)
 	TELL(c, listed, c, b, in);
 }
 
-void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,
-		  enum gone_reason reason)
+void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enum eviction_tier tier,
+		  enum eviction_reason reason)
 {
 	TELL(c, left, c, id, n, tier, reason);
 }

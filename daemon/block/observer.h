@@ -40,8 +40,9 @@ struct observers {
 	/* A block has joined or left the table of ids (block/by_id.h), before `stored` and `removed`. */
 	void (*listed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, bool in);
 	/* A copy is about to leave a tier. n: its node in that tier's policy. */
-	void (*left[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,
-					enum gone_reason reason);
+	void (*left[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, const struct policy_node *n,
+					enum eviction_tier tier,
+					enum eviction_reason reason);
 	/* `left` or `came_back` of that id comes soon: a listener may prefetch what it will touch. */
 	void (*soon[OBSERVERS_MAX + 1])(const struct cache *c, uint64_t id, bool gpu);
 	/* There is a copy on a GPU (gpu), or in memory or on a disk, again. */
@@ -75,8 +76,8 @@ void observe_stored(struct cache *c, const struct block *b);
 void observe_moved(struct cache *c, const struct block *b);
 void observe_removed(struct cache *c, const struct block *b, enum cache_reason reason);
 void observe_listed(struct cache *c, const struct block *b, bool in);
-void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enum gone_tier tier,
-		  enum gone_reason reason);
+void observe_left(struct cache *c, uint64_t id, const struct policy_node *n, enum eviction_tier tier,
+		  enum eviction_reason reason);
 void observe_soon(const struct cache *c, uint64_t id, bool gpu);
 void observe_came_back(struct cache *c, uint64_t id, bool gpu);
 void observe_prefetch_ended(struct cache *c, struct block *b, enum counter how);

@@ -276,7 +276,7 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 	for (uint32_t i = 0; i < q->count; i++)
 		if (m.reservation[i]) {
 			reservation_seal(c, m.reservation[i], c->tenant.name, q->unix_ms);
-			ties_commit(c, m.reservation[i]);
+			graph_feed_commit(c, m.reservation[i]);
 		}
 	CRASH_POINT("commit_publish");
 	commit_publish(&m);

@@ -232,19 +232,19 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 }
 
 /* The later of the two. */
-static const struct gone *gone_last(const struct cache *c, uint64_t id)
+static const struct eviction_log_entry *eviction_last(const struct cache *c, uint64_t id)
 {
-	const struct gone *below = gone_find(c, id, false), *gpu = gone_find(c, id, true);
+	const struct eviction_log_entry *below = eviction_log_find(c, id, false), *gpu = eviction_log_find(c, id, true);
 
 	return !gpu || (below && below->when_us > gpu->when_us) ? below : gpu;
 }
 
-static void explain_gone(struct cache *c, const struct gone *g, struct cache_explained *out)
+static void explain_eviction(struct cache *c, const struct eviction_log_entry *g, struct cache_explained *out)
 {
-	static const char *const tiers[GONE_TIERS] = { "host", "disk", "gpu" };
+	static const char *const tiers[EVICTION_TIERS] = { "host", "disk", "gpu" };
 
 	out->left = tiers[g->tier];
-	out->left_reason = gone_word((enum gone_reason)g->reason);
+	out->left_reason = eviction_reason_word((enum eviction_reason)g->reason);
 	out->left_ms_ago = (c->now_us - g->when_us) / 1000;
 	out->left_idle_ms = g->idle_ms;
 	out->left_uses = g->uses;
@@ -255,11 +255,11 @@ static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 {
 	const struct index_record *found;
 	struct index_ident ident;
-	const struct gone *g;
+	const struct eviction_log_entry *g;
 
 	block_ident(p, key, key_bytes, &ident);
 	found = index_find(c->index, &ident);
-	g = gone_last(c, block_id(&ident));
+	g = eviction_last(c, block_id(&ident));
 	if (!found && !g)
 		return false;
 	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,
@@ -269,7 +269,7 @@ static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, ui
 		explain_tiers(c, block_of((struct index_record *)found), out);
 	}
 	if (g)
-		explain_gone(c, g, out);
+		explain_eviction(c, g, out);
 	explain_rival(c, p, out);
 	return true;
 }

@@ -58,7 +58,7 @@ void late_tell(struct cache *c)
 	advice_read(c, READ_A_CALL);
 	for (uint32_t i = 0; i < count; i++) {
 		lease_use(c, c->late[i]);
-		ties_lease(c, c->late[i]->session, c->late[i]);
+		graph_feed_lease(c, c->late[i]->session, c->late[i]);
 	}
 	index_read_unlock();
 }
@@ -278,7 +278,7 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l;
 	} else {
 		lease_use(c, l);
-		ties_lease(c, s, l);
+		graph_feed_lease(c, s, l);
 	}
 	return STATUS_OK;
 }

@@ -232,7 +232,7 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		emit(arg, CACHE_STAT_OF_SESSIONS, holders[i].labels, holders[i].bytes, false,
 		     "bytes that a session's leases and reservations hold");
 	quota_stats(c->quota, emit, arg);
-	gone_stats(c, emit, arg);
+	eviction_log_stats(c, emit, arg);
 	advisor_stats(c, emit, arg);
 	if (c->vram)
 		vram_stats(c, emit, arg);

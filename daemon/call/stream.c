@@ -183,7 +183,7 @@ static enum status write_end(struct cache *c, uint64_t session, const struct cac
 		status = whole ? status : STATUS_CORRUPT;
 	}
 	if (whole)
-		ties_commit(c, r);
+		graph_feed_commit(c, r);
 	cache_lock(c);
 	if (whole) {
 		index_read_lock();

@@ -394,8 +394,8 @@ static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason r
 	uint32_t slot = b->slab_map_slot;
 
 	if (reason == CACHE_REASON_EVICTED && !b->span)
-		observe_left(c, b->node.id, &r->at[slot].node, GONE_DISK,
-			     r->class->unit->failed ? GONE_LOST : GONE_FULL);
+		observe_left(c, b->node.id, &r->at[slot].node, EVICTION_DISK,
+			     r->class->unit->failed ? EVICTION_LOST : EVICTION_FULL);
 	slab_map_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;

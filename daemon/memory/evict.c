@@ -318,11 +318,11 @@ bool room_spares(struct cache *c, struct memory_class *k)
 	return memory_class_has_room(k) || victim_to_spare(c, k);
 }
 
-static enum gone_reason gone_reason_of(enum counter why)
+static enum eviction_reason eviction_reason_of(enum counter why)
 {
-	return why == COUNTER_EVICTED_REFUSED ? GONE_REFUSED :
-	       why == COUNTER_EVICTED_SHED    ? GONE_SHED :
-	       why == COUNTER_EVICTED_TRADE   ? GONE_TRADE : GONE_FULL;
+	return why == COUNTER_EVICTED_REFUSED ? EVICTION_NOT_ADMITTED :
+	       why == COUNTER_EVICTED_SHED    ? EVICTION_SHED :
+	       why == COUNTER_EVICTED_TRADE   ? EVICTION_TRADE : EVICTION_FULL;
 }
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
@@ -332,7 +332,7 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
-	observe_left(c, b->node.id, &b->node, GONE_HOST, gone_reason_of(why));
+	observe_left(c, b->node.id, &b->node, EVICTION_HOST, eviction_reason_of(why));
 	if (block_elsewhere(b)) {
 		block_depart(c, b);
 		return;

@@ -119,11 +119,11 @@ static struct vram_slot *victim(struct cache *c, struct vram_class *k, struct me
 	return NULL;
 }
 
-static enum gone_reason gone_reason_of(enum counter why)
+static enum eviction_reason eviction_reason_of(enum counter why)
 {
-	return why == COUNTER_EVICTED_GPU_FULL	? GONE_FULL :
-	       why == COUNTER_EVICTED_GPU_TRADE ? GONE_TRADE :
-	       why == COUNTER_EVICTED_GPU_LOST	? GONE_LOST : GONE_SHED;
+	return why == COUNTER_EVICTED_GPU_FULL	? EVICTION_FULL :
+	       why == COUNTER_EVICTED_GPU_TRADE ? EVICTION_TRADE :
+	       why == COUNTER_EVICTED_GPU_LOST	? EVICTION_LOST : EVICTION_SHED;
 }
 
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
@@ -133,7 +133,7 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why)
 
 	s->span->class->evicted++;
 	cache_count(c, why, clean || !s->pool->gpu->lost); /* else all that it has on lost ones are, as it is removed */
-	observe_left(c, b->node.id, &s->node, GONE_GPU, gone_reason_of(why));
+	observe_left(c, b->node.id, &s->node, EVICTION_GPU, eviction_reason_of(why));
 	if (clean) {
 		vram_detach(s);
 		observe_moved(c, b);

@@ -264,15 +264,15 @@ START_TEST(nothing_of_an_earlier_round_is_left)
 
 	catalog = k.r.c->tier->catalog;
 	pthread_mutex_lock(&a->lock);
-	learned_anew(a);
-	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	policy_state_anew(a);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
 	commit_all(&k);
 	own = more_pieces(&k, 3);
 	count_all(catalog, &again, 0);
 	ck_assert_uint_eq(again.pieces, seen.pieces + 3);
-	learned_anew(a);
+	policy_state_anew(a);
 	for (uint32_t i = 0; i < own; i++)
-		ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
+		ck_assert_int_eq(policy_state_keep(k.r.c, a, 1), STATUS_BUSY);
 	ck_assert_int_eq(a->learning.whom, 'm');
 	sem_init(&x.begun, 0, 0);
 	sem_init(&x.over, 0, 0);
@@ -282,10 +282,10 @@ START_TEST(nothing_of_an_earlier_round_is_left)
 		continue;
 	while (catalog_drop(catalog, CATALOG_META, "junk", 4) == STATUS_OK)
 		continue;
-	ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_EXHAUSTED);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, 1), STATUS_EXHAUSTED);
 	sem_post(&x.over);
 	commit_all(&k);
-	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
 	pthread_mutex_unlock(&a->lock);
 	commit_all(&k);
 	count_all(catalog, &again, 0);
@@ -308,9 +308,9 @@ START_TEST(a_class_that_comes_between_changes_no_owner)
 	struct advisor *a = advisor_of(&k);
 
 	pthread_mutex_lock(&a->lock);
-	learned_anew(a);
+	policy_state_anew(a);
 	while (a->learning.whom != 'd' || a->learning.number < 2)
-		ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
+		ck_assert_int_eq(policy_state_keep(k.r.c, a, 1), STATUS_BUSY);
 	pthread_mutex_unlock(&a->lock);
 	other = (struct rig){ .c = k.r.c, .now = k.r.now };
 	ck_assert_int_eq(cache_session_open(other.c, &(struct cache_open_call){ .tenant = "", .layouts = &l,
@@ -319,16 +319,16 @@ START_TEST(a_class_that_comes_between_changes_no_owner)
 	came = k.r.c->classes[1]->stride;
 	pthread_mutex_lock(&a->lock);
 	/* The one before it is in its place, and begins at its own beginning. */
-	ck_assert_int_eq(learned_keep(k.r.c, a, 1), STATUS_BUSY);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, 1), STATUS_BUSY);
 	ck_assert_int_eq(a->learning.whom, 'k');
 	ck_assert_uint_eq(a->learning.number, 1);
-	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
 	pthread_mutex_unlock(&a->lock);
 	commit_all(&k);
 	count_all(k.r.c->tier->catalog, &seen, came);
 	pthread_mutex_lock(&a->lock);
-	learned_anew(a);
-	ck_assert_int_eq(learned_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
+	policy_state_anew(a);
+	ck_assert_int_eq(policy_state_keep(k.r.c, a, UINT32_MAX), STATUS_OK);
 	pthread_mutex_unlock(&a->lock);
 	commit_all(&k);
 	count_all(k.r.c->tier->catalog, &again, came);

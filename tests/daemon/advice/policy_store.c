@@ -127,7 +127,7 @@ static double percent(const struct driver *d, struct hits h)
 
 struct pieces {
 	struct catalog *catalog;
-	uint32_t count, learned;       /* of these not the conversations */
+	uint32_t count, policy_state;  /* of these not the conversations */
 	bool damage, drop;
 };
 
@@ -139,7 +139,7 @@ static bool visit_piece(void *arg, const void *key, size_t key_bytes, const void
 	if (*(const uint8_t *)key != 'c')
 		return true;
 	p->count++;
-	p->learned += ((const uint8_t *)key)[1] != 'k';
+	p->policy_state += ((const uint8_t *)key)[1] != 'k';
 	memcpy(bytes, value, value_bytes);
 	bytes[value_bytes / 2] ^= 1;
 	if (p->drop)
@@ -160,8 +160,8 @@ static uint32_t pieces_of(struct driver *d, bool damage, bool drop)
 	ck_assert_int_eq(catalog_open(&o, &p.catalog, &state, why, sizeof(why)), STATUS_OK);
 	ck_assert_int_eq(catalog_walk(p.catalog, CATALOG_EDGES, visit_piece, &p, NULL), STATUS_OK);
 	catalog_close(p.catalog);
-	ck_assert_uint_gt(p.count, p.learned);
-	return p.learned;
+	ck_assert_uint_gt(p.count, p.policy_state);
+	return p.policy_state;
 }
 
 /* ---- what a block's policy knows of it ---- */
