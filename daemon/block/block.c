@@ -124,13 +124,13 @@ void block_no_spill(struct block *b, bool is)
 
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
-	block_books(b, false);
+	block_accounting(b, false);
 	b->span = slot->span;
 	b->index = slot->index;
 	b->take = (uint32_t)slot->generation;
 	b->span->at[b->index] = b;
 	b->pool->blocks++;
-	block_books(b, true);
+	block_accounting(b, true);
 	b->pool->dirty += c->tier && !b->slab_map;
 	observe_came_back(c, b->node.id, false);
 	block_enter_policy(c, b, position);
@@ -157,7 +157,7 @@ uint64_t block_pin_bytes(const struct block *b)
 
 /* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
  * in memory alone: there only the first pin and the last change anything. */
-void block_books(struct block *b, bool on)
+void block_accounting(struct block *b, bool on)
 {
 	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
 	const uint64_t bytes = b->pool->geometry.need_bytes, one = on ? 1 : -1ull;
@@ -170,7 +170,7 @@ void block_books(struct block *b, bool on)
 		b->pool->class->evictable += memory == 0 ? one : 0;
 	}
 	if (b->vram)
-		vram_books(b, held - b->memory_pins, on);
+		vram_accounting(b, held - b->memory_pins, on);
 }
 
 static void pin(struct block *b)
@@ -197,10 +197,10 @@ void block_pin(struct block *b)
 	const bool changes = b->vram && !block_held_beyond(b, 0);
 
 	if (changes)
-		block_books(b, false);
+		block_accounting(b, false);
 	pin(b);
 	if (changes)
-		block_books(b, true);
+		block_accounting(b, true);
 }
 
 void block_pin_on(struct block *b, struct vram_slot *copy)
@@ -208,14 +208,14 @@ void block_pin_on(struct block *b, struct vram_slot *copy)
 	const bool changes = b->vram && !block_held_beyond(b, 0);
 
 	if (changes)
-		block_books(b, false);
+		block_accounting(b, false);
 	if (copy)
 		vram_slot_pin(copy);
 	else
 		b->memory_pins++;
 	pin(b);
 	if (changes)
-		block_books(b, true);
+		block_accounting(b, true);
 }
 
 void block_pin_apart(struct block *b, struct vram_slot *copy)
@@ -259,7 +259,7 @@ static void unpin(struct block *b, bool changes)
 	uint32_t left = index_unpin(&b->record);
 
 	if (changes)
-		block_books(b, true);
+		block_accounting(b, true);
 	else if (!b->vram && !(left & ~INDEX_DEAD)) {
 		b->pool->tenant->pinned_bytes -= b->pool->geometry.need_bytes;
 		if (b->span)
@@ -278,7 +278,7 @@ void block_unpin(struct block *b)
 	const bool changes = b->vram && !block_held_beyond(b, 1);
 
 	if (changes)
-		block_books(b, false);
+		block_accounting(b, false);
 	unpin(b, changes);
 }
 
@@ -289,7 +289,7 @@ void block_unpin_on(struct block *b, const struct gpu *gpu)
 	const bool changes = b->vram && !block_held_beyond(b, gpu && !(s && s->pins));
 
 	if (changes)
-		block_books(b, false);
+		block_accounting(b, false);
 	if (s && s->pins)
 		vram_slot_unpin(s, 1);
 	else if (!gpu)
@@ -300,7 +300,7 @@ void block_unpin_on(struct block *b, const struct gpu *gpu)
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	c->pinned_lost += block_pins(b) != 0;
-	block_books(b, false);
+	block_accounting(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
 	CRASH_POINT("block_remove");
@@ -312,7 +312,7 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 		c->tiers[TIER_DISK]->leave(c, b, reason);
 	if (b->vram)
 		c->tiers[TIER_GPU]->leave(c, b, reason);
-	block_books(b, true);
+	block_accounting(b, true);
 	observe_removed(c, b, reason);
 	dead_give(b);
 }

@@ -80,14 +80,16 @@ void block_pin(struct block *b);
 void block_unpin(struct block *b);
 /* Of one copy: in that slot of a GPU, or in memory (NULL). The others may go meanwhile. */
 void block_pin_on(struct block *b, struct vram_slot *copy);
-/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the books. */
+/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the
+ * accounting. */
 bool block_held_beyond(const struct block *b, uint32_t pins);
 /* A pin that block_pin set becomes one of that copy alone. */
 void block_pin_apart(struct block *b, struct vram_slot *copy);
 /* Of its copy on that GPU, or in memory (NULL). */
 void block_unpin_on(struct block *b, const struct gpu *gpu);
-/* Takes what depends on its pins out of all books (on false), and puts it back: around a change of its copies, or of their pins. */
-void block_books(struct block *b, bool on);
+/* Takes what depends on its pins out of all accounting (on false), and puts it back: around a change of its copies, or
+ * of their pins. */
+void block_accounting(struct block *b, bool on);
 /* An unpublished or dead slot of memory goes back. */
 void block_slot_give(struct block *b);
 /* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */

@@ -1,4 +1,4 @@
-/* Books of copies on GPUs: who holds them, and looks at a block's copies. */
+/* Accounting of copies on GPUs: who holds them, and looks at a block's copies. */
 #include "daemon/block/gpu_class.h"
 
 #include "daemon/block/block.h"
@@ -26,10 +26,10 @@ void vram_slot_hold(struct vram_slot *s, bool on)
 	const struct vram_class *k = s->span->class;
 
 	arena_span_hold(s->span->place, on ? 1 : -1);
-	k->books->held_bytes += on ? k->stride : -k->stride;
+	k->accounting->held_bytes += on ? k->stride : -k->stride;
 }
 
-void vram_books(struct block *b, uint32_t all, bool on)
+void vram_accounting(struct block *b, uint32_t all, bool on)
 {
 	for (struct vram_slot *s = b->vram; s; s = s->next) {
 		const bool held = all + s->pins;

@@ -1,6 +1,6 @@
 /* Copies of blocks on GPUs, the spans and classes of slots that they are in, and what pins hold of them, as the cache
- * sees them. With the cache's lock. daemon/vram decides what comes and goes, and copies; this has the books that a pin
- * changes, so that pinning asks no tier.
+ * sees them. With the cache's lock. daemon/vram decides what comes and goes, and copies; this has the accounting that a
+ * pin changes, so that pinning asks no tier.
  */
 #ifndef TERRACE_DAEMON_BLOCK_GPU_CLASS_H
 #define TERRACE_DAEMON_BLOCK_GPU_CLASS_H
@@ -60,7 +60,7 @@ struct vram_span {
 };
 
 /* What pins hold of a GPU. */
-struct gpu_books {
+struct gpu_accounting {
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
 	uint64_t lent_bytes;           /* of these, reserved or with pins of their own: a share of the GPU bounds them */
 };
@@ -68,7 +68,7 @@ struct gpu_books {
 /* Slots of one size on one GPU, which the layouts of that class share. Lives as long as the cache. */
 struct vram_class {
 	struct gpu *gpu;
-	struct gpu_books *books;       /* the GPU's */
+	struct gpu_accounting *accounting; /* the GPU's */
 	struct vram_class *next;       /* of the GPU */
 	struct arena_class *arena;
 	uint64_t stride;               /* bytes from slot to slot */
@@ -102,9 +102,9 @@ struct vram_pool {
 	bool lost;                     /* the GPU is: no copy here is to be had */
 };
 
-/* The part of block_books that its copies on GPUs have, `all`: pins of all its copies. Cold, since most blocks are on
- * no GPU, and each passes here. */
-__attribute__((cold)) void vram_books(struct block *b, uint32_t all, bool on);
+/* The part of block_accounting that its copies on GPUs have, `all`: pins of all its copies. Cold, since most blocks are
+ * on no GPU, and each passes here. */
+__attribute__((cold)) void vram_accounting(struct block *b, uint32_t all, bool on);
 /* The slot is held, or no longer. */
 void vram_slot_hold(struct vram_slot *s, bool on);
 /* What holds that copy: its own pins, and those of all copies. */
@@ -124,7 +124,7 @@ static inline void vram_slot_pin(struct vram_slot *s)
 	const struct vram_class *k = s->span->class;
 
 	if (s->pins++ == 0)
-		k->books->lent_bytes += k->stride;
+		k->accounting->lent_bytes += k->stride;
 }
 
 static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
@@ -133,7 +133,7 @@ static inline void vram_slot_unpin(struct vram_slot *s, uint32_t pins)
 
 	s->pins -= pins;
 	if (pins && s->pins == 0)
-		k->books->lent_bytes -= k->stride;
+		k->accounting->lent_bytes -= k->stride;
 }
 
 #endif

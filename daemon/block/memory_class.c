@@ -1,5 +1,5 @@
-/* Classes, spans and slots of host memory: the books. A slot is only taken from an extent that is registered with the
- * disks and GPUs: one that another thread has just made waits for that (memory/grow.c).
+/* Classes, spans and slots of host memory: the accounting. A slot is only taken from an extent that is registered with
+ * the disks and GPUs: one that another thread has just made waits for that (memory/grow.c).
  */
 #include "daemon/block/memory_class.h"
 

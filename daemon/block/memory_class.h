@@ -1,6 +1,6 @@
 /* Classes of slots of host memory, the spans that are cut into them, and the extents that spans are cut from, as the
  * cache sees them. With the cache's lock. store/arena/arena.h says what an extent, a span and a class are and has the
- * memory; daemon/memory decides what leaves; this has the books.
+ * memory; daemon/memory decides what leaves; this has the accounting.
  *
  * Layouts of one tenant whose blocks need nearly the same bytes are in one class: its free slots serve each of them,
  * and its one eviction policy says which block of any of them leaves for another. A class lives as long as the cache.

@@ -1,4 +1,4 @@
-/* News of blocks, copies and extents, for the parts above that keep books of them. A part below tells the news and
+/* News of blocks, copies and extents, for the parts above that keep accounting of them. A part below tells the news and
  * knows no listener; one table (daemon/cache.c) lists them. Listeners are called with the cache's lock, in the order
  * of the table, and change nothing of the block that the news is about.
  */

@@ -63,8 +63,9 @@ struct tier_ops {
 	/* The copy, whose slot is filled, is known to the policy from now on. position: of its first token in the
 	 * sequence. */
 	void (*enter)(struct cache *c, struct block *b, uint64_t position);
-	/* The block is dead: the copy leaves policy and books. Its slot stays taken until release(), or until what
-	 * lies there is made unreadable, by a reason that asks for it. Of a block out of the books (block_books). */
+	/* The block is dead: the copy leaves policy and accounting. Its slot stays taken until release(), or until what
+	 * lies there is made unreadable, by a reason that asks for it. Of a block out of the accounting
+	 * (block_accounting). */
 	void (*leave)(struct cache *c, struct block *b, enum cache_reason reason);
 	/* The slots of copies here without a pin go back, of a block that is dead, was never published, or has
 	 * corrupt ones. */

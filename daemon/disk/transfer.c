@@ -1,8 +1,8 @@
 /* Moves: what all have in common, spills and tombstones, from their beginning under the lock to their end in the queue
  * of ends (block/ends.h). Loads are in disk/load.c.
  *
- * An end does the books, the catalog's queue, and the links of those who wait. What can be started next is begun by the
- * tier's pump (disk/tier.c), once after all ends of a hold of the lock.
+ * An end does the accounting, the catalog's queue, and the links of those who wait. What can be started next is begun
+ * by the tier's pump (disk/tier.c), once after all ends of a hold of the lock.
  *
  * A write reads the memory that engines may write. So a spill is compared with the commit's sums when the write has completed, before anything
  * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
@@ -468,8 +468,8 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 	tombstone_start(c, tombstone);
 }
 
-/* What lies in the slot that a spill is about to overwrite leaves the books; its name stays in the tombstones until it
- * is overwritten. */
+/* What lies in the slot that a spill is about to overwrite leaves the accounting; its name stays in the tombstones
+ * until it is overwritten. */
 static void displace(struct cache *c, struct move *m, struct block *old)
 {
 	const struct index_ident name = block_name(old);

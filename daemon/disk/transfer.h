@@ -43,8 +43,8 @@ void burials_release(struct cache *c, struct slab_map *r);
 /* Tombstones that waited for the disk. */
 void burials_feed(struct cache *c);
 /* What spills and loads share. create: NULL, no memory. enter: it is the block's one move, with a pin; leave: no more, and the caller unpins the
- * block when its books are done. join: a link for w, which may be NULL; tell: to all of them. judge: what the disk's answer says of the
- * disk. place: where its slot is. */
+ * block when its accounting is done. join: a link for w, which may be NULL; tell: to all of them. judge: what the
+ * disk's answer says of the disk. place: where its slot is. */
 struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority);
 void tier_move_enter(struct move *m, struct block *b);
 void tier_move_leave(struct move *m);

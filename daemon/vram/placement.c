@@ -48,7 +48,7 @@ uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
 {
 	const uint64_t max = g->budget / 1000 * c->options.gpu_pinned_milli;
 
-	return max > g->books.lent_bytes ? max - g->books.lent_bytes : 0;
+	return max > g->accounting.lent_bytes ? max - g->accounting.lent_bytes : 0;
 }
 
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)

@@ -1,4 +1,4 @@
-/* Slots of GPU memory, and the copies of blocks in them: the books. Nothing here waits or copies. */
+/* Slots of GPU memory, and the copies of blocks in them: the accounting. Nothing here waits or copies. */
 #include "daemon/vram/slot_map.h"
 
 #include "daemon/block/block.h"
@@ -27,7 +27,7 @@ static struct vram_class *class_make(struct cache *c, struct gpu *g, struct aren
 	if (!k)
 		return NULL;
 	k->gpu = g;
-	k->books = &g->books;
+	k->accounting = &g->accounting;
 	k->arena = arena;
 	k->stride = arena_class_stride(arena);
 	k->policy_room = g->budget / k->stride;
@@ -277,11 +277,11 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 
 	if (!span)
 		return NULL;
-	/* What is held whole, and in memory: the rest of the books is as it was. */
+	/* What is held whole, and in memory: the rest of the accounting is as it was. */
 	const bool plain = state == VRAM_COMING && b->span && block_held_beyond(b, 0);
 
 	if (!plain)
-		block_books(b, false);
+		block_accounting(b, false);
 	s = &span->at[from->index];
 	*s = (struct vram_slot){ .block = b, .next = b->vram, .span = span, .pool = vp, .index = from->index,
 				 .take = (uint32_t)from->generation, .state = state };
@@ -289,11 +289,11 @@ struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struc
 	span->taken++;
 	span->class->taken++;
 	arena_span_use(span->place, vp->gpu->cache->now_us);
-	span->class->books->lent_bytes += state == VRAM_RESERVED ? span->class->stride : 0;
+	span->class->accounting->lent_bytes += state == VRAM_RESERVED ? span->class->stride : 0;
 	if (plain)
 		vram_slot_hold(s, true);
 	else
-		block_books(b, true);
+		block_accounting(b, true);
 	return s;
 }
 
@@ -328,7 +328,7 @@ static void slot_free(struct vram_slot *s)
 		observe_gpu_prefetch_ended(g->cache, s, COUNTER_GPU_PREFETCH_WASTED);
 	span->taken--;
 	k->taken--;
-	k->books->lent_bytes -= is_lent(s) ? k->stride : 0;
+	k->accounting->lent_bytes -= is_lent(s) ? k->stride : 0;
 	s->state = VRAM_FREE;
 	s->block = NULL;
 	if (arena_give(&slot, NULL))
@@ -339,7 +339,7 @@ static void slot_free(struct vram_slot *s)
 	g->cache->vram->room_due = true;
 }
 
-/* From the books of what is ready. */
+/* From the accounting of what is ready. */
 static void unready(struct vram_slot *s)
 {
 	struct vram_class *k = s->span->class;
@@ -353,18 +353,18 @@ static void unready(struct vram_slot *s)
 void vram_detach(struct vram_slot *s)
 {
 	struct block *b = s->block;
-	/* Nobody holds any of it: the rest of the books is as it was. */
+	/* Nobody holds any of it: the rest of the accounting is as it was. */
 	const bool plain = !block_pins(b) && s->state == VRAM_READY;
 
 	if (plain)
 		s->span->class->evictable--;
 	else
-		block_books(b, false);
+		block_accounting(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
 	vram_unchain(s);
 	if (!plain)
-		block_books(b, true);
+		block_accounting(b, true);
 	slot_free(s);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
@@ -383,11 +383,11 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	const bool held = s->state == VRAM_COMING && vram_slot_pins(s);
 
 	if (!held)
-		block_books(b, false);
-	k->books->lent_bytes -= s->state == VRAM_RESERVED ? k->stride : 0;
+		block_accounting(b, false);
+	k->accounting->lent_bytes -= s->state == VRAM_RESERVED ? k->stride : 0;
 	s->state = VRAM_READY;
 	if (!held)
-		block_books(b, true);
+		block_accounting(b, true);
 	s->across = false;
 	s->used = false;
 	k->blocks++;
@@ -451,12 +451,12 @@ void vram_corrupt(struct cache *c, struct vram_slot *s)
 	struct block *b = s->block;
 
 	s->pool->gpu->cache->pinned_lost++;
-	block_books(b, false);
+	block_accounting(b, false);
 	if (s->state == VRAM_READY)
 		unready(s);
 	s->state = VRAM_DEAD;
 	b->corrupt = true;
-	block_books(b, true);
+	block_accounting(b, true);
 	where_set(b, BLOCK_ON_GPU, vram_ready(b));
 	vram_sync(b);
 	observe_moved(c, b);
@@ -467,7 +467,7 @@ void vram_give(struct block *b)
 	struct vram_slot *next;
 
 	b->corrupt = false;
-	block_books(b, false);
+	block_accounting(b, false);
 	for (struct vram_slot *s = b->vram; s; s = next) {
 		next = s->next;
 		if (s->state == VRAM_READY || s->state == VRAM_COMING)
@@ -479,7 +479,7 @@ void vram_give(struct block *b)
 		vram_unchain(s);
 		slot_free(s);
 	}
-	block_books(b, true);
+	block_accounting(b, true);
 }
 
 /* ---- those that are to go down ---- */

@@ -48,7 +48,7 @@ void vram_sync(struct block *b);
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
 /* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */
 bool vram_used_coming(struct vram_slot *s);
-/* A published block is removed: its copies are dead. In the hands of who has it out of the books. */
+/* A published block is removed: its copies are dead. In the hands of who has it out of the accounting. */
 void vram_removed(struct cache *c, struct block *b);
 /* Out of its block's chain. */
 void vram_unchain(struct vram_slot *s);

@@ -43,7 +43,7 @@ struct gpu {
 	uint32_t reaches;              /* other GPUs, whose copies come here without passing host memory, a bit each */
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_class *classes;
-	struct gpu_books books;
+	struct gpu_accounting accounting;
 	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */

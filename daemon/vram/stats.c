@@ -122,7 +122,7 @@ struct gpu_gauges {
 
 static void gauges_read(struct cache *c, const struct gpu *g, struct gpu_gauges *out)
 {
-	*out = (struct gpu_gauges){ .held_bytes = g->books.held_bytes, .downs = g->downs, .lost = g->lost };
+	*out = (struct gpu_gauges){ .held_bytes = g->accounting.held_bytes, .downs = g->downs, .lost = g->lost };
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		out->blocks += g->pools[i] ? g->pools[i]->blocks : 0;
 		out->dirty += g->pools[i] ? g->pools[i]->dirty : 0;

@@ -139,7 +139,7 @@ static void links_apart(struct cache_wait_link *l, struct gpu *g)
 		wait_link_apart(l, g);
 }
 
-/* Its books are done: frees it, and may free the block. */
+/* Its accounting is done: frees it, and may free the block. */
 static void move_leave(struct cache *c, struct vram_move *m, enum status s)
 {
 	struct vram_move **at = vram_moves_of(c, m->block);

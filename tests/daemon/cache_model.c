@@ -366,7 +366,7 @@ static void run(unsigned seed, const char *policy)
 	for (int i = 0; i < RIG_ROUNDS(20000); i++) {
 		step(m);
 		if (i % 500 == 0)
-			rig_check_books(m->r.c);
+			rig_check_accounting(m->r.c);
 	}
 	ck_assert_uint_gt(m->evicted, 0);
 	ck_assert_uint_gt(m->leased, 10);

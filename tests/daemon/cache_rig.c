@@ -187,7 +187,7 @@ void rig_watch(struct rig *r, pid_t pid)
 
 void rig_close(struct rig *r)
 {
-	rig_check_books(r->c);
+	rig_check_accounting(r->c);
 	cache_destroy(r->c);
 	cache_thread_leave();
 }
@@ -362,15 +362,15 @@ double rig_stat(struct rig *r, const char *name, const char *labels)
 	return w.value;
 }
 
-/* ---- books ---- */
+/* ---- accounting ---- */
 
-struct books {
+struct accounting {
 	struct arena *arena;
 	uint64_t reserved, blocks, evictable;
 	uint64_t lease_pins, block_pins, disk_only, gpu_only;
 };
 
-static void recount_span(const struct span_map *s, struct books *b)
+static void recount_span(const struct span_map *s, struct accounting *b)
 {
 	uint32_t present = 0;
 
@@ -394,7 +394,7 @@ static void recount_span(const struct span_map *s, struct books *b)
 	b->blocks += present;
 }
 
-static void recount_session(struct session *s, struct books *b)
+static void recount_session(struct session *s, struct accounting *b)
 {
 	uint64_t slots = 0, bytes = 0, open = 0;
 
@@ -415,7 +415,7 @@ static void recount_session(struct session *s, struct books *b)
 	ck_assert_uint_eq(s->open_blocks, open);
 }
 
-static uint64_t recount_unit(struct unit *u, struct books *b, uint64_t *unverified)
+static uint64_t recount_unit(struct unit *u, struct accounting *b, uint64_t *unverified)
 {
 	uint64_t cursor = 0, on_disk = 0;
 	uint32_t budget = UINT32_MAX;
@@ -454,7 +454,7 @@ static void recount_unwritten(struct pool *p)
 	ck_assert_uint_eq(listed, in_memory);
 }
 
-static void recount_slab_maps(struct cache *c, struct books *b)
+static void recount_slab_maps(struct cache *c, struct accounting *b)
 {
 	uint64_t on_disk = 0, unverified = 0, of_pools = 0;
 
@@ -491,11 +491,11 @@ static bool on_chain(const struct vram_slot *s)
 	return at;
 }
 
-struct vram_books {
+struct vram_accounting {
 	uint64_t taken, held, lent, blocks, evictable, dirty, through;
 };
 
-static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct books *b)
+static void recount_slot(const struct vram_slot *s, struct vram_accounting *v, struct accounting *b)
 {
 	const struct block *at = s->block;
 
@@ -519,9 +519,10 @@ static void recount_slot(const struct vram_slot *s, struct vram_books *v, struct
 	b->block_pins += block_pins(at);
 }
 
-static void recount_vram_span(const struct vram_class *k, const struct vram_span *s, struct vram_books *v, struct books *b)
+static void recount_vram_span(const struct vram_class *k, const struct vram_span *s, struct vram_accounting *v,
+			      struct accounting *b)
 {
-	const struct vram_books before = *v;
+	const struct vram_accounting before = *v;
 
 	ck_assert_ptr_eq(s->class, k);
 	ck_assert_ptr_eq(s->place->owner, s);
@@ -535,9 +536,10 @@ static void recount_vram_span(const struct vram_class *k, const struct vram_span
 	ck_assert_uint_eq(v->held - before.held, atomic_load(&s->place->held));
 }
 
-static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes, struct books *b)
+static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes,
+			  struct accounting *b)
 {
-	struct vram_books v = { .taken = 0 };
+	struct vram_accounting v = { .taken = 0 };
 	uint64_t slots = 0;
 
 	for (const struct vram_span *s = k->spans; s; s = s->next) {
@@ -589,7 +591,7 @@ static void recount_queues(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-static void recount_gpus(struct cache *c, struct books *b)
+static void recount_gpus(struct cache *c, struct accounting *b)
 {
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		const struct gpu *g = c->vram->gpu[i];
@@ -603,8 +605,8 @@ static void recount_gpus(struct cache *c, struct books *b)
 		recount_layouts(c, g);
 		arena_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
-		ck_assert_uint_eq(held_bytes, g->books.held_bytes);
-		ck_assert_uint_eq(lent_bytes, g->books.lent_bytes);
+		ck_assert_uint_eq(held_bytes, g->accounting.held_bytes);
+		ck_assert_uint_eq(lent_bytes, g->accounting.lent_bytes);
 		ck_assert_uint_eq(g->downs, 0);
 		ck_assert(!g->lost || g->swept || !g->keeper_started);
 	}
@@ -627,9 +629,9 @@ static void recount_quota(struct cache *c)
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_WATCHES), c->watch_count);
 }
 
-void rig_check_books(struct cache *c)
+void rig_check_accounting(struct cache *c)
 {
-	struct books b = { .arena = c->host };
+	struct accounting b = { .arena = c->host };
 	struct arena_usage u;
 	uint64_t taken = 0, published = 0;
 

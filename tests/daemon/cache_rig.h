@@ -1,5 +1,5 @@
 /* What the cache's tests share: small layouts, blocks whose bytes say whose they are, and a check of the
- * cache's own books. */
+ * cache's own accounting. */
 #ifndef TERRACE_TESTS_DAEMON_CACHE_RIG_H
 #define TERRACE_TESTS_DAEMON_CACHE_RIG_H
 
@@ -126,7 +126,7 @@ uint32_t rig_warm(struct rig *r, uint64_t first, uint32_t count);
 uint32_t rig_read_all(struct rig *r, uint64_t first, uint32_t count);
 
 /* Recounts everything and compares it with what the cache believes. */
-void rig_check_books(struct cache *c);
+void rig_check_accounting(struct cache *c);
 
 /* Runs the suite; `name` is the binary's. */
 int rig_main(const char *name, const TTest *const *tests, size_t count);

@@ -218,7 +218,7 @@ START_TEST(refused_blocks_go_first)
 	ck_assert_uint_eq(rig_prefix(&r, 0, SLOTS), SLOTS - 8);
 	ck_assert_double_eq(rig_stat(&r, "terrace_refused_blocks_total", "tier=host"), 14);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=refused"), 6);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 }
 END_TEST
@@ -309,7 +309,7 @@ START_TEST(a_disk_may_refuse_too)
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=host,reason=shed"), 0);
 	/* A flush is an order. */
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

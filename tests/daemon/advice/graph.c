@@ -144,7 +144,7 @@ START_TEST(what_is_expected_is_read_prefetch)
 		rig_quiet(&r);
 	}
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_bytes_total", "result=wasted"), RIG_SLOT_BYTES);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -395,7 +395,7 @@ START_TEST(what_was_held_together_is_read_from_its_beginning)
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=used"), there * RIG_SLOT_BYTES);
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=wasted"), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=late"), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -520,7 +520,7 @@ START_TEST(what_is_alike_is_read_prefetch)
 	ck_assert_uint_ge(alike, PAIRS * 3 / 4);
 	ck_assert_uint_ge(seen_in_memory(&r, 200, PAIRS), PAIRS * 3 / 4);
 	ck_assert_double_ge(rig_stat(&r, "terrace_prefetch_expected_bytes_total", "result=loaded"), PAIRS * 3 / 4 * RIG_SLOT_BYTES);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -600,7 +600,7 @@ START_TEST(lookups_without_leases_are_unverified)
 	ck_assert_double_ge(loaded, 64);
 	ck_assert_double_le(loaded, 200);
 	ck_assert_double_ge(rig_stat(&r, "terrace_prefetch_refused_total", "reason=doubted"), 64);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -662,7 +662,7 @@ START_TEST(what_is_expected_proves_itself)
 			rig_quiet(&r);
 		}
 	}
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

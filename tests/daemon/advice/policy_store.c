@@ -254,7 +254,7 @@ START_TEST(damaged_pieces_are_passed_over)
 	ck_assert_double_le(share_that_is_the_same(&d), 0.5);
 	h = run_to(&d, REQUESTS / 2, UINT64_MAX);
 	ck_assert_uint_gt(h.blocks, 0);
-	rig_check_books(d.r.c);
+	rig_check_accounting(d.r.c);
 	look(&d);
 	close_(&d);
 	open_(&d, d.r.now);

@@ -188,7 +188,7 @@ START_TEST(each_is_a_block_of_its_own)
 		check_bytes(&r, names, i);
 		check_view(&r, names, i);
 	}
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 }
 END_TEST
@@ -225,7 +225,7 @@ START_TEST(a_reservation_claims_one_name)
 					 STATUS_OK);
 			ck_assert_msg(st == (twice ? STATUS_BUSY : STATUS_OK), "key %u", i);
 		}
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 }
 END_TEST
@@ -273,7 +273,7 @@ START_TEST(disks_keep_them)
 		delete_one(&r, &names[i]);
 	rig_quiet(&r);
 	check_half(&r, names, count);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	for (int again = 0; again < 2; again++) {
 		o.rebuild = again;
@@ -281,7 +281,7 @@ START_TEST(disks_keep_them)
 		rig_restored(&r);
 		check_half(&r, names, count);
 		rig_quiet(&r);
-		rig_check_books(r.c);
+		rig_check_accounting(r.c);
 		rig_close(&r);
 	}
 	rig_disks_remove(&d);

@@ -129,7 +129,8 @@ static uint64_t reserved(uint64_t held, uint64_t max)
 	return held < (max + 15) / 16 ? held : (max + 15) / 16;
 }
 
-/* Taken and given back at random by processes of three users: each grant is as the rule says, and nothing is left in the books. */
+/* Taken and given back at random by processes of three users: each grant is as the rule says, and nothing is left in
+ * the accounting. */
 START_TEST(by_the_rule)
 {
 	uint64_t held[HOLDERS] = { 0 }, used = 0, refused = 0;

@@ -200,7 +200,7 @@ START_TEST(the_scrub_sees_what_moves)
 	for (uint64_t n = 0; n < HOST; n++)
 		ck_assert_int_eq(in_memory(&r, n), !left[n]);
 	rig_quiet(&r);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

@@ -1,7 +1,7 @@
 /* Where a block comes from that a GPU and disks have: what brings it already is joined; else it comes from where it is
  * there the soonest, by what the sources keep of their queues and speeds, which these tests set. If that is the same it is
- * the GPU. The tiers' books say which of them moves it. And a run from a disk into slots that its caller has reserved:
- * whose the slots are until the end, whatever comes between. */
+ * the GPU. The tiers' accounting say which of them moves it. And a run from a disk into slots that its caller has
+ * reserved: whose the slots are until the end, whatever comes between. */
 #include "daemon/block/block.h"
 #include "daemon/block/key.h"
 #include "daemon/block/disk_class.h"
@@ -123,7 +123,7 @@ static void world_close(struct world *w, bool comes)
 	ck_assert_str_eq(vr_tier(&w->v, 0), comes ? "gpu+host+disk" : "gpu+disk");
 	if (comes)
 		ck_assert_uint_eq(vr_read_all(&w->v, CACHE_HOST, 0, 1), 1);
-	rig_check_books(w->v.r.c);
+	rig_check_accounting(w->v.r.c);
 	vr_close(&w->v);
 	rig_disks_remove(&w->d);
 }

@@ -138,7 +138,7 @@ START_TEST(test_an_older_catalog_is_not_believed)
 	ck_assert_uint_eq(rig_read_all(&r, 0, 16), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 16, HOST - 16), HOST - 16);
 	ck_assert_uint_eq(rig_read_all(&r, 1000, HOST), HOST);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -266,7 +266,7 @@ START_TEST(test_a_disk_that_was_away_is_wiped)
 		ck_assert_uint_eq(rig_read_all(&r, 0, HOST), 0);
 		ck_assert_uint_eq(rig_read_all(&r, HOST, HOST), left);
 		ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=1,health=healthy"), 1);
-		rig_check_books(r.c);
+		rig_check_accounting(r.c);
 		rig_close(&r);
 	}
 	/* Its old name is forgotten, and it serves under a new one. */

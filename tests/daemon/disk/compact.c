@@ -124,14 +124,14 @@ START_TEST(test_what_memory_has_stays_durable)
 	ck_assert_uint_ge(compact(&r, 0, 2 * SLAB * RIG_SLOT_BYTES + 2 * 4096), 1);
 	ck_assert_uint_eq(dirty(&r), 0);
 	ck_assert_double_le(rig_stat(&r, "terrace_disk_blocks", "disk=0"), 2 * SLAB + 2);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	const uint32_t there = rig_read_all(&r, 120 - 48, 48);
 
 	ck_assert_uint_ge(there, 48);
 	rig_close(&r);
 	open_on(&r, &d, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 120 - 48, 48), 48);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -153,7 +153,7 @@ START_TEST(test_another_disk_takes_them)
 
 	ck_assert_double_ge(kept, SLAB - 1);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 48), (uint32_t)kept);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	open_on(&r, &d, 2);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 48), (uint32_t)kept);
@@ -212,7 +212,7 @@ START_TEST(test_a_disk_without_copies_is_not_synced)
 	ck_assert_int_eq(s, STATUS_OK);
 	cache_wait_end(r.c, &w);
 	rig_quiet(&r);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -231,7 +231,7 @@ START_TEST(test_without_a_place_they_are_evicted)
 	ck_assert_uint_eq(dirty(&r), 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=compact"), 24);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_put_slowly(&r, 0, 24);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
 	rig_close(&r);
@@ -286,7 +286,7 @@ START_TEST(test_deletes_beside_a_compaction)
 	ck_assert(x.status == STATUS_OK || x.status == STATUS_BUSY);
 	delay_ms = 0;
 	rig_quiet(&r);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_flush(&r, 24, 8, st);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 24, 8), 8);
@@ -339,7 +339,7 @@ START_TEST(test_a_kill_loses_nothing_that_memory_has)
 	close(told[1]);
 	open_on(&r, &d, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 120 - 48, 48), 48);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -368,7 +368,7 @@ START_TEST(test_a_smaller_budget_is_kept)
 	rig_put_slowly(&r, 1000, HOST);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	ck_assert_double_le(rig_stat(&r, "terrace_disk_slab_bytes", "disk=0"), (double)d.disk[0].bytes);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -439,7 +439,7 @@ START_TEST(test_idle_slabs_go_to_another_size)
 	cache_lock(r.c);
 	ck_assert_uint_le(class_of(&r, &before)->policy_room, 128 / 2 * 9 / 8); /* its policy knows */
 	cache_unlock(r.c);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

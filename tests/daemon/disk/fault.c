@@ -163,7 +163,7 @@ START_TEST(test_read_error_costs_that_disk)
 	rig_quiet(&r);
 	ck_assert_uint_eq(rig_put(&r, 10000, 16), 16); /* memory goes on */
 	ck_assert_uint_eq(rig_read_all(&r, 10000, 16), 16);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -201,12 +201,12 @@ START_TEST(test_write_error_moves_to_the_other_disk)
 	rig_flush(&r, 0, 24, st);
 	all_ok(st, 24);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", failed ? "disk=0" : "disk=1"), 24);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	open_on(&r, &d, 2, _i); /* memory has nothing, and the failed disk is wiped */
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_blocks", failed ? "disk=1" : "disk=0"), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -227,7 +227,7 @@ START_TEST(test_failed_write_is_not_acknowledged)
 		ck_assert_int_eq(st[i], STATUS_UNAVAILABLE);
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_UNAVAILABLE);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 8); /* memory has them still */
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -281,7 +281,7 @@ START_TEST(test_a_disk_that_fails_during_a_flush)
 	}
 	ck_assert_int_eq(s, STATUS_UNAVAILABLE);
 	cache_wait_end(r.c, &w);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -308,7 +308,7 @@ START_TEST(test_full_disk_stops_spills_and_reads_go_on)
 	put_slowly(&r, 2000, HOST);
 	ck_assert_uint_eq(rig_read_all(&r, 2000, HOST), HOST);
 	ck_assert_double_eq(rig_stat(&r, "terrace_disk_health_info", "disk=0,health=healthy"), 1);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -508,7 +508,7 @@ START_TEST(test_slow_disk_sheds)
 	ck_assert_double_lt(now_s() - began, 15);
 	fault_none();
 	rig_quiet(&r);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -759,7 +759,7 @@ static bool disk_fails_at_the_start(int engine)
 	ck_assert_uint_eq(rig_prefix(&r, 0, 16), 0);
 	ck_assert_uint_eq(rig_put(&r, 0, 16), 16);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 16), 16);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 	return early;

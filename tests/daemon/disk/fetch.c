@@ -119,7 +119,7 @@ static void world_open(void)
 static void world_close(void)
 {
 	rig_quiet(&w.r);
-	rig_check_books(w.r.c);
+	rig_check_accounting(w.r.c);
 	free(w.f);
 	rig_close(&w.r);
 	rig_disks_remove(&w.d);

@@ -159,7 +159,7 @@ START_TEST(one_hung_disk_keeps_no_other_key_waiting)
 	RIG_AWAIT(delete_step(&r, &first, 1, &hung, false, st) == STATUS_OK);
 	cache_wait_end(r.c, &hung);
 	rig_quiet(&r);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	open_on(&r, &d, _i);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 24), 24 - 4);

@@ -191,7 +191,7 @@ START_TEST(one_read_serves_all_who_want_it)
 	ck_assert_uint_eq(gate.count, 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_loads_total", "status=ok"), loaded + 1);
 	ck_assert_double_ge(rig_stat(&r, "terrace_loads_joined_total", ""), 3);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -219,7 +219,7 @@ START_TEST(a_lease_overtakes_what_is_read_prefetch)
 	ck_assert_uint_eq(gate.offset[1], wanted);
 	gate.noting = false;
 	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -272,7 +272,7 @@ START_TEST(who_overtakes_keeps_his_place)
 	rig_quiet(&r);
 	ck_assert_uint_eq(gate.count, QUEUE + 1);
 	ck_assert_double_eq(rig_stat(&r, "terrace_loads_total", "status=shed"), shed + 1); /* the late one */
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -310,7 +310,7 @@ START_TEST(what_cannot_begin_has_no_end)
 	rig_quiet(&r);
 	ck_assert_uint_eq(ready, 0);
 	cache_wait_end(r.c, &w);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -352,7 +352,7 @@ START_TEST(the_stop_ends_what_waits_for_memory)
 	ck_assert_uint_eq(w.outstanding, 0);
 	ck_assert_uint_eq(w.shed, WAITING);
 	cache_wait_end(r.c, &w);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -382,7 +382,7 @@ START_TEST(what_was_overtaken_for_may_be_deleted)
 	rig_quiet(&r);
 	gate.noting = false;
 	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH - 1);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 	free((void *)x.keys.bytes);
@@ -415,7 +415,7 @@ START_TEST(what_is_loaded_together_lies_together)
 				ck_assert_uint_lt(places[before].offset, places[i].offset);
 			}
 	ck_assert_int_eq(cache_release(r.c, r.s.id, leased.lease), STATUS_OK);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -442,7 +442,7 @@ START_TEST(what_is_checked_meanwhile_ends_together)
 	for (uint32_t i = 0; i < PREFETCH; i++)
 		ck_assert_ptr_nonnull(b[i]->span);
 	ck_assert_uint_eq(rig_read_all(&r, 0, PREFETCH), PREFETCH);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -530,7 +530,7 @@ static void look_while_it_ends(bool get)
 	pthread_join(l.thread, NULL);
 	ck_assert_int_eq(l.said, STATUS_MISS);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 1), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

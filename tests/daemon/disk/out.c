@@ -133,7 +133,7 @@ START_TEST(test_without_one_disk)
 		ck_assert_double_eq(rig_stat(&r, "terrace_restore_absent_blocks", ""), run ? 0 : gone);
 		rig_put_slowly(&r, 1000 + 16 * run, 16);
 		ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
-		rig_check_books(r.c);
+		rig_check_accounting(r.c);
 		rig_close(&r);
 	}
 	mend_disk(&d, 1, b);
@@ -141,7 +141,7 @@ START_TEST(test_without_one_disk)
 	ck_assert(!cache_degraded(r.c));
 	ck_assert_uint_eq(rig_read_all(&r, 0, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(rig_read_all(&r, 1000, 32), 32);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -184,7 +184,7 @@ START_TEST(test_what_is_deleted_meanwhile)
 			rig_put_slowly(&r, 1000, HOST);
 		ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 		ck_assert_uint_eq(rig_read_all(&r, 1000, HOST), HOST);
-		rig_check_books(r.c);
+		rig_check_accounting(r.c);
 		rig_close(&r);
 	}
 	rig_disks_remove(&d);
@@ -266,7 +266,7 @@ START_TEST(test_without_any_disk)
 	ck_assert_uint_eq(rig_warm(&r, 6000 + 4 * HOST - 8, 8), 8);
 	ck_assert_int_eq(rig_delete(&r, 6000 + 4 * HOST - 8, 4, st), STATUS_OK);
 	ck_assert_uint_eq(rig_read_all(&r, 6000 + 4 * HOST - 8, 8), 4);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	ck_assert(!cache_settle(r.c, 100000, NULL));
 	rig_close(&r);
 	shell("mv '%2$s' '%1$s'", d.folder[0], "zero");
@@ -401,7 +401,7 @@ START_TEST(test_a_slab_that_is_lost)
 	open_both(&r, &d);
 	ck_assert(cache_catalog(r.c, &s));
 	ck_assert_uint_eq(s.slabs_lost, 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -450,7 +450,7 @@ START_TEST(test_a_slab_that_comes_back)
 		ck_assert(run || (s.lost[0].disk == 1 && s.lost[0].slab == slab && strstr(s.lost[0].problem, "was deleted")));
 		ck_assert_uint_eq(rig_read_all(&r, 0, BLOCKS), left);
 		ck_assert_uint_eq(rig_read_all(&r, 1000, BLOCKS), BLOCKS);
-		rig_check_books(r.c);
+		rig_check_accounting(r.c);
 		rig_close(&r);
 	}
 	ck_assert(access(path, F_OK));

@@ -174,7 +174,7 @@ START_TEST(test_a_torn_write_is_not_flushed)
 	ck_assert_uint_eq(durable, 7);
 	ck_assert_uint_eq(missing, 1);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 8), 7);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -194,7 +194,7 @@ static void torn(struct rig *r, struct rig_disks *d)
 	tear_one(d);
 	open_on(r, d, 1);
 	ck_assert_double_eq(unverified(r), 8);
-	rig_check_books(r->c);
+	rig_check_accounting(r->c);
 }
 
 static void torn_gone(struct rig *r, const struct rig_disks *d)
@@ -202,7 +202,7 @@ static void torn_gone(struct rig *r, const struct rig_disks *d)
 	ck_assert_double_eq(unverified(r), 0);
 	ck_assert_double_eq(rig_stat(r, "terrace_disk_blocks", "disk=0"), 7);
 	ck_assert_uint_eq(rig_read_all(r, 0, 8), 7);
-	rig_check_books(r->c);
+	rig_check_accounting(r->c);
 	rig_close(r);
 	rig_disks_remove((struct rig_disks *)d);
 }

@@ -55,7 +55,7 @@ static void open_on(struct rig *r, struct rig_disks *d, uint32_t disk)
 
 static void close_on(struct rig *r, struct rig_disks *d)
 {
-	rig_check_books(r->c);
+	rig_check_accounting(r->c);
 	rig_close(r);
 	rig_disks_remove(d);
 }

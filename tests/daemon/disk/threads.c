@@ -1,6 +1,6 @@
 /* Many threads over a small memory and small disks: everything moves all the time. A byte that is wrong, a deleted block that comes
- * back within its owner's sight, or books that do not balance at the end fail. Under ThreadSanitizer it is a search for races.
- */
+ * back within its owner's sight, or accounting that do not balance at the end fail. Under ThreadSanitizer it is a
+ * search for races. */
 #include "daemon/block/lock.h"
 #include "daemon/block/options.h"
 #include "daemon/block/values.h"
@@ -133,7 +133,7 @@ static void storm(int engine)
 	ck_assert_uint_eq(sum.corrupt, 0);
 	ck_assert_double_eq(rig_stat(&r, "terrace_corrupt_blocks_total", ""), 0);
 	ck_assert_double_gt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

@@ -54,7 +54,7 @@ START_TEST(test_spilled_blocks_come_back)
 	ck_assert_double_eq(rig_stat(&r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 4 * HOST), 4 * HOST);
 	ck_assert_double_gt(rig_stat(&r, "terrace_loads_total", "status=ok"), 2 * HOST);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -126,7 +126,7 @@ START_TEST(test_a_full_disk_displaces_its_coldest)
 	ck_assert_double_gt(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 200);
 	ck_assert_uint_eq(rig_read_all(&r, 512 - 96, 96), 96);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 256), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -152,7 +152,7 @@ START_TEST(test_a_restart_keeps_the_order)
 	ck_assert_double_ge(rig_stat(&r, "terrace_evictions_total", "tier=disk,reason=full"), 24);
 	ck_assert_uint_eq(rig_read_all(&r, 96 - 24, 24), 0);
 	ck_assert_uint_eq(rig_read_all(&r, 0, 40), 40);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -230,7 +230,7 @@ START_TEST(test_a_restart_remembers_uses)
 		ck_assert_uint_eq(rig_prefix(&r, 100 * i, CHAIN), CHAIN);
 	for (uint64_t i = CHAINS - 3; i < CHAINS; i++)
 		ck_assert_uint_eq(rig_prefix(&r, 100 * i, CHAIN), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }
@@ -454,7 +454,7 @@ START_TEST(test_what_memory_damaged_is_a_miss)
 		open_on(&r, &d, 1, 1);
 	for (uint32_t n = 0; n < BLOCKS; n++)
 		ck_assert_uint_eq(rig_read_all(&r, n, 1), n % 2 == 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 	rig_disks_remove(&d);
 }

@@ -218,7 +218,7 @@ static uint32_t kept(uint32_t held)
 	return held < 1 ? held : 1; /* a sixteenth of CONNECTIONS */
 }
 
-/* Opened and closed at random: each is granted or refused as the rule says, and nothing is left in the books. */
+/* Opened and closed at random: each is granted or refused as the rule says, and nothing is left in the accounting. */
 START_TEST(by_the_rule)
 {
 	uint64_t refused = 0;

@@ -108,7 +108,7 @@ START_TEST(a_newcomer_is_served_at_once)
 	ck_assert_uint_eq(rig_put(&b, 0, 5), 5);
 	ck_assert_double_eq(trades(&a, "need"), 0);
 	ck_assert_uint_eq(rig_prefix(&a, 0, 128), 128); /* what was kept for newcomers was enough */
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -135,7 +135,7 @@ START_TEST(what_is_held_makes_no_room)
 	ck_assert_uint_eq(rig_prefix(&a, 0, 128), 120);
 	for (uint64_t n = 0; n < 5; n++)
 		ck_assert(rig_matches(rig_block(&b, &places[n]), b.s.block_bytes[0], n, 0));
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -159,7 +159,7 @@ START_TEST(one_pinned_block_in_each_span)
 	for (uint64_t n = 0; n < 16; n++)
 		ck_assert(rig_matches(rig_block(&a, &places[n]), a.s.block_bytes[0], 8 * n, 0));
 	ck_assert_uint_eq(rig_prefix(&a, 0, 128), 128);
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -185,7 +185,7 @@ START_TEST(nobody_is_asked_to_unmap)
 	for (uint64_t n = 0; n < 200; n++, pass(&a, &b, 100 * 1000))
 		ck_assert_uint_eq(rig_put(&b, n, 1), 1);
 	ck_assert_uint_ge(rig_prefix(&b, 150, 50), 50);
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	for (int i = 0; i < 128; i++)
 		close(lent[i].fd);
 	rig_close(&a);
@@ -214,7 +214,7 @@ START_TEST(the_colder_of_two_classes_gives)
 	ck_assert_double_gt(trades(&a, "colder"), warm);
 	ck_assert_uint_eq(rig_prefix(&a, 0, 64), 0);
 	ck_assert_uint_ge(rig_prefix(&b, 425, 75), 75); /* it has the room now */
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -300,7 +300,7 @@ START_TEST(what_was_emptied_in_vain_is_free_again)
 	for (int i = 0; i < 4; i++)
 		pass(&a, &b, 1000 * 1000);
 	ck_assert_double_gt(rig_stat(&a, "terrace_free_bytes", "tier=host"), kept);
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -365,7 +365,7 @@ START_TEST(a_key_of_many_layouts_ends)
 	ck_assert_int_eq(st, STATUS_OK);
 	k.count = 1;
 	free((void *)k.bytes);
-	rig_check_books(a.c);
+	rig_check_accounting(a.c);
 	rig_close(&a);
 }
 END_TEST
@@ -445,7 +445,7 @@ START_TEST(layouts_of_nearly_one_size_share)
 	for (uint64_t n = 0; n < 4; n++)
 		for (uint32_t i = 0; i < 2; i++)
 			ck_assert(rig_matches(rig_block(&r, &places[2 * n + i]), r.s.block_bytes[i], n, i));
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	rig_close(&r);
 }
 END_TEST

@@ -235,7 +235,7 @@ START_TEST(every_slot_has_what_was_put_there)
 	for (uint32_t i = 0; i < STEPS; i++) {
 		step(&s, i / 200 * 3 % SESSIONS);
 		if (i % 500 == 0)
-			rig_check_books(s.r[0].c);
+			rig_check_accounting(s.r[0].c);
 	}
 	while (s.leases)
 		release(&s, 0);

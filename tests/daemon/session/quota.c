@@ -212,7 +212,7 @@ static void one_row(const struct row *row)
 	ck_assert_msg(leak(&b, row) >= 1, "%s: another process of the user has none", row->name);
 	ck_assert_msg(leak(&c, row) >= 1, "%s: another user has none", row->name);
 	ck_assert_uint_eq(leak(&a, row), 0);
-	rig_check_books(r.c);
+	rig_check_accounting(r.c);
 	if (row->by_daemon) { /* and not by this test */
 		cache_destroy(r.c);
 		cache_thread_leave();

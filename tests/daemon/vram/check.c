@@ -109,7 +109,7 @@ START_TEST(written_over_below_a_gpu)
 	ck_assert_int_eq(rig_flush(&v.r, 0, 1, &st), STATUS_OK);
 	ck_assert_int_eq(st, STATUS_MISS);
 	ck_assert_double_eq(found(&v, "found=spill"), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	vr_close(&v);
 	open_with(&v, &d, _i, false);

@@ -67,7 +67,7 @@ START_TEST(written_before_the_first_way_down)
 		ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 1, 1), 1); /* which was let alone */
 		ck_assert_double_eq(made(&v, "result=made"), 2);
 		ck_assert_double_eq(made(&v, "result=none"), 0);
-		rig_check_books(v.r.c);
+		rig_check_accounting(v.r.c);
 		vr_close(&v);
 	}
 }
@@ -135,12 +135,12 @@ START_TEST(nothing_leaves_before_its_sum)
 		rig_tick(v.r.c, v.r.now);
 	ck_assert_str_eq(vr_tier(&v, 0), "gpu");
 	ck_assert_double_eq(made(&v, "result=made"), 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_sums_go(&v, 0);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 2);
 	ck_assert_double_eq(made(&v, "result=made"), 2);
 	ck_assert_double_eq(vr_corrupt(&v, "to=host"), 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -167,7 +167,7 @@ START_TEST(written_before_it_goes_across)
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), (uint32_t)(_i & 2) / 2);
 	ck_assert_uint_eq(vr_read_all(&v, 1, 1, 1), 1);
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -208,7 +208,7 @@ START_TEST(deleted_before_its_sum)
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	vr_sums_go(&v, 0);
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_uint_eq(vr_put(&v, 0, 100, SLOTS), SLOTS);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, SLOTS), SLOTS);
 	vr_close(&v);
@@ -228,7 +228,7 @@ START_TEST(lost_before_its_sum)
 	vr_lose(&v, 0);
 	RIG_AWAIT((rig_tick(v.r.c, v.r.now), cache_degraded(v.r.c)));
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	ck_assert_double_eq(made(&v, "result=none"), MANY);
 	vr_close(&v);
@@ -288,7 +288,7 @@ static void without_sums(const struct device_ops *ops)
 	ck_assert_double_eq(made(&v, "result=none"), 1);
 	ck_assert_uint_eq(cache_gpus(v.r.c, &gpu, 1), 1);
 	ck_assert_uint_eq(gpu.unsummed, 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 

@@ -64,7 +64,7 @@ START_TEST(what_a_gpu_has_stays_durable)
 	fill(&v);
 	ck_assert_int_eq(rig_delete(&v.r, GONE, ON_GPU - GONE, st), STATUS_OK); /* a slab has little beside what the GPU has */
 	ck_assert_uint_ge(compact(&v, 3 * eighth(&d)), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_double_lt(rig_stat(&v.r, "terrace_disk_blocks", "disk=0"), BLOCKS + OTHERS);
 	for (uint64_t n = ON_GPU; n < BLOCKS; n++)
 		ck_assert_msg(strstr(vr_tier(&v, n), "gpu") && strstr(vr_tier(&v, n), "disk"), "block %u: %s", (unsigned)n, vr_tier(&v, n));
@@ -105,7 +105,7 @@ START_TEST(what_memory_alone_has_stays)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, GPU), GPU);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 200, HOST), HOST);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -139,7 +139,7 @@ START_TEST(without_room_in_memory_the_slab_stays)
 	vr_release(&v, &l);
 	compact(&v, 3 * eighth(&d));
 	ck_assert_uint_eq(vr_read_all(&v, 0, ON_GPU, BLOCKS - ON_GPU), BLOCKS - ON_GPU);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -158,7 +158,7 @@ START_TEST(without_a_place_it_is_evicted)
 	compact(&v, 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_disk_blocks", "disk=0"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_uint_eq(vr_put(&v, 0, 0, 4), 4);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 4);
 	vr_close(&v);

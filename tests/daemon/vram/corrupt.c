@@ -385,7 +385,7 @@ START_TEST(all_are_told)
 	rig_quiet(&v.r);
 	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 3);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 4), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	close_two(&v, &other);
 }
 END_TEST

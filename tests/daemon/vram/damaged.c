@@ -105,7 +105,7 @@ static void check_gone(struct vram_rig *v, int32_t gpu)
 	ck_assert_str_eq(vr_tier(v, 0), "");
 	ck_assert_int_eq(vr_lease(v, CACHE_HOST, 0, 1, true, false, &p, &l), STATUS_MISS);
 	ck_assert_int_eq(vr_lease(v, gpu, 0, 1, true, false, &p, &l), STATUS_MISS);
-	rig_check_books(v->r.c);
+	rig_check_accounting(v->r.c);
 }
 
 static void put_anew(struct vram_rig *v, int32_t gpu)
@@ -113,7 +113,7 @@ static void put_anew(struct vram_rig *v, int32_t gpu)
 	ck_assert_uint_eq(vr_put(v, CACHE_HOST, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(v, gpu, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(v, CACHE_HOST, 0, 1), 1);
-	rig_check_books(v->r.c);
+	rig_check_accounting(v->r.c);
 }
 
 /* A lease has the wrong copy, and keeps its slot; the block is gone, on its disk too, also for the next run. */
@@ -168,7 +168,7 @@ START_TEST(put_anew_while_a_lease_has_it)
 	ck_assert_uint_eq(vr_put(&v, _i ? 0 : CACHE_HOST, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -207,7 +207,7 @@ START_TEST(sound_on_another_gpu)
 	}
 	vr_release(&v, &l);
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=1"), 0);
 	put_anew(&v, 1);
@@ -266,7 +266,7 @@ START_TEST(wrong_for_two_gpus)
 	}
 	check_gone(&v, 1);
 	ck_assert_double_eq(vr_corrupt(&v, "to=gpu"), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -390,7 +390,7 @@ START_TEST(sound_on_its_way)
 	find(&v, by_verify);
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	ck_assert_int_eq(called, 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	if (to_lost || from_lost)
 		vr_lose(&v, to_lost ? 2 : 1);
 	vr_go(&v, 2);
@@ -403,11 +403,11 @@ START_TEST(sound_on_its_way)
 		ck_assert_int_eq(s, by_lease ? STATUS_MISS : STATUS_OK);
 	ck_assert_uint_eq(s ? 0 : blocks, 0);
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=2"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 0);
 	put_anew(&v, 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -540,7 +540,7 @@ START_TEST(verified_wrong_in_memory)
 	ck_assert_str_eq(vr_tier(&v, 1), "");
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 2), 1);
 	vr_sound(&v);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -581,7 +581,7 @@ START_TEST(known_wrong_at_once)
 	if (!(_i & 4))
 		vr_release(&v, &wrong);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -624,7 +624,7 @@ START_TEST(found_while_it_waits_for_room)
 	cache_wait_end(v.r.c, &w);
 	free((void *)k.bytes);
 	check_gone(&v, 2);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }

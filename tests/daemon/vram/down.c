@@ -147,7 +147,7 @@ START_TEST(a_memory_smaller_than_what_is_to_be_clean)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_moved_bytes_total", "from=gpu,to=host") / VR_BLOCK_BYTES, _i ? CLEAN : MEMORY);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, BLOCKS), BLOCKS);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -237,7 +237,7 @@ START_TEST(written_through_after_all)
 		RIG_AWAIT((rig_tick(v.r.c, v.r.now), !strcmp(vr_tier(&v, 0), "gpu+host")));
 	rig_quiet(&v.r);
 	ck_assert_uint_eq(lists_down, 2 - (uint32_t)_i);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -407,7 +407,7 @@ START_TEST(leases_through_a_small_memory_on_a_full_gpu)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -548,7 +548,7 @@ START_TEST(a_failed_disk_has_nothing)
 		ck_assert_uint_eq(vr_read_all(&v, 0, 0, 2), 2); /* these may go */
 	else
 		vr_push_out(&v, 2 * MEMORY);
-	rig_quiet(&v.r); /* a lease has its copies before the books do */
+	rig_quiet(&v.r); /* a lease has its copies before the accounting do */
 	ck_assert_str_eq(vr_tier(&v, BLOCKS / 2 - 1), _i ? "host+disk" : "gpu+disk");
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK);
 	cache_lock(v.r.c);
@@ -630,7 +630,7 @@ START_TEST(nothing_goes_for_who_is_in_no_hurry)
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, MEMORY), MEMORY);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, BLOCKS), BLOCKS);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }
@@ -714,7 +714,7 @@ START_TEST(by_a_full_memory_from_another_gpu)
 	ck_assert_int_eq(rig_flush(&v.r, 0, 0, NULL), STATUS_OK); /* a lease in memory takes whoever's place it must */
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 100, BLOCKS), BLOCKS);
 	ck_assert_uint_eq(vr_read_all(&v, 1, 0, BLOCKS), BLOCKS);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 	rig_disks_remove(&d);
 }

@@ -143,7 +143,7 @@ START_TEST(a_lost_gpu_ends_its_moves_in_bounded_holds)
 	ck_assert_int_eq(called, 1);
 	cache_wait_end(v.r.c, &w);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, MANY), MANY);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST

@@ -52,7 +52,7 @@ static void leases_get_memory(bool alone)
 	ck_assert_uint_eq(vr_put(&w, CACHE_HOST, 0, 64), 64);
 	ck_assert(lease_until_traded(&w, 8, 3));
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 32), 32);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	v.r.now = w.r.now;
 	vr_close(&v);
 }
@@ -95,7 +95,7 @@ START_TEST(what_is_used_alike_is_not_traded)
 			before = trades(&v);
 	}
 	ck_assert_double_le(trades(&v), before + 2);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST

@@ -673,7 +673,7 @@ START_TEST(a_newcomer_gets_memory_of_an_idle_layout)
 	ck_assert_double_ge(rig_stat(&v.r, "terrace_span_trades_total", "tier=gpu"), 1);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_dropped_blocks_total", ""), 0);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 16), 16);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	munmap(hold, EXTENT_PAGE_BYTES);
 	vr_close(&v);
 }
@@ -696,7 +696,7 @@ START_TEST(leases_leave_the_reserve_to_a_newcomer)
 	for (uint64_t n = 0; n < 16; n++)
 		ck_assert(vr_matches(&v, &p[n], n, 0));
 	vr_release(&v, &l);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST

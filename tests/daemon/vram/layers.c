@@ -33,7 +33,7 @@ static double moved(struct vram_rig *v, const char *from, const char *to)
 {
 	char labels[48];
 
-	rig_quiet(&v->r); /* the progress page knows of a copy before the books do */
+	rig_quiet(&v->r); /* the progress page knows of a copy before the accounting do */
 	snprintf(labels, sizeof(labels), "from=%s,to=%s", from, to);
 	return rig_stat(&v->r, "terrace_moved_bytes_total", labels) / VR_BLOCK_BYTES;
 }

@@ -221,7 +221,7 @@ START_TEST(a_lease_waits_for_what_may_go)
 	cache_wait_end(v.r.c, &w);
 	came(&v, q, &all, 0, 8);
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	free((void *)k.bytes);
 	vr_close(&v);
 }

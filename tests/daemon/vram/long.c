@@ -298,7 +298,7 @@ static void watch(struct long_rig *l)
 static void close_all(struct long_rig *l)
 {
 	rig_quiet(&l->v.r);
-	rig_check_books(l->v.r.c);
+	rig_check_accounting(l->v.r.c);
 	ck_assert_double_eq(rig_stat(&l->v.r, "terrace_pinned_bytes", "tier=host"), 0);
 	vr_close(&l->v);
 	sem_destroy(&l->ready);
@@ -314,7 +314,8 @@ START_TEST(first_copies_begin_before_the_last_have_a_place)
 	ck_assert(!watched.waits); /* the call came there */
 	ck_assert(watched.came);
 	ck_assert_uint_eq(watched.first, BLOCKS / 4); /* and had not looked for all of them */
-	/* A list is under way until all of its blocks are in the books: who wants memory meanwhile waits for what they hold of it. */
+	/* A list is under way until all of its blocks are in the accounting: who wants memory meanwhile waits for what
+	 * they hold of it. */
 	ck_assert_uint_gt(watched.inserted, BLOCKS / 2);
 	ck_assert_uint_eq(watched.alone, 0);
 	ck_assert_uint_eq(read_all(&l, 0, 0), BLOCKS);

@@ -153,7 +153,7 @@ START_TEST(come_down_and_not_summed)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), kept);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), !kept);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -176,7 +176,7 @@ START_TEST(deleted_on_its_way)
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_slots_used", "tier=host"), 0);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_slots_used", "gpu=0"), 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -200,7 +200,7 @@ START_TEST(lost_on_its_way_across)
 	ck_assert_str_eq(vr_tier(&v, 0), _i ? "" : "gpu");
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), !_i);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -231,7 +231,7 @@ START_TEST(left_for_a_copy_that_was_wrong)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_blocks", "gpu=0"), 0);
 	ck_assert_double_eq(vr_corrupt(&v, "to=host"), 1);
 	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 0, 1), 1);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
@@ -263,7 +263,7 @@ START_TEST(given_up_before_the_sweep)
 	ck_assert_str_eq(vr_tier(&v, 0), "");
 	ck_assert_str_eq(vr_tier(&v, 1), "host");
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=lost"), 2);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST

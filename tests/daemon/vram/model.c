@@ -508,7 +508,7 @@ static void run(unsigned seed, bool disks, bool write_back, bool lose, const cha
 			if (i % 200 == 0)
 				hold_both(m);
 			rig_quiet(&m->v.r);
-			rig_check_books(m->v.r.c);
+			rig_check_accounting(m->v.r.c);
 			count_pins(m);
 		}
 	}

@@ -218,7 +218,7 @@ START_TEST(why_it_left)
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=gpu"), 2);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_regretted_total", "tier=host"), 0);
 	ck_assert_uint_eq(vr_read_all(&v, 0, 0, 1), 1);
-	rig_quiet(&v.r); /* the progress page knows of a copy before the books do */
+	rig_quiet(&v.r); /* the progress page knows of a copy before the accounting do */
 	ck_assert(explain(&v, 0, &e));
 	ck_assert_str_eq(e.left, "");
 	vr_close(&v);

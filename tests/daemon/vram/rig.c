@@ -517,7 +517,7 @@ void vr_sound(struct vram_rig *v)
 void vr_end(struct vram_rig *v, struct rig_disks *d)
 {
 	rig_quiet(&v->r);
-	rig_check_books(v->r.c);
+	rig_check_accounting(v->r.c);
 	vr_close(v);
 	rig_disks_remove(d);
 }

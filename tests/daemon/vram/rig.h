@@ -119,7 +119,7 @@ void vr_flip(struct vram_rig *v, int32_t gpu, uint64_t n, uint32_t at);
 void vr_push_out(struct vram_rig *v, uint32_t blocks);
 /* Copies found wrong, "to=gpu" or "to=host". */
 double vr_corrupt(struct vram_rig *v, const char *to);
-/* Nothing is on its way, and the books are right; then both are gone. */
+/* Nothing is on its way, and the accounting are right; then both are gone. */
 void vr_end(struct vram_rig *v, struct rig_disks *d);
 /* Disks with these calls write nothing as long as somebody has the lock. */
 extern pthread_mutex_t vr_writes;

@@ -39,7 +39,7 @@ static double moved(struct vram_rig *v, const char *from, const char *to)
 {
 	char labels[48];
 
-	rig_quiet(&v->r); /* the progress page knows of a copy before the books do */
+	rig_quiet(&v->r); /* the progress page knows of a copy before the accounting do */
 	snprintf(labels, sizeof(labels), "from=%s,to=%s", from, to);
 	return rig_stat(&v->r, "terrace_moved_bytes_total", labels) / VR_BLOCK_BYTES;
 }
@@ -396,7 +396,7 @@ START_TEST(a_lease_in_memory_holds_memory)
 	ck_assert_int_eq(vr_lease(&v, CACHE_HOST, 0, 8, true, false, p, &l), STATUS_OK);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_gpu_held_bytes", "gpu=0"), 0);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_pinned_bytes", "tier=host"), 8 * VR_SLOT_BYTES);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_uint_eq(vr_put(&v, 0, 8, 8), 8);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_evictions_total", "tier=gpu,reason=full"), 8);
 	for (uint64_t n = 0; n < 8; n++)
@@ -437,7 +437,7 @@ START_TEST(a_lease_on_a_gpu_holds_the_gpu)
 		ck_assert_str_eq(vr_tier(&v, n), "gpu");
 		ck_assert(vr_matches(&v, &p[n], n, 0));
 	}
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_release(&v, &l);
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 8), 8);
 	vr_close(&v);
@@ -658,7 +658,7 @@ START_TEST(two_ways_to_memory_at_once)
 	cache_unlock(v.r.c);
 	index_read_unlock();
 	rig_quiet(&v.r);
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	ck_assert_str_eq(tier_of(&v, 0, NULL), "gpu+host+disk");
 	ck_assert_uint_eq(vr_read_all(&v, CACHE_HOST, 0, 1), 1);
 	vr_close(&v);
@@ -722,7 +722,7 @@ START_TEST(long_keys)
 		ck_assert(rig_matches(rig_block(&v.r, &p), v.r.s.block_bytes[0], i, 0));
 		ck_assert_int_eq(cache_release(v.r.c, v.r.s.id, l.lease), STATUS_OK);
 	}
-	rig_check_books(v.r.c);
+	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
 END_TEST
