@@ -28,7 +28,7 @@ struct vram_slot {
 	struct vram_slot *next;        /* the block's copy on another GPU */
 	struct vram_span *span;
 	struct vram_pool *pool;        /* of the block's layout, while it is taken */
-	struct vram_slot *through_prev, *through_next; /* of those that are to go down: `through` */
+	struct vram_slot *write_through_prev, *write_through_next; /* of those that are to go down: `through` */
 	uint64_t position, stored_unix_ms;
 	uint64_t order;                /* coming from memory: its number among the GPU's ups */
 	uint32_t index, take, turn;
@@ -42,7 +42,7 @@ struct vram_slot {
 	bool across;                   /* coming from another GPU: not in the order of the ups */
 	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
 	bool dirty;                    /* counted so: see vram_sync */
-	bool through;
+	bool write_through;
 	bool used;                     /* coming: a lease has it already, so it is no mere move */
 	bool prefetched;               /* came ahead of its use, and is not used yet: in the GPU's list */
 	struct vram_slot *prefetched_prev, *prefetched_next;
@@ -81,13 +81,14 @@ struct vram_class {
 	uint64_t blocks;               /* ready copies */
 	uint64_t evictable;            /* of these not pinned */
 	uint64_t dirty;                /* ready copies that are the block's only one, and not on their way down */
-	uint64_t through;              /* of these, that are to go down: in the GPU's list */
+	uint64_t write_through;        /* of these, that are to go down: in the GPU's list */
 	uint32_t sums_due;             /* copies that are pinned until the GPU has summed them: vram/commit_sums.h */
 	uint32_t coming;               /* moves here that have a slot */
 	uint32_t full_at;              /* of the GPU's feeds, the last one that found no slot here */
 	uint64_t placed_us;            /* when an up last got one, while others waited for the GPU */
 	uint64_t grow_refused;         /* room_epoch at which no extent was to be had */
-	bool wanted;                   /* the keeper is to make an extent, unless a slot can be had by then */
+	/* the completion thread is to make an extent, unless a slot can be had by then */
+	bool wanted;
 	bool pressed;                  /* too little of it is free or clean, as the pump has seen last */
 	uint32_t evicted;              /* of its copies, since it was last compared with others */
 	uint64_t claim_us;             /* when its claim began */

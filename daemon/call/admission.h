@@ -22,7 +22,7 @@ struct admission {
 	bool late;                     /* the policies are told by late_tell */
 	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
 	uint32_t prefetched;           /* keys whose copies bring_prefetch has begun, */
-	bool coming;                   /* and of which the GPU's mover knows that more comes */
+	bool coming;                   /* and of which the GPU's submission thread knows that more comes */
 };
 
 /* ---- call/lease.c ---- */

@@ -152,7 +152,7 @@ static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct 
 	}
 }
 
-/* The mover knows that more comes until all that is to come is staged. */
+/* The submission thread knows that more comes until all that is to come is staged. */
 static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	if (!a->coming)

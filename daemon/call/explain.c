@@ -208,7 +208,8 @@ static void explain_on_gpu(struct cache *c, const struct vram_slot *s, struct ca
 
 	if (s->state != VRAM_READY || k->gpu->lost)
 		return;
-	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_falling(c, s->block), !vram_clean(s)), true, out);
+	explain_tier(c, &gpu, "gpu", kept_word(vram_slot_pins(s), vram_downloading(c, s->block), !vram_clean(s)), true,
+	    out);
 	out->at[out->tiers - 1].gpu = k->gpu->number;
 }
 

@@ -61,7 +61,8 @@ static void flush_down(struct flush *f, struct block *b)
 	enum status s = STATUS_BUSY;
 
 	if (f->wait->outstanding < WAITED_SPILLS)
-		s = f->more || f->wait->outstanding ? vram_through(f->cache, b, true, f->wait) : vram_down_soon(f->cache, b, f->wait);
+		s = f->more || f->wait->outstanding ? vram_write_through(f->cache, b, true,
+		    f->wait) : vram_down_soon(f->cache, b, f->wait);
 	f->more |= s == STATUS_OK || s == STATUS_BUSY;
 	if (s && s != STATUS_BUSY)
 		f->refused = f->wait->refused = s;

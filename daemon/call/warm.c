@@ -93,7 +93,7 @@ static uint32_t prefetch_keys(const struct admission *a)
 }
 
 /* Without the lock: the first copies of a long call begin before it looks for its other blocks. How many keys it has found for that; if they have
- * begun, the call's wait does not end until it goes on, and the mover knows that more comes. */
+ * begun, the call's wait does not end until it goes on, and the submission thread knows that more comes. */
 static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu *gpu, uint64_t now_us, struct lease *l)
 {
 	const struct cache_keys *k = a->keys;
@@ -124,7 +124,7 @@ static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu 
 	return n;
 }
 
-/* The same: finds all. The GPU whose mover expects some of them, or NULL. */
+/* The same: finds all. The GPU whose submission thread expects some of them, or NULL. */
 static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call *q, struct lease *l)
 {
 	const struct vram_search search = { q->gpu, a->pools, a->layouts, a->keys, l->block };

@@ -27,13 +27,14 @@ bool vram_flight_sum_across(struct flight *f);
 /* The block has just been published in that slot, and its bytes are all there: what zeroes the rest of them is
  * complete. Its GPU sums it, and it is pinned until that is known: see vram/commit_sums.h. */
 void vram_sum_begin(struct cache *c, struct vram_slot *s);
-/* By the keeper: sums have come, or will not. False: none have. */
+/* By the completion thread: sums have come, or will not. False: none have. */
 bool vram_sums_end(struct cache *c, struct gpu *g);
 /* The GPU is lost, or the tier stops: what the device has not begun to sum has no sum. */
 void vram_sums_fail(struct cache *c, struct gpu *g);
-/* By the mover, without the lock, in the order of the lists up: before the list is begun; then, or before, as the threads for it take their time
- * to be woken, the look at what is copied: what headers say is kept, and layers are summed. False: no thread takes it, and it is to be done here.
- * Of what is `behind` the end of the copies is told instead, by the device's thread. */
+/* By the submission thread, without the lock, in the order of the lists up: before the list is begun; then, or before,
+ * as the threads for it take their time to be woken, the look at what is copied: what headers say is kept, and layers
+ * are summed. False: no thread takes it, and it is to be done here. Of what is `behind` the end of the copies is told
+ * instead, by the device's thread. */
 void vram_flight_enter(struct flight *f);
 bool vram_flight_look(struct flight *f);
 void vram_flight_look_here(struct flight *f);

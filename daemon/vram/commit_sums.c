@@ -1,6 +1,6 @@
 /* See commit_sums.h. A slot whose sum is due stands in one of three places: `staged` until the lock is left, `first`
- * until the mover takes it, a list until the keeper is done with that. Lists are short, so that none keeps the GPU
- * from its engine for long.
+ * until the submission thread takes it, a list until the completion thread is done with that. Lists are short, so that
+ * none keeps the GPU from its engine for long.
  */
 #include "daemon/vram/commit_sums.h"
 
@@ -124,8 +124,8 @@ static void list_done(struct piece_sums *sums, enum status s)
 	pthread_mutex_lock(&g->queue_lock);
 	*g->commit_sums->ended_end = l;
 	g->commit_sums->ended_end = &l->next;
-	g->keeper_due = true;
-	pthread_cond_signal(&g->keeper_work);
+	g->completion_due = true;
+	pthread_cond_signal(&g->completion_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -237,7 +237,7 @@ void vram_sums_ended(struct sum_list *l)
 	free(l);
 	pthread_mutex_lock(&g->queue_lock);
 	atomic_fetch_sub_explicit(&g->commit_sums->lists, 1, memory_order_release);
-	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed); /* the mover may begin another */
-	pthread_cond_signal(&g->mover_work);
+	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed); /* the submission thread may begin another */
+	pthread_cond_signal(&g->submission_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }

@@ -1,9 +1,10 @@
 /* Checksums of what is put on a GPU, made by the GPU at the commit: the queue of what is to be summed, and the lists
  * that are. vram_sum_begin() and what follows it (vram/checksum.h) fill it and keep what comes.
  *
- * What a commit waits for: nothing. It marks and pins its blocks, and the GPU's mover hands them to the device when
- * the commit has left the cache's lock. So a commit costs about .2 us a block more, and one wake of the mover, about
- * 1 us, which a session that writes through has anyway (tests/daemon/vram/commit_sums.c --measure).
+ * What a commit waits for: nothing. It marks and pins its blocks, and the GPU's submission thread hands them to the
+ * device when the commit has left the cache's lock. So a commit costs about .2 us a block more, and one wake of the
+ * submission thread, about 1 us, which a session that writes through has anyway (tests/daemon/vram/commit_sums.c
+ * --measure).
  *
  * What that leaves open: what is written between the commit and the GPU's reading goes into the sum, and is not found.
  * On an idle GPU that is some tens of microseconds; where kernels of another process fill it, the time until it is
@@ -66,14 +67,14 @@ bool vram_sums_lost(const struct gpu *g);
 
 /* ---- with the lock of the GPU's queues ---- */
 
-/* What was staged is the mover's. */
+/* What was staged is the submission thread's. */
 void vram_sums_publish(struct gpu *g);
 /* A list for vram_sums_send(). NULL: there is none, not now, or no memory for one, and then the tick rings again. */
 struct sum_list *vram_sums_take(struct gpu *g);
 
 /* ---- without ---- */
 
-/* By the mover: hands it to the device; its end is vram_sums_next_ended()'s to tell. */
+/* By the submission thread: hands it to the device; its end is vram_sums_next_ended()'s to tell. */
 void vram_sums_send(struct sum_list *l);
 /* Any thread: lists that have begun, and are not done with. */
 bool vram_sums_under_way(const struct gpu *g);

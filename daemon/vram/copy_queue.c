@@ -1,12 +1,13 @@
-/* The mover: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them to the device, without the cache's
- * lock, which calls hold while they still fill the queue. It alone hands lists over, so that those of one way run in the order of their queue.
- * Ends are the keeper's (vram/vram.c).
+/* The submission thread: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them
+ * to the device, without the cache's lock, which calls hold while they still fill the queue. It alone hands lists over,
+ * so that those of one way run in the order of their queue. Ends are the completion thread's (vram/vram.c).
  *
- * What is enqueued is the cache's until the lock is left, then the mover's, under a lock of the GPU's queues.
+ * What is enqueued is the cache's until the lock is left, then the submission thread's, under a lock of the GPU's
+ * queues.
  *
- * A call that will have work for it says so before it has: the mover wakes up beside it, and looks at some counts until something comes or the
- * call is over (vram_find, vram_brought). The counts say nothing of the queues, which are looked at with their lock.
- */
+ * A call that will have work for it says so before it has: the submission thread wakes up beside it, and looks at some
+ * counts until something comes or the call is over (vram_find, vram_brought). The counts say nothing of the queues,
+ * which are looked at with their lock. */
 #include "daemon/vram/copy_queue.h"
 
 #include "daemon/block/block.h"
@@ -88,7 +89,8 @@ static struct device_pair pair_of(const struct vram_move *m)
 	}
 }
 
-/* So that the mover has asked for it by the time that it is at it. Only of what is staged with it: that is still there. */
+/* So that the submission thread has asked for it by the time that it is at it. Only of what is staged with it: that is
+ * still there. */
 static void foretell(struct vram_queue *q, struct vram_move *m)
 {
 	struct vram_move **before = &q->lately[q->put % VRAM_HINT_DISTANCE];
@@ -130,11 +132,12 @@ static bool is_summed_watched(const struct flight *f)
 	return f->mark && f->gpu->cache->options.gpu_verify_up;
 }
 
-/* With the lock of the queues: there may be something to be begun. The mover may be asleep, or look on without the lock. */
-static void mover_ring(struct gpu *g)
+/* With the lock of the queues: there may be something to be begun. The submission thread may be asleep, or look on
+ * without the lock. */
+static void submission_ring(struct gpu *g)
 {
 	atomic_fetch_add_explicit(&g->rung, 1, memory_order_relaxed);
-	pthread_cond_signal(&g->mover_work);
+	pthread_cond_signal(&g->submission_work);
 }
 
 static bool is_staged(const struct gpu *g)
@@ -190,8 +193,9 @@ static struct flight *to_look_take(struct gpu *g)
 	return f;
 }
 
-/* What a lease waits for, if the mover can begin it at once, is made a list here: its moves are in this processor's cache. Then the mover has it copied, and
- * whoever has brought it wakes those that sum it, when his reply is on its way: that takes as long as the copies' first calls. */
+/* What a lease waits for, if the submission thread can begin it at once, is made a list here: its moves are in this
+ * processor's cache. Then the submission thread has it copied, and whoever has brought it wakes those that sum it, when
+ * his reply is on its way: that takes as long as the copies' first calls. */
 static void publish_up(struct gpu *g)
 {
 	struct vram_queue *q = &g->queue[DEVICE_UP];
@@ -236,7 +240,7 @@ static void publish(struct gpu *g)
 		if (g->queue[way].staged)
 			publish_one(&g->queue[way]);
 	if (sums || !gathers(g))
-		mover_ring(g);
+		submission_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -309,19 +313,19 @@ struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const stru
 	return taken;
 }
 
-void vram_mover_halt(struct gpu *g, bool over)
+void vram_submission_halt(struct gpu *g, bool over)
 {
 	pthread_mutex_lock(&g->queue_lock);
 	g->halted = true;
 	g->over |= over;
-	mover_ring(g);
+	submission_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-void vram_mover_wake(struct gpu *g)
+void vram_submission_wake(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
-	mover_ring(g);
+	submission_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -336,7 +340,7 @@ bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *
 	return false;
 }
 
-/* The GPU, whose mover comes awake if some of these are to be copied there, as it seems. NULL: none. */
+/* The GPU, whose submission thread comes awake if some of these are to be copied there, as it seems. NULL: none. */
 static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct block *const *found)
 {
 	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
@@ -344,7 +348,7 @@ static struct gpu *expect(struct cache *c, int32_t gpu, uint32_t count, struct b
 	if (!g || !vram_some_come(c, count, found))
 		return NULL;
 	atomic_fetch_add_explicit(&g->expected, 1, memory_order_relaxed);
-	pthread_cond_signal(&g->mover_work);
+	pthread_cond_signal(&g->submission_work);
 	return g;
 }
 
@@ -390,7 +394,7 @@ static void make_ready(struct gpu *g, uint32_t expected)
 	vram_came_back(g->cache);
 }
 
-/* Calls come one after the other, and the operator wants the mover awake for the next. */
+/* Calls come one after the other, and the operator wants the submission thread awake for the next. */
 static bool is_stirred(struct gpu *g, uint64_t now_us)
 {
 	const uint64_t stirred_us = atomic_load_explicit(&g->stirred_us, memory_order_relaxed);
@@ -409,9 +413,9 @@ static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
 	       is_stirred(g, now_us) || now_us < atomic_load_explicit(&g->comes_until_us, memory_order_relaxed);
 }
 
-/* With the lock of the queues. Where work is expected the mover stays awake, without the lock, until some has come or the next call is over. All
- * that it is told by this is when to look. */
-static void mover_wait(struct gpu *g)
+/* With the lock of the queues. Where work is expected the submission thread stays awake, without the lock, until some
+ * has come or the next call is over. All that it is told by this is when to look. */
+static void submission_wait(struct gpu *g)
 {
 	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
 		       rung = atomic_load_explicit(&g->rung, memory_order_relaxed);
@@ -420,7 +424,7 @@ static void mover_wait(struct gpu *g)
 
 	if (g->halted || !looks_on(g, brought, since_us)) {
 		atomic_store_explicit(&g->sleeps, !g->halted, memory_order_relaxed); /* else each call would wake it for nothing */
-		pthread_cond_wait(&g->mover_work, &g->queue_lock);
+		pthread_cond_wait(&g->submission_work, &g->queue_lock);
 		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
 		return;
 	}
@@ -450,7 +454,7 @@ void vram_stir(struct cache *c)
 
 		atomic_store_explicit(&g->stirred_us, now_us, memory_order_relaxed);
 		if (atomic_load_explicit(&g->sleeps, memory_order_relaxed))
-			pthread_cond_signal(&g->mover_work);
+			pthread_cond_signal(&g->submission_work);
 	}
 }
 
@@ -470,7 +474,7 @@ void vram_lease_comes(struct cache *c)
 		if (!atomic_load_explicit(&g->brings, memory_order_relaxed) || !atomic_load_explicit(&g->sleeps, memory_order_relaxed))
 			continue;
 		atomic_store_explicit(&g->comes_until_us, vram_clock_us() + COMES_US, memory_order_relaxed);
-		pthread_cond_signal(&g->mover_work);
+		pthread_cond_signal(&g->submission_work);
 	}
 }
 
@@ -535,9 +539,9 @@ void vram_flight_ended(void *flight)
 	*g->ended_end = f;
 	g->ended_end = &f->next;
 	g->queue[f->copy.way].under_way--;
-	mover_ring(g);
-	g->keeper_due = true;
-	pthread_cond_signal(&g->keeper_work);
+	submission_ring(g);
+	g->completion_due = true;
+	pthread_cond_signal(&g->completion_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -701,9 +705,9 @@ static void look_at_brought(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 	if (!f || vram_flight_look(f))
 		return;
-	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the mover's */
+	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the submission thread's */
 	to_look_put(g, f);
-	mover_ring(g);
+	submission_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -769,7 +773,7 @@ static bool send_sums(struct gpu *g)
 	return true;
 }
 
-void *gpu_mover(void *arg)
+void *gpu_submission(void *arg)
 {
 	struct gpu *g = arg;
 	struct cache *c = g->cache;
@@ -781,7 +785,7 @@ void *gpu_mover(void *arg)
 		const bool sent = send_next(g, &way), summed = send_sums(g);
 
 		if (!look_at_left(g) && !sent && !summed)
-			mover_wait(g);
+			submission_wait(g);
 	}
 	pthread_mutex_unlock(&g->queue_lock);
 	cache_lock(c);

@@ -46,7 +46,7 @@ enum {
 	KEPT_A_HOLD = 128,             /* of these so many are made at a time, */
 	KEPT_HOLDS = KEPT_MAX / KEPT_A_HOLD, /* so often at a list's end: others may take them as fast */
 	DOWNS_MAX = 512,               /* under way, a GPU: the pump begins no more */
-	THROUGH_TRIES = 8,             /* that found no host memory, in one go */
+	WRITE_THROUGH_TRIES = 8,       /* that found no host memory, in one go */
 	EVICTIONS_MAX = 4096,          /* for one slot */
 	WINDOWS_MAX = 4,               /* that are tried for one slot */
 	WAIT_MS = 20,
@@ -89,7 +89,7 @@ static bool may_go(const struct policy_node *n, void *arg)
 		return true;
 	if (vram_slot_pins(s) == 0 && met->dirty_count < VICTIM_SCAN)
 		met->dirty[met->dirty_count++] = s;
-	else if (vram_slot_pins(s) && !s->sum_due && !vram_falling(met->cache, s->block) &&
+	else if (vram_slot_pins(s) && !s->sum_due && !vram_downloading(met->cache, s->block) &&
 		 met->pinned_count < VICTIM_SCAN)
 		met->pinned[met->pinned_count++] = s;
 	return false;
@@ -155,7 +155,7 @@ enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache
 	return go_down(c, b, spare ? TAKE_SPARE : TAKE_ANY, w);
 }
 
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
+enum status vram_write_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
 	return go_down(c, b, spare ? TAKE_BELOW_SPARE : TAKE_BELOW, w);
 }
@@ -172,8 +172,8 @@ static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct m
 	return begun || g->downs;
 }
 
-/* Whether the keeper need not be asked for an extent: it was refused one since room last came free, or the budget has plainly none. Of one
- * that it has been asked for and makes, the budget knows already. */
+/* Whether the completion thread need not be asked for an extent: it was refused one since room last came free, or the
+ * budget has plainly none. Of one that it has been asked for and makes, the budget knows already. */
 static bool cannot_grow(const struct cache *c, struct vram_class *k)
 {
 	struct arena *a = k->gpu->arena;
@@ -188,10 +188,11 @@ static bool cannot_grow(const struct cache *c, struct vram_class *k)
 static void want_growth(struct vram_class *k)
 {
 	k->wanted = true;
-	vram_keeper_wake(k->gpu);
+	vram_completion_wake(k->gpu);
 }
 
-/* A free slot, or one of a new span, behind which the keeper sees that the next one need not be waited for either. */
+/* A free slot, or one of a new span, behind which the completion thread sees that the next one need not be waited for
+ * either. */
 static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struct arena_slot *out)
 {
 	bool cut;
@@ -200,7 +201,7 @@ static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struc
 		return false;
 	if (cut && !k->gpu->preallocate && k->gpu->preallocate_refused != c->room_epoch) {
 		k->gpu->preallocate = true;
-		vram_keeper_wake(k->gpu);
+		vram_completion_wake(k->gpu);
 	}
 	return true;
 }
@@ -489,13 +490,13 @@ static bool pick_dirty(const struct policy_node *n, void *arg)
 	struct vram_slot *s = slot_of_node(n);
 	struct pick *p = arg;
 
-	if (s->dirty && !s->through && p->count < p->most)
+	if (s->dirty && !s->write_through && p->count < p->most)
 		p->slot[p->count++] = s;
 	return false;
 }
 
 /* The coldest of what was written back and is too much. */
-static void pick_through(struct cache *c, struct vram_class *k)
+static void pick_write_through(struct cache *c, struct vram_class *k)
 {
 	struct pick p = { .count = 0 };
 	struct arena_class_usage u;
@@ -505,23 +506,23 @@ static void pick_through(struct cache *c, struct vram_class *k)
 	wanted = u.room * c->options.spill_share_milli / 1000;
 	ready = u.room > k->dirty ? u.room - k->dirty : 0;
 	k->pressed = wanted > ready;
-	p.most = wanted > ready + k->through ? wanted - ready - k->through : 0;
+	p.most = wanted > ready + k->write_through ? wanted - ready - k->write_through : 0;
 	if (p.most > VICTIM_SCAN)
 		p.most = VICTIM_SCAN;
 	if (p.most)
 		policy_look(c->policy, k->policy, pick_dirty, &p, 4 * VICTIM_SCAN);
 	for (uint64_t i = 0; i < p.count; i++)
-		vram_queue_through(p.slot[i]);
+		vram_queue_write_through(p.slot[i]);
 }
 
 /* What memory has and no disk yet does not go for it while disks write. */
-static enum status through(struct cache *c, const struct vram_slot *s)
+static enum status write_through(struct cache *c, const struct vram_slot *s)
 {
-	const enum status down = vram_through(c, s->block, c->tier, NULL);
+	const enum status down = vram_write_through(c, s->block, c->tier, NULL);
 
 	if (down != STATUS_BUSY || !c->tier || !s->span->class->pressed || tiers_hurry(c, s->pool->pool))
 		return down;
-	return vram_through(c, s->block, false, NULL);
+	return vram_write_through(c, s->block, false, NULL);
 }
 
 static void pump(struct cache *c, struct gpu *g)
@@ -530,20 +531,20 @@ static void pump(struct cache *c, struct gpu *g)
 
 	for (struct vram_class *k = g->classes; k; k = k->next)
 		if (k->dirty)
-			pick_through(c, k);
-	if (g->through && vram_clock_us() < g->through_us)
+			pick_write_through(c, k);
+	if (g->write_through && vram_clock_us() < g->write_through_us)
 		return;
-	for (uint32_t tries = 0; g->through && g->downs < DOWNS_MAX && tries < THROUGH_TRIES;) {
-		struct vram_slot *s = g->through;
+	for (uint32_t tries = 0; g->write_through && g->downs < DOWNS_MAX && tries < WRITE_THROUGH_TRIES;) {
+		struct vram_slot *s = g->write_through;
 		const struct vram_pool *vp = s->pool;
-		const enum status down = vp == full ? STATUS_BUSY : through(c, s);
+		const enum status down = vp == full ? STATUS_BUSY : write_through(c, s);
 
-		if (!down && !s->through)
+		if (!down && !s->write_through)
 			continue;
 		full = down == STATUS_BUSY ? vp : full;
 		/* Behind the others, whose layout may have room. */
-		vram_unqueue_through(s);
-		vram_queue_through(s);
+		vram_unqueue_write_through(s);
+		vram_queue_write_through(s);
 		tries++;
 	}
 }
@@ -574,7 +575,7 @@ void vram_settle(struct cache *c, struct pool *p, uint32_t most)
 			continue;
 		}
 		if (vram_has_alone(b))
-			s = vram_through(c, b, true, NULL);
+			s = vram_write_through(c, b, true, NULL);
 		most -= vram_has_alone(b) && !s;
 		if (s == STATUS_BUSY) { /* so is it for those behind it */
 			unwritten_walk_back(&p->falls);
@@ -585,7 +586,7 @@ void vram_settle(struct cache *c, struct pool *p, uint32_t most)
 
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w)
 {
-	const enum status s = vram_through(c, b, c->tier, w);
+	const enum status s = vram_write_through(c, b, c->tier, w);
 
 	return s == STATUS_BUSY && !tiers_hurry(c, b->pool) ? vram_down(c, b, false, w) : s;
 }
@@ -604,7 +605,7 @@ static enum status bring_block(struct cache *c, struct block *b, bool spare, str
 	if (b->span)
 		s = STATUS_OK;
 	else if (c->vram)
-		s = spare ? vram_through(c, b, true, w) : vram_down(c, b, false, w);
+		s = spare ? vram_write_through(c, b, true, w) : vram_down(c, b, false, w);
 	if (s == STATUS_BUSY && !tiers_hurry(c, b->pool))
 		s = STATUS_EXHAUSTED;
 	cache_unlock(c);

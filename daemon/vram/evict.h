@@ -42,7 +42,7 @@ bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us);
 void vram_room_wait(struct cache *c);
 /* Without the lock: makes an extent, if the class needs one. */
 void vram_room_grow(struct cache *c, struct vram_class *k);
-/* Without the lock, by the keeper: a step of what is made ahead of need. */
+/* Without the lock, by the completion thread: a step of what is made ahead of need. */
 void vram_preallocate(struct cache *c, struct gpu *g);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 /* A ready one is somewhere else too, so that nothing is lost with it. */
@@ -54,7 +54,7 @@ void vram_settle(struct cache *c, struct pool *p, uint32_t most);
  * nowhere else goes for it: BUSY, memory has no other place. It may be told so as its end, too. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* The same of what is to go down in any case, without a hurry: TAKE_BELOW. */
-enum status vram_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
+enum status vram_write_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* As vram_down, without a hurry: while disks write nothing that is nowhere else goes for it: BUSY. */
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);
 /* Without the lock, on a worker: brings a pinned block to host memory; false if that cannot be done within some

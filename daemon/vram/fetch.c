@@ -59,7 +59,7 @@ void vram_memory_spares(struct cache *c)
 		if (!g->waiting)
 			continue;
 		g->freed = true;
-		vram_keeper_wake(g);
+		vram_completion_wake(g);
 	}
 }
 

@@ -1,4 +1,5 @@
-/* A GPU that is lost: what has not begun ends at once, what is under way when the device ends it, and the keeper sweeps up the copies that it had.
+/* A GPU that is lost: what has not begun ends at once, what is under way when the device ends it, and the completion
+ * thread sweeps up the copies that it had.
  *
  * A list that reads such a copy may have brought it: all of it, as the device says, or by the sum that the copy keeps. So what is nowhere else, and is
  * read, is left to the end of that list.
@@ -46,12 +47,12 @@ void gpu_lost(struct gpu *g, const char *why)
 		if (g->pools[i])
 			g->pools[i]->lost = true;
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "the driver says so");
-	while (g->through)
-		vram_unqueue_through(g->through);
-	vram_mover_halt(g, false);
+	while (g->write_through)
+		vram_unqueue_write_through(g->write_through);
+	vram_submission_halt(g, false);
 	vram_marks_fail(g); /* those of lists under way, too, which the device may take its time to end */
 	vram_moves_fail(g->cache, g);
-	vram_keeper_wake(g);
+	vram_completion_wake(g);
 	pthread_cond_broadcast(&g->cache->vram->room);
 }
 

@@ -23,8 +23,8 @@ enum { VRAM_SPARES_MAX = 8192 };
 
 enum move_step { STEP_NEW, STEP_HOST, STEP_DUE, STEP_ROOM, STEP_QUEUED };
 
-/* The mover goes through queues that other processors have filled: what it needs of a move is on the move's first cache line, and it asks for
- * the line of `ahead` before it comes there. */
+/* The submission thread goes through queues that other processors have filled: what it needs of a move is on the move's
+ * first cache line, and it asks for the line of `ahead` before it comes there. */
 struct vram_move {
 	struct vram_move *next;        /* of the queue, the list or those that wait */
 	struct block *block;           /* pinned; NULL: a mark */
@@ -52,7 +52,7 @@ struct vram_move {
 	bool hasty;                    /* up: it waits for no disk that writes */
 	bool spare;                    /* down: takes only what memory can spare */
 	bool idle;                     /* down: nobody is in a hurry for it */
-	bool through;                  /* down: of a copy that is to go down in any case */
+	bool write_through;            /* down: of a copy that is to go down in any case */
 	bool bad;                      /* up, down: its bytes are not the block's, or, down with a GPU that was lost, not known to be */
 	bool early;                    /* down: begun while the sum of the commit was due, which its end waits for */
 	bool arrived;                  /* across: its sums are known */

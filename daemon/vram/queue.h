@@ -12,7 +12,7 @@
 struct gpu;
 struct vram_move;
 
-enum { VRAM_HINT_DISTANCE = 8 }; /* moves that the mover asks for at a time */
+enum { VRAM_HINT_DISTANCE = 8 }; /* moves that the submission thread asks for at a time */
 
 /* What lists are for: to be leased, layer by layer; to come up otherwise; to go down; to another GPU. */
 enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
@@ -56,7 +56,7 @@ struct vram_queue {
 	uint64_t tail_us;              /* for a while from when a list of it last began */
 	uint32_t count, marks;         /* in it; marks among them */
 	uint32_t under_way;            /* lists that are being copied, or summed */
-	_Atomic uint32_t flights;      /* lists that have not ended, which is the keeper's to say */
+	_Atomic uint32_t flights;      /* lists that have not ended, which is the completion thread's to say */
 };
 
 /* Sums over those that were copied. */

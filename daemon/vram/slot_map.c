@@ -244,7 +244,7 @@ struct vram_move *vram_down_of(const struct cache *c, const struct block *b)
 	return m;
 }
 
-bool vram_falling(struct cache *c, const struct block *b)
+bool vram_downloading(struct cache *c, const struct block *b)
 {
 	return c->vram && vram_down_of(c, b);
 }
@@ -257,14 +257,14 @@ static void set_dirty(struct vram_slot *s, bool is)
 	}
 	s->dirty = is;
 	if (!is)
-		vram_unqueue_through(s);
+		vram_unqueue_write_through(s);
 }
 
 void vram_sync(struct block *b)
 {
 	struct vram_slot *only = b->span || b->slab_map ? NULL : vram_ready(b);
 
-	if (only && (!block_live(b) || vram_falling(only->pool->gpu->cache, b)))
+	if (only && (!block_live(b) || vram_downloading(only->pool->gpu->cache, b)))
 		only = NULL;
 	for (struct vram_slot *s = b->vram; s; s = s->next)
 		set_dirty(s, s == only);
@@ -335,7 +335,7 @@ static void slot_free(struct vram_slot *s)
 		span_end(span, slots);
 	g->freed = true;
 	if (g->waiting)
-		vram_keeper_wake(g);
+		vram_completion_wake(g);
 	g->cache->vram->room_due = true;
 }
 
@@ -484,46 +484,46 @@ void vram_give(struct block *b)
 
 /* ---- those that are to go down ---- */
 
-void vram_queue_through(struct vram_slot *s)
+void vram_queue_write_through(struct vram_slot *s)
 {
 	struct gpu *g = s->pool->gpu;
 
-	if (s->through)
+	if (s->write_through)
 		return;
-	s->through = true;
-	s->span->class->through++;
-	s->through_next = NULL;
-	s->through_prev = g->through_last;
-	if (g->through_last)
-		g->through_last->through_next = s;
+	s->write_through = true;
+	s->span->class->write_through++;
+	s->write_through_next = NULL;
+	s->write_through_prev = g->write_through_last;
+	if (g->write_through_last)
+		g->write_through_last->write_through_next = s;
 	else
-		g->through = s;
-	g->through_last = s;
+		g->write_through = s;
+	g->write_through_last = s;
 }
 
 void vram_queue_down(struct block *b)
 {
 	if (b->vram && b->vram->dirty)
-		vram_queue_through(b->vram);
+		vram_queue_write_through(b->vram);
 }
 
-void vram_unqueue_through(struct vram_slot *s)
+void vram_unqueue_write_through(struct vram_slot *s)
 {
 	struct gpu *g = s->pool->gpu;
 
-	if (!s->through)
+	if (!s->write_through)
 		return;
-	if (s->through_prev)
-		s->through_prev->through_next = s->through_next;
+	if (s->write_through_prev)
+		s->write_through_prev->write_through_next = s->write_through_next;
 	else
-		g->through = s->through_next;
-	if (s->through_next)
-		s->through_next->through_prev = s->through_prev;
+		g->write_through = s->write_through_next;
+	if (s->write_through_next)
+		s->write_through_next->write_through_prev = s->write_through_prev;
 	else
-		g->through_last = s->through_prev;
-	s->through_prev = s->through_next = NULL;
-	s->through = false;
-	s->span->class->through--;
+		g->write_through_last = s->write_through_prev;
+	s->write_through_prev = s->write_through_next = NULL;
+	s->write_through = false;
+	s->span->class->write_through--;
 }
 
 /* ---- puts ---- */

@@ -34,7 +34,7 @@ struct vram_slot *vram_sum_due(const struct block *b);
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
 /* Its move down; NULL. It has one. */
 struct vram_move *vram_down_of(const struct cache *c, const struct block *b);
-bool vram_falling(struct cache *c, const struct block *b);
+bool vram_downloading(struct cache *c, const struct block *b);
 /* A slot that room gave becomes the block's. */
 struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
 /* It is the block's no more, and free. Its move has ended. */
@@ -58,8 +58,8 @@ void vram_corrupt(struct cache *c, struct vram_slot *s);
 __attribute__((cold)) void vram_give(struct block *b);
 /* It was put on a GPU, and is to come down at once. */
 void vram_queue_down(struct block *b);
-void vram_queue_through(struct vram_slot *s);
-void vram_unqueue_through(struct vram_slot *s);
+void vram_queue_write_through(struct vram_slot *s);
+void vram_unqueue_write_through(struct vram_slot *s);
 /* Without the lock, of a block that its engine has written: zeroes what is behind so many tokens, and waits for that.
  * UNAVAILABLE: its GPU is lost, or does not answer and is lost by that. EXHAUSTED: the driver has no memory. */
 enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens);

@@ -48,19 +48,23 @@ struct gpu {
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
 	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
-	struct vram_slot *through, *through_last; /* copies that are to go down, oldest first */
-	uint64_t through_us;           /* not before that, by the machine's clock */
+	struct vram_slot *write_through, *write_through_last; /* copies that are to go down, oldest first */
+	uint64_t write_through_us;     /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */
 	struct rate down_rate;         /* of these */
 	struct vram_slot *prefetched_first, *prefetched_last; /* copies that came ahead, oldest first */
 	uint64_t prefetched_bytes;     /* of these */
 	uint32_t fetching;             /* ups in STEP_HOST */
-	pthread_mutex_t queue_lock;    /* of the queues, of what has ended, of what mover and keeper wait for; nothing is locked in it */
+	/* of the queues, of what has ended, of what submission thread and completion thread wait for; nothing is locked
+	 * in it */
+	pthread_mutex_t queue_lock;
 	struct flight *ended, **ended_end; /* with it */
-	bool halted, over;             /* with it: no list is made any more; the mover is to end */
-	struct flight *taken;          /* with it: made, and the mover's to begin. NULL: none */
-	_Atomic(struct flight *) to_look; /* with it: lists that are to be looked at (vram/checksum.c) beside their copies, by who has brought them or the mover */
-	bool keeper_due;               /* with it */
+	bool halted, over;             /* with it: no list is made any more; the submission thread is to end */
+	struct flight *taken;          /* with it: made, and the submission thread's to begin. NULL: none */
+	/* with it: lists that are to be looked at (vram/checksum.c) beside their copies, by who has brought them or the
+	 * submission thread */
+	_Atomic(struct flight *) to_look;
+	bool completion_due;           /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
 	struct flight *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
@@ -72,22 +76,25 @@ struct gpu {
 	uint64_t asked_us;             /* when last, by the machine's clock */
 	uint32_t sweep_pool, sweep_extent, sweep_slot;
 	char why[160];                 /* why it was lost */
-	bool making;                   /* the keeper makes an extent: its bytes are taken, no slot is there yet */
-	bool preallocate;              /* the keeper is to see that free memory is there ahead of need */
+	/* the completion thread makes an extent: its bytes are taken, no slot is there yet */
+	bool making;
+	bool preallocate;              /* the completion thread is to see that free memory is there ahead of need */
 	uint64_t preallocate_refused;  /* room_epoch at which none was to be had */
 	struct commit_sums *commit_sums; /* vram/commit_sums.h */
 	struct gpu_scratch *scratch;   /* vram/scratch.h */
-	pthread_t mover, keeper;
-	bool mover_started, keeper_started;
+	pthread_t submission, completion;
+	bool submission_started, completion_started;
 	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
 	_Atomic uint32_t more_comes;   /* calls that have begun to fill its queue of ups, and go on to */
 	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
-	_Atomic uint64_t stirred_us;   /* when a call came last, where the mover is to be awake for the next; 0: none has */
-	_Atomic bool sleeps;           /* the mover does, it seems, and may have work again */
+	/* when a call came last, where the submission thread is to be awake for the next; 0: none has */
+	_Atomic uint64_t stirred_us;
+	_Atomic bool sleeps;           /* the submission thread does, it seems, and may have work again */
 	_Atomic bool brings;           /* the last lease here had something to be copied: so may the next */
-	_Atomic uint64_t comes_until_us; /* one was about to come: the mover is awake so long */
-	uint32_t passed, readied;      /* the mover's: as many were over when it had waited long enough, had begun when it last made ready */
-	pthread_cond_t mover_work, keeper_work; /* with queue_lock */
+	_Atomic uint64_t comes_until_us; /* one was about to come: the submission thread is awake so long */
+	/* the submission thread's: as many were over when it had waited long enough, had begun when it last made ready */
+	uint32_t passed, readied;
+	pthread_cond_t submission_work, completion_work; /* with queue_lock */
 	struct list_times *times;      /* [LIST_KINDS] */
 };
 
@@ -104,7 +111,7 @@ struct vram {
 	bool staged;                   /* something is enqueued and not published */
 	bool room_due;                 /* who waits for `room` is to be told */
 	bool stopping;
-	uint32_t threads;              /* movers and keepers that have not ended */
+	uint32_t threads;              /* submission threads and keepers that have not ended */
 	_Atomic bool left;             /* who comes back from a driver stays there */
 	uint32_t given_back;           /* calls of drivers that vram_destroy is done with */
 	bool closed;
@@ -141,7 +148,7 @@ static inline void vram_came_back(const struct cache *c)
 		pause();
 }
 
-/* The last thing that a mover or keeper does, with the lock. */
+/* The last thing that a submission thread or completion thread does, with the lock. */
 static inline void vram_thread_ended(struct cache *c)
 {
 	c->vram->threads--;
@@ -149,11 +156,11 @@ static inline void vram_thread_ended(struct cache *c)
 }
 
 /* Any thread. */
-static inline void vram_keeper_wake(struct gpu *g)
+static inline void vram_completion_wake(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
-	g->keeper_due = true;
-	pthread_cond_signal(&g->keeper_work);
+	g->completion_due = true;
+	pthread_cond_signal(&g->completion_work);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 

@@ -54,9 +54,9 @@ static void halt(struct cache *c)
 
 	v->stopping = true;
 	for (uint32_t i = 0; i < v->count; i++) {
-		vram_mover_halt(v->gpu[i], true);
+		vram_submission_halt(v->gpu[i], true);
 		vram_moves_fail(c, v->gpu[i]);
-		vram_keeper_wake(v->gpu[i]);
+		vram_completion_wake(v->gpu[i]);
 	}
 	pthread_cond_broadcast(&v->room);
 }
@@ -64,20 +64,20 @@ static void halt(struct cache *c)
 static void threads_join(const struct vram *v)
 {
 	for (uint32_t i = 0; i < v->count; i++) {
-		if (v->gpu[i]->mover_started)
-			pthread_join(v->gpu[i]->mover, NULL);
-		if (v->gpu[i]->keeper_started)
-			pthread_join(v->gpu[i]->keeper, NULL);
+		if (v->gpu[i]->submission_started)
+			pthread_join(v->gpu[i]->submission, NULL);
+		if (v->gpu[i]->completion_started)
+			pthread_join(v->gpu[i]->completion, NULL);
 	}
 }
 
 static void threads_detach(const struct vram *v)
 {
 	for (uint32_t i = 0; i < v->count; i++) {
-		if (v->gpu[i]->mover_started)
-			pthread_detach(v->gpu[i]->mover);
-		if (v->gpu[i]->keeper_started)
-			pthread_detach(v->gpu[i]->keeper);
+		if (v->gpu[i]->submission_started)
+			pthread_detach(v->gpu[i]->submission);
+		if (v->gpu[i]->completion_started)
+			pthread_detach(v->gpu[i]->completion);
 	}
 }
 
@@ -191,10 +191,10 @@ static void gpu_free(struct gpu *g)
 {
 	gpu_zero_fini(&g->scratch->zero);
 	extent_close(&g->scratch->page);
-	pthread_cond_destroy(&g->mover_work);
+	pthread_cond_destroy(&g->submission_work);
 	pthread_mutex_destroy(&g->summing_lock);
 	pthread_mutex_destroy(&g->queue_lock);
-	pthread_cond_destroy(&g->keeper_work);
+	pthread_cond_destroy(&g->completion_work);
 	free(g->times);
 	free(g->queue);
 	free(g->commit_sums);

@@ -98,7 +98,7 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 {
 	enum status down;
 
-	if (vram_falling(c, s->block))
+	if (vram_downloading(c, s->block))
 		return;
 	if (s->state != VRAM_READY || vram_slot_pins(s)) {
 		e->in_use = true;

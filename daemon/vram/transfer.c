@@ -5,8 +5,9 @@
  *     down:   slot of host memory -> queue -> copied -> checksums, header -> span, policy
  *
  * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
- * the lock, before anybody can see it, by the GPU's keeper and the threads for checksums (vram/checksum.c). Bytes that are not the block's
- * end their move, and the copy that they are of: who waits gets the block from another, or does without.
+ * the lock, before anybody can see it, by the GPU's completion thread and the threads for checksums (vram/checksum.c).
+ * Bytes that are not the block's end their move, and the copy that they are of: who waits gets the block from another,
+ * or does without.
  *
  * What is begun by a call ends later. A move that cannot be begun is undone, and the caller has its status. The end of a
  * load makes the ups that wait for it go on, and what waited for room may come to nothing: both are queued
@@ -43,7 +44,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THROUGH_AGAIN_US = 100 * 1000 };
+enum { WRITE_THROUGH_AGAIN_US = 100 * 1000 };
 
 /* ---- who moves ---- */
 
@@ -225,7 +226,7 @@ static enum device_way way_of(const struct gpu *g, const struct block *b, bool w
 	return b->vram && (b->span ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
-/* What the header said travels with the bytes; that of a copy in memory is read by the mover, beside them. */
+/* What the header said travels with the bytes; that of a copy in memory is read by the submission thread, beside them. */
 static void take_along(const struct vram_move *m)
 {
 	struct vram_slot *s = m->slot;
@@ -577,7 +578,7 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	s = host_slot_get(c, m);
 	if (s == STATUS_EXHAUSTED && room_wants(c)) {
 		wait_in(&c->vram->waiting_host_end, m, STEP_ROOM);
-		vram_keeper_wake(m->gpu);
+		vram_completion_wake(m->gpu);
 		return STATUS_OK;
 	}
 	if (s)
@@ -625,11 +626,11 @@ static void down_corrupt(struct cache *c, struct vram_move *m)
 }
 
 /* When memory can spare a place; when the driver can again, which is not asked at once. */
-static void through_again(struct vram_slot *s, enum status why)
+static void write_through_again(struct vram_slot *s, enum status why)
 {
 	if (why != STATUS_BUSY)
-		s->pool->gpu->through_us = vram_clock_us() + THROUGH_AGAIN_US;
-	vram_queue_through(s);
+		s->pool->gpu->write_through_us = vram_clock_us() + WRITE_THROUGH_AGAIN_US;
+	vram_queue_write_through(s);
 }
 
 /* What came before the sum of the block's commit is not what was summed. */
@@ -643,7 +644,7 @@ static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 	struct block *b = m->block;
 	struct vram_slot *from = m->slot;
 	const uint64_t position = from->position;
-	const bool refused = s == STATUS_BUSY || (s && m->through && !from->through);
+	const bool refused = s == STATUS_BUSY || (s && m->write_through && !from->write_through);
 	const bool again = refused && block_live(b); /* else the slot may be gone with the move's pin */
 
 	m->bad |= !s && is_wrong_early(m);
@@ -671,7 +672,7 @@ static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 		vram_host_came(c, b, s);
 	move_leave(c, m, s);
 	if (again && from->dirty)
-		through_again(from, s);
+		write_through_again(from, s);
 }
 
 /* The sum that what came is to be compared with is gone with its GPU. */
@@ -705,7 +706,7 @@ static void down_undo(struct cache *c, struct vram_move *m, enum status s)
 		cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
 	move_leave(c, m, s);
 	if (s == STATUS_BUSY && from->dirty)
-		through_again(from, s);
+		write_through_again(from, s);
 }
 
 static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
@@ -730,7 +731,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;
-	m->through = from->through;
+	m->write_through = from->write_through;
 	m->spare = spare || c->settles; /* before a stop all is to be written */
 	m->idle = idle;
 	s = down_go_on(c, m);

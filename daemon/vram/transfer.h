@@ -33,7 +33,7 @@ void vram_feed_host(struct cache *c);
 /* Moves down that have come, and waited for sums of that GPU, end when the lock is left, or wait for those that are due
  * yet. False: there are none. */
 bool vram_summed_end(struct cache *c, struct gpu *g);
-/* It ends so, and those that wait for it are told. By the keeper, or by an end. */
+/* It ends so, and those that wait for it are told. By the completion thread, or by an end. */
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s);
 /* It ends with UNAVAILABLE when the lock is left. It is in no list any more. */
 void vram_move_fail(struct cache *c, struct vram_move *m);

@@ -1,8 +1,8 @@
 /* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped (vram/stop.c).
  *
- * Each GPU has two threads. The *mover* (vram/copy_queue.c) hands lists of copies over. The *keeper*, here, does what comes after them, and
- * all that lasts: it ends lists, which means checksums of what came down, makes extents, asks the device whether it is lost, and sweeps up after
- * that.
+ * Each GPU has two threads. The *submission thread* (vram/copy_queue.c) hands lists of copies over. The *completion
+ * thread*, here, does what comes after them, and all that lasts: it ends lists, which means checksums of what came
+ * down, makes extents, asks the device whether it is lost, and sweeps up after that.
  */
 #include "daemon/vram/vram.h"
 
@@ -145,11 +145,11 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	}
 	g->waiting_end = &g->waiting;
 	g->ended_end = &g->ended;
-	pthread_cond_init(&g->mover_work, NULL);
+	pthread_cond_init(&g->submission_work, NULL);
 	pthread_mutex_init(&g->queue_lock, NULL);
 	pthread_mutex_init(&g->summing_lock, NULL);
 	g->summing_end = &g->summing;
-	deadline_cond_init(&g->keeper_work);
+	deadline_cond_init(&g->completion_work);
 	gpu_open(g, &c->options);
 	return g;
 }
@@ -191,9 +191,9 @@ enum status vram_create(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-/* ---- the keeper ---- */
+/* ---- the completion thread ---- */
 
-/* The keeper leaves the lock for a call that a driver may take long over. */
+/* The completion thread leaves the lock for a call that a driver may take long over. */
 static void driver_enter(struct cache *c)
 {
 	cache_unlock(c);
@@ -368,7 +368,7 @@ static bool loss_look(struct cache *c, struct gpu *g)
 }
 
 /* With the lock, which it leaves: until there is something to do, or the device is to be asked. */
-static void keeper_wait(struct cache *c, struct gpu *g)
+static void completion_wait(struct cache *c, struct gpu *g)
 {
 	const uint64_t until = vram_clock_us() + ASK_EVERY_US;
 	const struct timespec t = { .tv_sec = (time_t)(until / 1000000), .tv_nsec = (long)(until % 1000000 * 1000) };
@@ -377,15 +377,15 @@ static void keeper_wait(struct cache *c, struct gpu *g)
 
 	cache_unlock(c);
 	pthread_mutex_lock(&g->queue_lock);
-	while (!g->keeper_due && !waited)
-		waited = lost ? pthread_cond_wait(&g->keeper_work, &g->queue_lock)
-			      : pthread_cond_timedwait(&g->keeper_work, &g->queue_lock, &t);
-	g->keeper_due = false;
+	while (!g->completion_due && !waited)
+		waited = lost ? pthread_cond_wait(&g->completion_work, &g->queue_lock)
+			      : pthread_cond_timedwait(&g->completion_work, &g->queue_lock, &t);
+	g->completion_due = false;
 	pthread_mutex_unlock(&g->queue_lock);
 	cache_lock(c);
 }
 
-static void *gpu_keeper(void *arg)
+static void *gpu_completion(void *arg)
 {
 	struct gpu *g = arg;
 	struct cache *c = g->cache;
@@ -396,7 +396,7 @@ static void *gpu_keeper(void *arg)
 		if (ended_take(c, g) || summed_take(c, g) ||
 		    (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
 			continue;
-		keeper_wait(c, g);
+		completion_wait(c, g);
 	}
 	vram_thread_ended(c);
 	cache_unlock(c);
@@ -423,9 +423,9 @@ enum status vram_start(struct cache *c, const char **why)
 
 		if (!g->arena)
 			continue;
-		g->mover_started = thread_start(c, &g->mover, gpu_mover, g);
-		g->keeper_started = g->mover_started && thread_start(c, &g->keeper, gpu_keeper, g);
-		if (!g->keeper_started)
+		g->submission_started = thread_start(c, &g->submission, gpu_submission, g);
+		g->completion_started = g->submission_started && thread_start(c, &g->completion, gpu_completion, g);
+		if (!g->completion_started)
 			return STATUS_INTERNAL;
 	}
 	return STATUS_OK;
@@ -444,8 +444,8 @@ void vram_tick(struct cache *c)
 		if (g->waiting)
 			vram_feed(c, g);
 		/* For lack of memory they may have left something undone. */
-		vram_mover_wake(g);
-		vram_keeper_wake(g);
+		vram_submission_wake(g);
+		vram_completion_wake(g);
 	}
 	vram_pump(c);
 }
@@ -521,7 +521,7 @@ const struct tier_ops gpu_tier = {
 	.release = vram_give,
 	.copies_changed = copies_changed,
 	.fetch = vram_fetch,
-	.in_flight = vram_falling,
+	.in_flight = vram_downloading,
 	.room_changed = vram_rooms_tell,
 	.extent_made = extent_made,
 	.lost = lost,

@@ -492,7 +492,7 @@ static bool on_chain(const struct vram_slot *s)
 }
 
 struct vram_accounting {
-	uint64_t taken, held, lent, blocks, evictable, dirty, through;
+	uint64_t taken, held, lent, blocks, evictable, dirty, write_through;
 };
 
 static void recount_slot(const struct vram_slot *s, struct vram_accounting *v, struct accounting *b)
@@ -529,7 +529,7 @@ static void recount_vram_span(const struct vram_class *k, const struct vram_span
 	ck_assert_ptr_eq(s->place->class, k->arena);
 	for (uint32_t i = 0; i < s->place->slots; i++) {
 		recount_slot(&s->at[i], v, b);
-		v->through += s->at[i].through;
+		v->write_through += s->at[i].write_through;
 	}
 	ck_assert_uint_eq(v->taken - before.taken, s->taken);
 	ck_assert_uint_eq(arena_span_taken(k->gpu->arena, s->place), s->taken);
@@ -553,7 +553,7 @@ static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t 
 	ck_assert_uint_eq(v.blocks, k->blocks);
 	ck_assert_uint_eq(v.evictable, k->evictable);
 	ck_assert_uint_eq(v.dirty, k->dirty);
-	ck_assert_uint_eq(v.through, k->through);
+	ck_assert_uint_eq(v.write_through, k->write_through);
 	ck_assert_uint_eq(k->coming, 0);
 	ck_assert_uint_eq(slots, k->slots);
 }
@@ -576,7 +576,7 @@ static void recount_layouts(const struct cache *c, const struct gpu *g)
 }
 
 /* Without moves. */
-/* With the lock; movers still have what is queued. */
+/* With the lock; submission threads still have what is queued. */
 static void recount_queues(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
@@ -608,7 +608,7 @@ static void recount_gpus(struct cache *c, struct accounting *b)
 		ck_assert_uint_eq(held_bytes, g->accounting.held_bytes);
 		ck_assert_uint_eq(lent_bytes, g->accounting.lent_bytes);
 		ck_assert_uint_eq(g->downs, 0);
-		ck_assert(!g->lost || g->swept || !g->keeper_started);
+		ck_assert(!g->lost || g->swept || !g->completion_started);
 	}
 }
 

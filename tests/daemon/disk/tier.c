@@ -267,7 +267,7 @@ START_TEST(test_deleted_blocks_stay_dead)
 END_TEST
 
 /* A slab of a TiB has more of the smallest slots than 24 bits count. */
-START_TEST(test_a_walk_goes_through_the_largest_slab)
+START_TEST(test_a_walk_goes_write_through_the_largest_slab)
 {
 	const uint32_t slots = (1u << 27) - 1, places[] = { 1000, (1u << 24) - 1, (1u << 24) + 50, slots - 1 };
 	const size_t bytes = sizeof(struct slab_map) + slots * sizeof(struct slab_map_slot);
@@ -523,7 +523,8 @@ int main(void)
 	} tests[] = {
 		{ test_spilled_blocks_come_back, 1 }, { test_a_restart_finds_what_was_flushed, 1 }, { test_a_flush_lets_go, 1 },
 		{ test_a_restart_keeps_the_order, 1 }, { test_a_restart_remembers_uses, 1 }, { test_a_full_disk_displaces_its_coldest, 1 },
-		{ test_deleted_blocks_stay_dead, 1 }, { test_a_walk_goes_through_the_largest_slab, 1 }, { test_two_disks_share_the_work, 1 },
+		{ test_deleted_blocks_stay_dead, 1 }, { test_a_walk_goes_write_through_the_largest_slab, 1 },
+		    { test_two_disks_share_the_work, 1 },
 		{ test_warm_brings_prefetch, 1 }, { test_rotten_bits_are_misses, 2 },
 		    { test_what_memory_damaged_is_a_miss, 3 },
 		{ test_the_catalog_can_be_renewed, 2 }, { test_tmpfs_does_too, 1 },

@@ -417,7 +417,7 @@ START_TEST(deaf_client_is_disconnected)
 END_TEST
 
 /* A killed process detaches though its forked child keeps the socket open. */
-START_TEST(death_is_seen_through_a_child)
+START_TEST(death_is_seen_write_through_a_child)
 {
 	struct fdsock_welcome w;
 	int ready[2], hold[2];
@@ -628,7 +628,7 @@ int main(void)
 	tcase_add_test(t, a_late_fd_socket_has_heard_the_hello);
 	tcase_add_test(t, connections_are_bounded);
 	tcase_add_test(t, deaf_client_is_disconnected);
-	tcase_add_test(t, death_is_seen_through_a_child);
+	tcase_add_test(t, death_is_seen_write_through_a_child);
 	tcase_add_test(t, random_packets_are_classified);
 	tcase_add_test(t, sent_descriptors_are_not_kept);
 	tcase_add_test(t, others_leave_their_descriptors_unread);

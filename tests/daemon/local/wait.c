@@ -138,7 +138,7 @@ START_TEST(an_unread_reply_is_undone)
 END_TEST
 
 /* A process that is killed with its reply unread gives back, though its child keeps the socket open. */
-START_TEST(death_is_seen_through_a_child)
+START_TEST(death_is_seen_write_through_a_child)
 {
 	int keeper = attach(), ready[2], stay[2];
 	Terrace__V1__LeaseRequest q = lease_k1(false);
@@ -461,7 +461,7 @@ int main(void)
 	tcase_add_loop_test(t, a_lease_that_waits_in_vain, 0, 2);
 	tcase_add_test(t, a_lease_whose_time_is_up);
 	tcase_add_test(t, an_unread_reply_is_undone);
-	tcase_add_test(t, death_is_seen_through_a_child);
+	tcase_add_test(t, death_is_seen_write_through_a_child);
 	tcase_add_test(t, a_caller_that_goes_while_a_worker_has_his_call);
 	tcase_add_test(t, a_stop_ends_calls_that_wait);
 	tcase_add_test(t, a_stop_does_not_wait_for_a_worker_for_ever);

@@ -512,7 +512,7 @@ START_TEST(summed_behind_its_copy)
 	for (uint32_t i = 0; i < SPACE; i++)
 		ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[i]), STATUS_OK);
 	gate_shut = true;
-	vr_warm_begin(&v, 0, LIST + NEXT, 1); /* the mover is busy with it while the others queue */
+	vr_warm_begin(&v, 0, LIST + NEXT, 1); /* the submission thread is busy with it while the others queue */
 	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 1);
 	vr_warm_begin(&v, 0, 0, LIST + NEXT);
 	vr_hold(&v, 0, 0);

@@ -26,7 +26,7 @@
 enum { PATIENT_MS = 60000 }; /* a busy machine is no slow disk */
 
 /* Nothing is lost for what comes down to be written. */
-START_TEST(settles_through_a_full_memory)
+START_TEST(settles_write_through_a_full_memory)
 {
 	enum { BLOCKS = 16 };
 	struct rig_disks d;
@@ -53,7 +53,7 @@ START_TEST(settles_through_a_full_memory)
 END_TEST
 
 /* Nor for what is flushed: all of the session, or (_i) by keys. */
-START_TEST(flushes_through_a_full_memory)
+START_TEST(flushes_write_through_a_full_memory)
 {
 	enum { BLOCKS = 16 };
 	enum status st[2 * BLOCKS];
@@ -102,7 +102,7 @@ START_TEST(flushes_more_than_memory_holds)
 END_TEST
 
 /* A second copy of what a GPU has costs memory nothing that is nowhere else, while the GPU has room: it comes down when a disk has some of that. */
-START_TEST(written_through_to_what_memory_spares)
+START_TEST(written_write_through_to_what_memory_spares)
 {
 	enum { BLOCKS = 16 };
 	struct rig_disks d;
@@ -219,7 +219,7 @@ static enum status copy_starved(struct device *d, struct device_copy *c, const c
 }
 
 /* What was to be written through, and came to nothing, is written through when the driver can again; what a session writes back is not for that. */
-START_TEST(written_through_after_all)
+START_TEST(written_write_through_after_all)
 {
 	struct device_ops ops = *terrace_device_ops();
 	struct vram_rig v;
@@ -319,7 +319,7 @@ START_TEST(lost_on_its_way_down)
 END_TEST
 
 /* What a disk has goes up through a small memory to a GPU that is full of what is nowhere else: all of that goes down to the disk by the same memory. */
-START_TEST(warms_through_a_small_memory_to_a_full_gpu)
+START_TEST(warms_write_through_a_small_memory_to_a_full_gpu)
 {
 	enum { BLOCKS = 24 };
 	const uint32_t memory[] = { 4, 8, 2 * BLOCKS };
@@ -384,7 +384,7 @@ static void open_full(struct vram_rig *v, struct rig_disks *d, uint32_t blocks, 
 
 /* The same of a lease, with a progress page or without one (_i & 2), of what a disk has, or (_i > 3) of what memory
  * has. */
-START_TEST(leases_through_a_small_memory_on_a_full_gpu)
+START_TEST(leases_write_through_a_small_memory_on_a_full_gpu)
 {
 	enum { BLOCKS = 24, IN_MEMORY = 2 };
 	const uint32_t memory = _i & 1 ? 8 : 4, count = _i > 3 ? IN_MEMORY : BLOCKS;
@@ -757,18 +757,18 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(t, 120);
-	tcase_add_test(t, settles_through_a_full_memory);
+	tcase_add_test(t, settles_write_through_a_full_memory);
 	tcase_add_test(t, settles_in_part);
-	tcase_add_loop_test(t, flushes_through_a_full_memory, 0, 2);
+	tcase_add_loop_test(t, flushes_write_through_a_full_memory, 0, 2);
 	tcase_add_loop_test(t, flushes_more_than_memory_holds, 0, 2);
-	tcase_add_test(t, written_through_to_what_memory_spares);
+	tcase_add_test(t, written_write_through_to_what_memory_spares);
 	tcase_add_loop_test(t, a_memory_smaller_than_what_is_to_be_clean, 0, 2);
 	tcase_add_test(t, memory_is_asked_once);
-	tcase_add_loop_test(t, written_through_after_all, 0, 2);
+	tcase_add_loop_test(t, written_write_through_after_all, 0, 2);
 	tcase_add_test(t, starved_on_its_way_down);
 	tcase_add_loop_test(t, lost_on_its_way_down, 0, 2);
-	tcase_add_loop_test(t, warms_through_a_small_memory_to_a_full_gpu, 0, 3);
-	tcase_add_loop_test(t, leases_through_a_small_memory_on_a_full_gpu, 0, 8);
+	tcase_add_loop_test(t, warms_write_through_a_small_memory_to_a_full_gpu, 0, 3);
+	tcase_add_loop_test(t, leases_write_through_a_small_memory_on_a_full_gpu, 0, 8);
 	tcase_add_test(t, leases_beside_a_disk_that_hangs);
 	tcase_add_test(t, leases_beside_those_that_wait_for_nothing);
 	tcase_add_loop_test(t, leases_beside_a_slow_disk, 0, 2);

@@ -105,7 +105,8 @@ static void hold_over(struct cache *c)
 	vram_publish(c);
 }
 
-/* Hundreds of moves, some of them begun, when their GPU is lost. A hold of the keeper's may end 64 of a list besides. */
+/* Hundreds of moves, some of them begun, when their GPU is lost. A hold of the completion thread's may end 64 of a list
+ * besides. */
 START_TEST(a_lost_gpu_ends_its_moves_in_bounded_holds)
 {
 	_Atomic int called = 0;

@@ -385,7 +385,8 @@ static struct {
 	_Atomic bool begun, failed, goes_on;
 } untold;
 
-/* The first list up fails before its bringer comes back to describe it, so that its end stays the keeper's to tell. */
+/* The first list up fails before its bringer comes back to describe it, so that its end stays the completion thread's
+ * to tell. */
 static enum status copy_failed(struct device *d, struct device_copy *c, const char **why)
 {
 	if (c->way != DEVICE_UP || atomic_exchange(&untold.begun, true))

@@ -351,8 +351,8 @@ static void *lease_four(void *arg)
 	return NULL;
 }
 
-/* A call that is to bring something up has the mover and the device made ready while it is still at its work (here it waits for the lock), one
- * that finds all of it there has not. */
+/* A call that is to bring something up has the submission thread and the device made ready while it is still at its
+ * work (here it waits for the lock), one that finds all of it there has not. */
 START_TEST(what_is_expected_is_made_ready_for)
 {
 	struct device_ops ops = *terrace_device_ops();
@@ -384,8 +384,9 @@ START_TEST(what_is_expected_is_made_ready_for)
 }
 END_TEST
 
-/* Where the operator wants that, a call finds the mover awake whom one before it has woken, and it does its work and ends as if it slept. */
-START_TEST(a_mover_that_is_kept_awake)
+/* Where the operator wants that, a call finds the submission thread awake whom one before it has woken, and it does its
+ * work and ends as if it slept. */
+START_TEST(a_submission_that_is_kept_awake)
 {
 	for (int on = 0; on < 2; on++) {
 		struct cache_place p[4];
@@ -417,7 +418,8 @@ START_TEST(a_mover_that_is_kept_awake)
 }
 END_TEST
 
-/* A lease that is about to come has the mover awake for a moment, if the one before it had something to be copied. */
+/* A lease that is about to come has the submission thread awake for a moment, if the one before it had something to be
+ * copied. */
 START_TEST(a_lease_that_comes)
 {
 	struct cache_place p[4];
@@ -450,7 +452,7 @@ START_TEST(a_lease_that_comes)
 }
 END_TEST
 
-/* A lost GPU has nothing to be awake for: calls do not wake its mover, each of them. */
+/* A lost GPU has nothing to be awake for: calls do not wake its submission thread, each of them. */
 START_TEST(a_lost_gpu_is_not_kept_awake)
 {
 	struct vram_rig v;
@@ -677,8 +679,8 @@ static void *tell(void *arg)
 	return NULL;
 }
 
-/* What a lease has brought is summed once, be its summers woken by the mover (0), by who has told of the lease (1), or by who comes first (2); also
- * without any (3), by the mover itself. */
+/* What a lease has brought is summed once, be its summers woken by the submission thread (0), by who has told of the
+ * lease (1), or by who comes first (2); also without any (3), by the submission thread itself. */
 START_TEST(summed_by_whoever_is_there)
 {
 	enum { ROUNDS = 20, BLOCKS = 6 };
@@ -734,7 +736,7 @@ int main(void)
 	tcase_add_test(t, a_share_of_the_gpu);
 	tcase_add_test(t, a_long_warm_comes_in_pieces);
 	tcase_add_test(t, what_is_expected_is_made_ready_for);
-	tcase_add_test(t, a_mover_that_is_kept_awake);
+	tcase_add_test(t, a_submission_that_is_kept_awake);
 	tcase_add_test(t, a_lease_that_comes);
 	tcase_add_test(t, a_lost_gpu_is_not_kept_awake);
 	tcase_add_test(t, layers_of_thousands);

@@ -288,7 +288,8 @@ static enum status shut_copy(struct device *d, struct device_copy *c, const char
 	return terrace_device_ops()->copy(d, c, why);
 }
 
-/* A lease's list, which its call has made, waits for the mover, which is in the driver with another: that is not its copying. */
+/* A lease's list, which its call has made, waits for the submission thread, which is in the driver with another: that
+ * is not its copying. */
 START_TEST(a_list_that_is_made_waits)
 {
 	const char *seconds = "terrace_gpu_list_seconds_total";

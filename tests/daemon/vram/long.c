@@ -481,7 +481,8 @@ START_TEST(given_up_in_the_middle)
 }
 END_TEST
 
-/* The rest is with the mover, in a queue, or has no place yet: nobody waits for it for ever, and memory has all. */
+/* The rest is with the submission thread, in a queue, or has no place yet: nobody waits for it for ever, and memory has
+ * all. */
 START_TEST(a_gpu_lost_in_the_middle)
 {
 	struct long_rig l;

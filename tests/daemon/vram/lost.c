@@ -86,7 +86,7 @@ static void put_alone(struct vram_rig *v, bool summed)
 }
 
 /* Its bytes are in memory, and not summed yet, when its GPU is lost and swept. Whoever waits has it when they are the block's, as the device or the sum
- * says, which is memory's or the commit's, else a miss; by threads for sums, or (_i & 1) the keeper. */
+ * says, which is memory's or the commit's, else a miss; by threads for sums, or (_i & 1) the completion thread. */
 START_TEST(come_down_and_not_summed)
 {
 	static const struct {

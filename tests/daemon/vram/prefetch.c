@@ -227,7 +227,7 @@ START_TEST(what_nobody_wants)
 	ck_assert_uint_eq(vr_put(&v, GPU, 2000, 200), 200); /* there are extents */
 	rig_quiet(&v.r);
 	ck_assert_uint_eq(rig_prefix(&v.r, 0, 64), 64);
-	RIG_AWAIT(all_are_copied(&v, 64)); /* the keeper makes the extents for them */
+	RIG_AWAIT(all_are_copied(&v, 64)); /* the completion thread makes the extents for them */
 	ck_assert_uint_eq(rig_prefix(&v.r, 64, 64), 64);
 	for (int i = 0; i < 20; i++)
 		ck_assert(!all_are_copied(&v, 65)); /* these wait */

@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-/* In this order, but for the mover's and the grant. */
+/* In this order, but for the submission thread's and the grant. */
 #define STAGE_MAP(X)                                              \
-	X(FOUND, "found")       /* its blocks, by their keys; the mover will be awake */ \
+	X(FOUND, "found")       /* its blocks, by their keys; the submission thread will be awake */ \
 	X(ASKED, "asked")       /* the policies will be told */   \
 	X(LOCKED, "locked")     /* the one admission step begins */ \
 	X(ADMITTED, "admitted") /* the prefix is known, and pinned */ \
@@ -17,7 +17,7 @@
 	X(RECORDED, "recorded")                                   \
 	X(PUBLISHED, "published")                                 \
 	X(GRANTED, "granted")                                     \
-	X(TAKEN, "taken")       /* the mover has made the list */ \
+	X(TAKEN, "taken")       /* the submission thread has made the list */ \
 	X(DEVICE, "device")     /* has it */
 
 enum stage {

@@ -150,7 +150,8 @@ static void hang_begins(struct vram_rig *v, int hangs)
 	}
 	hang.on = hangs != COPIES_HANG;
 	for (uint64_t n = 100; hangs == MAKE_HANGS && n < 100 + VR_EXTENT_SLOTS; n++)
-		vr_reserve(v, 0, n, 1, &st, &id, &p); /* a new span, behind which the keeper makes an extent */
+		/* a new span, behind which the completion thread makes an extent */
+		vr_reserve(v, 0, n, 1, &st, &id, &p);
 	if (hangs == LOST_HANGS || hangs == LOST_AND_COPIES_HANG || hangs == MAKE_HANGS)
 		RIG_AWAIT(hang.inside);
 	clock_gettime(CLOCK_MONOTONIC, &began);

@@ -102,7 +102,7 @@ START_TEST(no_two_puts_have_one_generation)
 }
 END_TEST
 
-START_TEST(it_is_written_through)
+START_TEST(it_is_written_write_through)
 {
 	struct vram_rig v;
 	bool ok;
@@ -767,7 +767,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, what_is_put_on_a_gpu_is_there);
 	tcase_add_test(t, no_two_puts_have_one_generation);
-	tcase_add_test(t, it_is_written_through);
+	tcase_add_test(t, it_is_written_write_through);
 	tcase_add_test(t, extents_are_made_prefetch);
 	tcase_add_test(t, what_is_in_memory_goes_up);
 	tcase_add_loop_test(t, a_full_gpu_sends_down, 0, 2);
