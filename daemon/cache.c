@@ -103,7 +103,7 @@ static const struct observers observers = {
 	.copies_ended = { vram_prefetch_pump },
 	.extent_added = { offers_tell },
 	.requests_due = { advice_read },
-	.uses_due = { late_tell },
+	.uses_due = { deferred_notify },
 	.policy_made = { policy_state_recall },
 };
 

@@ -279,11 +279,11 @@ static void wake(struct advisor *a)
 	(void)written; /* a full counter wakes as well */
 }
 
-void advisor_poke(struct cache *c)
+void advisor_wake(struct cache *c)
 {
 	struct advisor *a = c->advice->advisor;
 
-	if (a && a->started && !atomic_exchange(&a->poked, true))
+	if (a && a->started && !atomic_exchange(&a->woken, true))
 		wake(a);
 }
 
@@ -320,7 +320,7 @@ static void *advisor_main(void *arg)
 
 			next_us = clock_us() + (loaded ? c->options.advisor_ms * 1000ull : 0);
 		}
-		if (atomic_exchange(&a->poked, false))
+		if (atomic_exchange(&a->woken, false))
 			read_letters(c);
 		wait_until(a, next_us);
 	}
@@ -338,7 +338,7 @@ enum status advisor_start(struct cache *c, const char **why)
 	if (!a || !c->options.advisor_ms)
 		return STATUS_OK;
 	*why = "cannot start the advisor's thread";
-	a->started = true; /* before it runs: it pokes nobody */
+	a->started = true; /* before it runs: it wakes nobody */
 	if (pthread_create(&a->thread, NULL, advisor_main, c)) {
 		a->started = false;
 		return STATUS_INTERNAL;

@@ -80,8 +80,8 @@ struct advisor {
 	_Atomic uint64_t passes, pass_us, pass_us_max, nodes, edges, kept, pieces; /* for Stats */
 	_Atomic uint64_t began_us;     /* the same, of the machine's clock: when the pass that is under way, or wants the lock, began; 0: none is */
 
-	int wake;                      /* an eventfd: somebody poked, or it is to stop */
-	atomic_bool poked, stop;
+	int wake;                      /* an eventfd: somebody woke, or it is to stop */
+	atomic_bool woken, stop;
 	atomic_bool unseen;            /* blocks came or went of which no letter was written */
 	pthread_t thread;
 	struct await ended;
@@ -111,7 +111,7 @@ enum status advisor_start(struct cache *c, const char **why);
 bool advisor_stop(struct cache *c); /* as advice_stop */
 void advisor_destroy(struct cache *c);
 /* Any thread, with or without the lock: a Lookup found something on a disk, and its letter should be read now, not at the next tick. */
-void advisor_poke(struct cache *c);
+void advisor_wake(struct cache *c);
 /* One pass, without the lock; the thread's work. False: it is still at what the catalog has of an earlier run. */
 bool advisor_pass(struct cache *c);
 /* With the lock: mail. */

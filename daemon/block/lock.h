@@ -45,7 +45,7 @@ struct tier;
 struct tier_ops;
 struct vram;
 
-enum { ATTACHMENT_BUCKETS = 1024, LEASES_LATE = 16, CACHE_IDLED_MAX = 16 };
+enum { ATTACHMENT_BUCKETS = 1024, LEASES_DEFERRED = 16, CACHE_IDLED_MAX = 16 };
 
 /* Those that hold copies (block/tier.h), and their number. */
 enum tier_kind { TIER_MEMORY, TIER_DISK, TIER_GPU, TIER_KINDS };
@@ -102,8 +102,8 @@ struct cache {
 	uint32_t open_sessions, detached_sessions;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;
-	struct lease *late[LEASES_LATE]; /* leases of which the policies have not been told yet */
-	_Atomic uint32_t late_count;   /* written under the lock */
+	struct lease *deferred[LEASES_DEFERRED]; /* leases of which the policies have not been told yet */
+	_Atomic uint32_t deferred_count; /* written under the lock */
 	struct cache_watch *watches;
 	uint32_t watch_count;
 

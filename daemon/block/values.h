@@ -67,7 +67,8 @@ struct cache_on {
 	uint64_t call;        /* the caller's number for it, for cache_recall; 0: none */
 	uint64_t *again_us;   /* of a reserve that need not wait for memory that another thread is taking: it may be
 			       * BUSY then, and come again after so long. Left alone otherwise. NULL: it waits */
-	bool late;            /* a lease's: what it tells the policies may wait for cache_leases_tell, which this caller calls soon */
+	/* a lease's: what it tells the policies may wait for cache_leases_notify, which this caller calls soon */
+	bool deferred;
 };
 
 /* Host memory, for a caller without an attachment: what a call takes that names no cache_on. */

@@ -19,7 +19,7 @@ struct admission {
 	struct vram_want want;
 	struct cache_wait *wait;
 	bool all;                      /* all keys or none */
-	bool late;                     /* the policies are told by late_tell */
+	bool deferred;                 /* the policies are told by deferred_notify */
 	bool pinned;                   /* all of its blocks, to be pinned where they are leased: lease_pin */
 	uint32_t prefetched;           /* keys whose copies bring_prefetch has begun, */
 	bool coming;                   /* and of which the GPU's submission thread knows that more comes */

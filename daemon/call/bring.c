@@ -156,9 +156,9 @@ static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct 
 static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	if (!a->coming)
-		vram_more_comes(a->want.gpu);
+		vram_more_announce(a->want.gpu);
 	fetch_whole(a, a->prefetched, n, block, priority);
-	vram_more_came(a->want.gpu);
+	vram_more_ended(a->want.gpu);
 	a->coming = false;
 	return true;
 }
@@ -231,7 +231,7 @@ bool bring_prefetch(struct admission *a, uint32_t n, struct lease *l)
 		return false;
 	a->prefetched = n;
 	a->coming = true;
-	vram_more_comes(a->want.gpu);
+	vram_more_announce(a->want.gpu);
 	pin_all(blocks, l->block);
 	fetch_whole(a, 0, n, l->block, RING_PREFETCH);
 	vram_publish(a->cache);

@@ -10,9 +10,9 @@
  * block on disk comes to memory; the step that may not wait (any more) takes what has a free slot at once.
  *
  * What a lease on a GPU tells the policies, its request and then its uses, changes nothing of the answer, and takes a fifth of the
- * admission, for `graph` half of it: with `late` it is told when the reply is on its way (cache_leases_tell), but before the lease
- * ends, before the first of its copies counts as ready, and before another lease tells of its own. Until then the blocks are pinned,
- * so that no policy is asked about them.
+ * admission, for `graph` half of it: with `deferred` it is told when the reply is on its way (cache_leases_notify), but
+ * before the lease ends, before the first of its copies counts as ready, and before another lease tells of its own.
+ * Until then the blocks are pinned, so that no policy is asked about them.
  */
 #include "daemon/call/lease.h"
 
@@ -47,29 +47,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-void late_tell(struct cache *c)
+void deferred_notify(struct cache *c)
 {
-	const uint32_t count = atomic_load_explicit(&c->late_count, memory_order_relaxed);
+	const uint32_t count = atomic_load_explicit(&c->deferred_count, memory_order_relaxed);
 
 	if (!count)
 		return;
-	atomic_store_explicit(&c->late_count, 0, memory_order_relaxed);
+	atomic_store_explicit(&c->deferred_count, 0, memory_order_relaxed);
 	index_read_lock();
 	advice_read(c, READ_A_CALL);
 	for (uint32_t i = 0; i < count; i++) {
-		lease_use(c, c->late[i]);
-		graph_feed_lease(c, c->late[i]->session, c->late[i]);
+		lease_use(c, c->deferred[i]);
+		graph_feed_lease(c, c->deferred[i]->session, c->deferred[i]);
 	}
 	index_read_unlock();
 }
 
-void cache_leases_tell(struct cache *c)
+void cache_leases_notify(struct cache *c)
 {
-	vram_brought_told(c);
-	if (!atomic_load_explicit(&c->late_count, memory_order_relaxed))
+	vram_call_replied(c);
+	if (!atomic_load_explicit(&c->deferred_count, memory_order_relaxed))
 		return;
 	cache_lock(c);
-	late_tell(c);
+	deferred_notify(c);
 	cache_unlock(c);
 }
 
@@ -274,8 +274,8 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 		return STATUS_EXHAUSTED;
 	}
 	out->lease = l->handle;
-	if (a->late) {
-		c->late[atomic_fetch_add_explicit(&c->late_count, 1, memory_order_relaxed)] = l;
+	if (a->deferred) {
+		c->deferred[atomic_fetch_add_explicit(&c->deferred_count, 1, memory_order_relaxed)] = l;
 	} else {
 		lease_use(c, l);
 		graph_feed_lease(c, s, l);
@@ -327,9 +327,9 @@ static void lease_advise(struct cache *c, uint64_t session, struct pool *const *
 	advice_ask(c, &q, pools, layouts, k);
 }
 
-void cache_lease_comes(struct cache *c)
+void cache_lease_announce(struct cache *c)
 {
-	vram_lease_comes(c);
+	vram_lease_announce(c);
 }
 
 enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
@@ -347,11 +347,11 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 		.keys = k,
 		.wait = w,
 		.all = q->all,
-		.late = on->late && on->gpu >= 0,
+		.deferred = on->deferred && on->gpu >= 0,
 	};
 	enum status status = STATUS_NOT_FOUND;
 	struct session *s;
-	struct gpu *expecting = NULL;
+	struct gpu *announced = NULL;
 	struct lease *l;
 
 	*why = "no such session: it was never opened, or it has ended";
@@ -375,8 +375,8 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 	if (!w || !w->stage) {
 		const struct vram_search search = { on->gpu, pools, layouts, k, l->block };
 
-		expecting = vram_find(c, &search);
-		vram_lease_brings(c, on->gpu, expecting);
+		announced = vram_find(c, &search);
+		vram_lease_brings(c, on->gpu, announced);
 		lease_advise(c, q->session, pools, layouts, k, l->block);
 	} else {
 		blocks_find(c, pools, layouts, k, l->block);
@@ -385,9 +385,9 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 	s = session_call(c, q->session, q->now_us, why);
 	if (s)
 		session_on_gpu(s, on->gpu);
-	a.late &= atomic_load_explicit(&c->late_count, memory_order_relaxed) < LEASES_LATE;
-	if (!a.late) {
-		late_tell(c);
+	a.deferred &= atomic_load_explicit(&c->deferred_count, memory_order_relaxed) < LEASES_DEFERRED;
+	if (!a.deferred) {
+		deferred_notify(c);
 		advice_read(c, READ_A_CALL);
 	}
 	if (s) {
@@ -403,10 +403,10 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 			status = admit(&a, s, &l, q->places, out, why);
 		}
 	}
-	if (a.late && status)
+	if (a.deferred && status)
 		advice_read(c, READ_A_CALL);
 	cache_unlock(c);
-	vram_brought(expecting);
+	vram_call_ended(announced);
 	index_read_unlock();
 	if (status)
 		free(l);

@@ -39,16 +39,17 @@ struct cache_lease_call {
  * were no GPU. EXHAUSTED: gpu_pinned_milli too. */
 enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
 			struct cache_wait *w, const char **why);
-/* Tells the policies what leases that were granted `late` have asked for and used. Any thread; costs nothing if there are none. They are told
- * without it when such a lease ends, when the first of its copies has come to its GPU, and before the next that is not `late`. */
-void cache_leases_tell(struct cache *c);
+/* Tells the policies what leases that were granted `deferred` have asked for and used. Any thread; costs nothing if
+ * there are none. They are told without it when such a lease ends, when the first of its copies has come to its GPU,
+ * and before the next that is not `deferred`. */
+void cache_leases_notify(struct cache *c);
 /* A lease has been asked for, and is about to be read: who begins its copies wakes up meanwhile, if the one before it had some. Any thread. */
-void cache_lease_comes(struct cache *c);
+void cache_lease_announce(struct cache *c);
 /* NOT_FOUND: no lease of this session has that handle; another session's is as unknown as none. */
 enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 /* Gives back the leases and the reservations that this call of the session was granted: its caller will never know of them. call: not 0. */
 void cache_recall(struct cache *c, uint64_t session, uint64_t call);
-/* What leases that were granted `late` have asked for and used is told to the policies. */
-void late_tell(struct cache *c);
+/* What leases that were granted `deferred` have asked for and used is told to the policies. */
+void deferred_notify(struct cache *c);
 
 #endif

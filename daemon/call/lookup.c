@@ -151,7 +151,7 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 
 	advice_ask(c, &q, pools, layouts, k);
 	if (on_disk)
-		advisor_poke(c);
+		advisor_wake(c);
 	cache_count(c, COUNTER_LOOKUPS, 1);
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);

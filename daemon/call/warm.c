@@ -166,7 +166,7 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;
 	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
 	const bool found = !w || !w->warmed;
-	struct gpu *expecting = NULL;
+	struct gpu *announced = NULL;
 	enum status status;
 	struct session *s;
 	struct lease *l;
@@ -183,7 +183,7 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 		return STATUS_EXHAUSTED;
 	index_read_lock();
 	if (!w || !w->stage)
-		expecting = warm_begin(&a, q, l);
+		announced = warm_begin(&a, q, l);
 	else if (found)
 		blocks_find(c, pools, layouts, k, l->block);
 	cache_lock(c);
@@ -198,9 +198,9 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 	if (!status)
 		status = warm_steps(&a, l, found, blocks);
 	if (a.coming)
-		vram_more_came(expecting);
+		vram_more_ended(announced);
 	cache_unlock(c);
-	vram_brought(expecting);
+	vram_call_ended(announced);
 	index_read_unlock();
 	free(l);
 	return status;

@@ -323,7 +323,7 @@ static void begin(struct local_connection *k, const struct local_asked *asked, u
 	enum status s;
 
 	if (asked->method == FDSOCK_LEASE)
-		cache_lease_comes(n->daemon->cache);
+		cache_lease_announce(n->daemon->cache);
 	rpc_call_init(&k->c, n->daemon, n->methods[asked->method], now_us, now_us + (left < CALL_MOST_US ? left : CALL_MOST_US));
 	k->c.wake = on_wake;
 	k->c.who = engine_calls;
@@ -558,7 +558,7 @@ void *local_main(void *arg)
 			run_posted(n, now);
 		if (now >= n->due_us || atomic_load_explicit(&n->stopping, memory_order_relaxed))
 			look(n, now);
-		cache_leases_tell(n->daemon->cache); /* their replies are on their way */
+		cache_leases_notify(n->daemon->cache); /* their replies are on their way */
 		sweep(n);
 		if (adapts && news) {
 			waits_since_us = daemon_now_us();

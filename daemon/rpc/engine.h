@@ -4,15 +4,15 @@
  * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival;
  * an arrival is replaced by a fresh one from a pool of fixed size. A call is a small state machine: every
  * completion comes back with the call's address and, in the low bits, which operation it was; at most one
- * operation besides CLOSE and POKE is under way.
+ * operation besides CLOSE and wake is under way.
  *
  *     POSTED -NEW-> (inline handler, may turn WORKING) -> FINISHING -FINAL-> pool
  *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
- *     streams:      SENDING -SEND-> next message; WAITING -POKE-> next message; RECEIVING -RECV-> WORKING
+ *     streams:      SENDING -SEND-> next message; WAITING -wake-> next message; RECEIVING -RECV-> WORKING
  *
  * A worker starts the next operation itself and does not touch the call after that: the completion hands it
  * over. `state` is stored with release before and loaded with acquire after, which is the hand-over's
- * memory order (and what lets the thread sanitizer see it). POKE is an empty batch: the core completes it
+ * memory order (and what lets the thread sanitizer see it). wake is an empty batch: the core completes it
  * at once, from any thread, and so wakes the polling thread. Whether one is under way is a bit of the state: who puts a call aside
  * while one is knows that it has not been heeded, and a call is not freed before it has come back.
  */
@@ -41,9 +41,9 @@ enum {
 	READ_AGAIN_US = 1000,          /* while a request waits to be received */
 };
 
-enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_POKE, OP_MASK = 7 };
+enum call_op { OP_NEW, OP_CLOSE, OP_RECV, OP_SEND, OP_FINAL, OP_WAKE, OP_MASK = 7 };
 enum call_state { CALL_POSTED, CALL_WORKING, CALL_SLEEPING, CALL_SENDING, CALL_WAITING, CALL_RECEIVING, CALL_FINISHING };
-enum { CALL_POKED = 64 };              /* beside the state: an OP_POKE is under way */
+enum { CALL_WOKEN = 64 };              /* beside the state: an OP_WAKE is under way */
 
 struct wire_call {
 	struct rpc_call c;             /* first */
@@ -58,7 +58,7 @@ struct wire_call {
 	uint64_t reply_bytes;          /* of QUOTA_REPLY_BYTES */
 	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
 	uint32_t method;               /* index; rpc_methods_count: an unknown one */
-	atomic_uint state;             /* enum call_state, and CALL_POKED */
+	atomic_uint state;             /* enum call_state, and CALL_WOKEN */
 	atomic_bool woken;             /* c.wake came and has not been heeded */
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
@@ -123,36 +123,36 @@ static inline void set_state(struct wire_call *w, enum call_state s)
 {
 	unsigned was = atomic_load_explicit(&w->state, memory_order_relaxed);
 
-	while (!atomic_compare_exchange_weak_explicit(&w->state, &was, (was & CALL_POKED) | s, memory_order_acq_rel, memory_order_relaxed))
+	while (!atomic_compare_exchange_weak_explicit(&w->state, &was, (was & CALL_WOKEN) | s, memory_order_acq_rel, memory_order_relaxed))
 		;
 }
 
 static inline enum call_state state_of(struct wire_call *w)
 {
-	return atomic_load_explicit(&w->state, memory_order_acquire) & ~(unsigned)CALL_POKED;
+	return atomic_load_explicit(&w->state, memory_order_acquire) & ~(unsigned)CALL_WOKEN;
 }
 
-static inline bool is_poked(struct wire_call *w)
+static inline bool is_woken(struct wire_call *w)
 {
-	return atomic_load_explicit(&w->state, memory_order_acquire) & CALL_POKED;
+	return atomic_load_explicit(&w->state, memory_order_acquire) & CALL_WOKEN;
 }
 
-/* True: the caller is to start an OP_POKE. */
-static inline bool state_poke(struct wire_call *w)
+/* True: the caller is to start an OP_WAKE. */
+static inline bool state_wake(struct wire_call *w)
 {
-	return !(atomic_fetch_or_explicit(&w->state, CALL_POKED, memory_order_acq_rel) & CALL_POKED);
+	return !(atomic_fetch_or_explicit(&w->state, CALL_WOKEN, memory_order_acq_rel) & CALL_WOKEN);
 }
 
-/* The same of a call that is put aside, and is not touched after it: the OP_POKE, or the one that is under way, finds it so. */
+/* The same of a call that is put aside, and is not touched after it: the OP_WAKE, or the one that is under way, finds it so. */
 static inline bool state_put_aside(struct wire_call *w, enum call_state s)
 {
-	return !(atomic_exchange_explicit(&w->state, CALL_POKED | s, memory_order_acq_rel) & CALL_POKED);
+	return !(atomic_exchange_explicit(&w->state, CALL_WOKEN | s, memory_order_acq_rel) & CALL_WOKEN);
 }
 
-/* The OP_POKE has come back. */
-static inline enum call_state state_unpoke(struct wire_call *w)
+/* The OP_WAKE has come back. */
+static inline enum call_state state_unwake(struct wire_call *w)
 {
-	return atomic_fetch_and_explicit(&w->state, ~(unsigned)CALL_POKED, memory_order_acq_rel) & ~(unsigned)CALL_POKED;
+	return atomic_fetch_and_explicit(&w->state, ~(unsigned)CALL_WOKEN, memory_order_acq_rel) & ~(unsigned)CALL_WOKEN;
 }
 
 static inline bool is_stream(const struct wire_call *w)

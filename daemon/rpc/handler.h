@@ -25,7 +25,7 @@ typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, co
  * successful open, on the rpc thread, whatever happened. */
 enum rpc_next {
 	RPC_NEXT_MESSAGE, /* *out is to be sent; next is called again once it has left */
-	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_poke, or about c->resume_us if that is not 0 */
+	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_wake, or about c->resume_us if that is not 0 */
 	RPC_NEXT_WORKER,  /* heavy: call again, on a worker */
 	RPC_NEXT_END,     /* all sent */
 	RPC_NEXT_FAIL,    /* c->why; *failure is the status */

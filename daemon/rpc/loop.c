@@ -127,7 +127,7 @@ static void free_call(struct wire_call *w)
 
 static void free_if_over(struct wire_call *w)
 {
-	if (!w->finished || !w->closed || is_poked(w))
+	if (!w->finished || !w->closed || is_woken(w))
 		return;
 	if (w->granted && (w->was_cancelled || w->unsent))
 		w->c.method->undo(&w->c, w->request, w->granted);
@@ -306,7 +306,7 @@ static void end_idle(struct wire_call *w, enum status status)
 
 	if (state == CALL_WAITING)
 		rpc_step_finish(w, status, NULL);
-	else if (state == CALL_SLEEPING && !is_poked(w))
+	else if (state == CALL_SLEEPING && !is_woken(w))
 		rpc_step_finish(w, status, NULL);
 }
 
@@ -331,9 +331,9 @@ static void resume(struct wire_call *w)
 		rpc_step_hand_over(w, true);
 }
 
-static void on_poke(struct wire_call *w, uint64_t now_us)
+static void on_wake(struct wire_call *w, uint64_t now_us)
 {
-	switch (state_unpoke(w)) {
+	switch (state_unwake(w)) {
 	case CALL_WAITING:
 		w->c.now_us = now_us;
 		if (atomic_load_explicit(&w->woken, memory_order_acquire))
@@ -403,7 +403,7 @@ static void on_event(void *tag, bool ok, uint64_t now_us)
 	case OP_RECV: on_receive(w, now_us); break;
 	case OP_SEND: on_send(w, ok, now_us); break;
 	case OP_FINAL: on_final(w, ok); break;
-	case OP_POKE: on_poke(w, now_us); break;
+	case OP_WAKE: on_wake(w, now_us); break;
 	default: break;
 	}
 }
@@ -458,7 +458,7 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 			end_idle(w, STATUS_UNAVAILABLE);
 		} else if (state_of(w) == CALL_WAITING && (changed || (w->c.resume_us && w->c.resume_us <= now_us))) {
 			rpc_step_wake(&w->c);
-		} else if (state_of(w) == CALL_SLEEPING && !is_poked(w)) {
+		} else if (state_of(w) == CALL_SLEEPING && !is_woken(w)) {
 			if (w->c.resume_us <= now_us)
 				resume(w);
 			else if (w->c.resume_us < s->tick_at_us)
@@ -503,7 +503,7 @@ void *rpc_loop_main(void *arg)
 			s->shut_down = true;
 		else if (e.type == GRPC_OP_COMPLETE)
 			on_event(e.tag, e.success, now);
-		cache_leases_tell(s->daemon->cache); /* its reply is on its way */
+		cache_leases_notify(s->daemon->cache); /* its reply is on its way */
 		if (atomic_load_explicit(&s->deferred, memory_order_relaxed))
 			run_deferred(s);
 		if (now >= s->tick_at_us)

@@ -1,6 +1,6 @@
 /* The gRPC server: one polling thread that turns completions into steps of calls. The sockets are rpc/listen.c's.
  *
- * Threads: rpc_server_create by main; poke and defer by anybody; everything else inside
+ * Threads: rpc_server_create by main; wake and defer by anybody; everything else inside
  * is the rpc thread's, or the worker's that owns a call at that moment.
  */
 #ifndef TERRACE_DAEMON_RPC_SERVER_H
@@ -28,9 +28,9 @@ int rpc_server_port(const struct rpc_server *s);
  * at once. Figures: counts of calls by method and status, and times. */
 extern const struct part_ops rpc_part;
 
-/* Makes the rpc thread call a waiting stream's next again. Cheap while one poke is under way already. Must
+/* Makes the rpc thread call a waiting stream's next again. Cheap while one wake is under way already. Must
  * not be called once the stream's close has returned. */
-void rpc_server_poke(struct rpc_call *c);
+void rpc_server_wake(struct rpc_call *c);
 
 /* Runs item->run(item) on the rpc thread, soon. For callbacks of gRPC that may come on any thread. server
  * NULL (tests): at once. */

@@ -227,7 +227,7 @@ void rpc_step_put_aside(struct wire_call *w, enum call_state state)
 	grpc_call *call = w->call;
 
 	if (state_put_aside(w, state))
-		start(call, NULL, 0, w, OP_POKE);
+		start(call, NULL, 0, w, OP_WAKE);
 }
 
 /* Runs a step on the rpc thread. A call that is put aside wants to know when its client is gone. */
@@ -270,8 +270,8 @@ void rpc_step_wake(struct rpc_call *c)
 	struct wire_call *w = (struct wire_call *)c;
 
 	atomic_store_explicit(&w->woken, true, memory_order_release);
-	if (state_poke(w))
-		start(w->call, NULL, 0, w, OP_POKE);
+	if (state_wake(w))
+		start(w->call, NULL, 0, w, OP_WAKE);
 }
 
 /* gRPC names a connection that it was handed by its descriptor. */
@@ -471,7 +471,7 @@ void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 
 /* ---- what methods ask for (rpc/server.h) ---- */
 
-void rpc_server_poke(struct rpc_call *c)
+void rpc_server_wake(struct rpc_call *c)
 {
 	rpc_step_wake(c);
 }

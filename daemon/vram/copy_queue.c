@@ -6,7 +6,7 @@
  * queues.
  *
  * A call that will have work for it says so before it has: the submission thread wakes up beside it, and looks at some
- * counts until something comes or the call is over (vram_find, vram_brought). The counts say nothing of the queues,
+ * counts until something comes or the call is over (vram_find, vram_call_ended). The counts say nothing of the queues,
  * which are looked at with their lock. */
 #include "daemon/vram/copy_queue.h"
 
@@ -52,7 +52,7 @@ enum {
 	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
 	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
 	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
-	COMES_US = 150,                /* from a lease's packet until it is known what it has to be copied */
+	ANNOUNCED_US = 150,            /* from a lease's packet until it is known what it has to be copied */
 };
 
 static uint64_t host_address(const struct span_map *s, uint32_t index, const struct gpu *g)
@@ -364,13 +364,13 @@ struct gpu *vram_find_last(struct cache *c, const struct vram_search *s)
 	return expect(c, s->gpu, s->layouts, s->found);
 }
 
-struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting, uint32_t from)
+struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *announced, uint32_t from)
 {
 	const struct cache_keys *k = s->keys;
 	const struct cache_keys rest = keys_slice(k, from, k->count - from);
 
 	blocks_find(c, s->pools, s->layouts, &rest, s->found + (size_t)from * s->layouts);
-	return expecting ? expecting : expect(c, s->gpu, k->count * s->layouts, s->found);
+	return announced ? announced : expect(c, s->gpu, k->count * s->layouts, s->found);
 }
 
 struct gpu *vram_find(struct cache *c, const struct vram_search *s)
@@ -378,10 +378,10 @@ struct gpu *vram_find(struct cache *c, const struct vram_search *s)
 	return vram_find_rest(c, s, vram_find_last(c, s), 0);
 }
 
-void vram_brought(struct gpu *expecting)
+void vram_call_ended(struct gpu *announced)
 {
-	if (expecting)
-		atomic_fetch_add_explicit(&expecting->brought, 1, memory_order_relaxed);
+	if (announced)
+		atomic_fetch_add_explicit(&announced->calls_ended, 1, memory_order_relaxed);
 }
 
 /* Once a call that is expected to have work. */
@@ -395,34 +395,36 @@ static void make_ready(struct gpu *g, uint32_t expected)
 }
 
 /* Calls come one after the other, and the operator wants the submission thread awake for the next. */
-static bool is_stirred(struct gpu *g, uint64_t now_us)
+static bool is_called(struct gpu *g, uint64_t now_us)
 {
-	const uint64_t stirred_us = atomic_load_explicit(&g->stirred_us, memory_order_relaxed);
+	const uint64_t called_us = atomic_load_explicit(&g->called_us, memory_order_relaxed);
 
-	return stirred_us && now_us < stirred_us + g->cache->options.gpu_poll_us;
+	return called_us && now_us < called_us + g->cache->options.gpu_poll_us;
 }
 
 /* For what is expected until some has come, the call that was to bring it is over, or it has been waited for long enough; else for as long as calls
  * come. */
-static bool looks_on(struct gpu *g, uint32_t brought, uint64_t since_us)
+static bool looks_on(struct gpu *g, uint32_t calls_ended, uint64_t since_us)
 {
 	const uint64_t now_us = vram_clock_us();
-	const bool expecting = atomic_load_explicit(&g->expected, memory_order_relaxed) != brought && g->passed != brought;
+	const bool announced = atomic_load_explicit(&g->expected, memory_order_relaxed) != calls_ended &&
+	    g->passed != calls_ended;
 
-	return (expecting && now_us < since_us + EXPECT_US && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought) ||
-	       is_stirred(g, now_us) || now_us < atomic_load_explicit(&g->comes_until_us, memory_order_relaxed);
+	return (announced && now_us < since_us + EXPECT_US &&
+	       atomic_load_explicit(&g->calls_ended, memory_order_relaxed) == calls_ended) ||
+	       is_called(g, now_us) || now_us < atomic_load_explicit(&g->announced_until_us, memory_order_relaxed);
 }
 
 /* With the lock of the queues. Where work is expected the submission thread stays awake, without the lock, until some
  * has come or the next call is over. All that it is told by this is when to look. */
 static void submission_wait(struct gpu *g)
 {
-	const uint32_t brought = atomic_load_explicit(&g->brought, memory_order_relaxed),
+	const uint32_t calls_ended = atomic_load_explicit(&g->calls_ended, memory_order_relaxed),
 		       rung = atomic_load_explicit(&g->rung, memory_order_relaxed);
 	uint64_t since_us = vram_clock_us();
 	uint32_t seen = atomic_load_explicit(&g->expected, memory_order_relaxed);
 
-	if (g->halted || !looks_on(g, brought, since_us)) {
+	if (g->halted || !looks_on(g, calls_ended, since_us)) {
 		atomic_store_explicit(&g->sleeps, !g->halted, memory_order_relaxed); /* else each call would wake it for nothing */
 		pthread_cond_wait(&g->submission_work, &g->queue_lock);
 		atomic_store_explicit(&g->sleeps, false, memory_order_relaxed);
@@ -435,45 +437,45 @@ static void submission_wait(struct gpu *g)
 		if (expected != seen)
 			since_us = vram_clock_us();
 		seen = expected;
-		if (expected != atomic_load_explicit(&g->brought, memory_order_relaxed))
+		if (expected != atomic_load_explicit(&g->calls_ended, memory_order_relaxed))
 			make_ready(g, expected);
 		sched_yield();
-	} while (atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && looks_on(g, brought, since_us));
+	} while (atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && looks_on(g, calls_ended, since_us));
 	pthread_mutex_lock(&g->queue_lock);
-	if (seen != brought && atomic_load_explicit(&g->brought, memory_order_relaxed) == brought &&
+	if (seen != calls_ended && atomic_load_explicit(&g->calls_ended, memory_order_relaxed) == calls_ended &&
 	    atomic_load_explicit(&g->rung, memory_order_relaxed) == rung && vram_clock_us() >= since_us + EXPECT_US)
-		g->passed = brought;
+		g->passed = calls_ended;
 }
 
-void vram_stir(struct cache *c)
+void vram_called(struct cache *c)
 {
 	const uint64_t now_us = c->vram && c->options.gpu_poll_us ? vram_clock_us() : 0;
 
 	for (uint32_t i = 0; now_us && i < c->vram->count; i++) {
 		struct gpu *g = c->vram->gpu[i];
 
-		atomic_store_explicit(&g->stirred_us, now_us, memory_order_relaxed);
+		atomic_store_explicit(&g->called_us, now_us, memory_order_relaxed);
 		if (atomic_load_explicit(&g->sleeps, memory_order_relaxed))
 			pthread_cond_signal(&g->submission_work);
 	}
 }
 
-void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting)
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *announced)
 {
 	struct gpu *g = gpu < 0 ? NULL : vram_gpu(c, (uint32_t)gpu);
 
 	if (g)
-		atomic_store_explicit(&g->brings, expecting != NULL, memory_order_relaxed);
+		atomic_store_explicit(&g->brings, announced != NULL, memory_order_relaxed);
 }
 
-void vram_lease_comes(struct cache *c)
+void vram_lease_announce(struct cache *c)
 {
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		struct gpu *g = c->vram->gpu[i];
 
 		if (!atomic_load_explicit(&g->brings, memory_order_relaxed) || !atomic_load_explicit(&g->sleeps, memory_order_relaxed))
 			continue;
-		atomic_store_explicit(&g->comes_until_us, vram_clock_us() + COMES_US, memory_order_relaxed);
+		atomic_store_explicit(&g->announced_until_us, vram_clock_us() + ANNOUNCED_US, memory_order_relaxed);
 		pthread_cond_signal(&g->submission_work);
 	}
 }
@@ -592,11 +594,11 @@ static struct flight *flight_of(struct gpu *g, enum device_way way, const struct
 }
 
 /* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next, or a call is still at it. */
-static bool much_comes(const struct gpu *g, const struct vram_move *m, uint32_t blocks)
+static bool is_much_announced(const struct gpu *g, const struct vram_move *m, uint32_t blocks)
 {
 	uint32_t come = 0;
 
-	if (atomic_load_explicit(&g->more_comes, memory_order_relaxed))
+	if (atomic_load_explicit(&g->more_announced, memory_order_relaxed))
 		return true;
 	for (; m && 2 * come < blocks; m = following(m))
 		come += m->block != NULL;
@@ -636,7 +638,8 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	}
 	if (f->mark)
 		f->mark->next = NULL;
-	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums && much_comes(g, m, count);
+	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums &&
+	    is_much_announced(g, m, count);
 	q->first = m;
 	if (!m)
 		q->end = &q->first;
@@ -696,7 +699,7 @@ static bool look_at_left(struct gpu *g)
 	return true;
 }
 
-static void look_at_brought(struct gpu *g)
+static void look_at_taken(struct gpu *g)
 {
 	struct flight *f;
 
@@ -711,11 +714,11 @@ static void look_at_brought(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-void vram_brought_told(struct cache *c)
+void vram_call_replied(struct cache *c)
 {
 	for (uint32_t i = 0; c->vram && c->sums && i < c->vram->count; i++)
 		if (atomic_load_explicit(&c->vram->gpu[i]->to_look, memory_order_relaxed))
-			look_at_brought(c->vram->gpu[i]);
+			look_at_taken(c->vram->gpu[i]);
 }
 
 /* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to

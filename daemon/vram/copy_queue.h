@@ -48,18 +48,18 @@ struct vram_search {
 struct gpu *vram_find(struct cache *c, const struct vram_search *s);
 /* The same in two steps; between them the first `from` may be found. expecting: what the first step returned. */
 struct gpu *vram_find_last(struct cache *c, const struct vram_search *s);
-struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting, uint32_t from);
+struct gpu *vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *announced, uint32_t from);
 /* Some of these seem to be in memory and not on a GPU. */
 bool vram_some_come(const struct cache *c, uint32_t count, struct block *const *found);
-void vram_brought(struct gpu *expecting);
+void vram_call_ended(struct gpu *announced);
 /* Without the lock: the caller's reply is on its way, so that there is time to wake those that sum what it has brought. */
-void vram_brought_told(struct cache *c);
+void vram_call_replied(struct cache *c);
 /* A call has come: with options.gpu_poll_us submission threads are awake for so long after it. Any thread, without the
  * lock. */
-void vram_stir(struct cache *c);
+void vram_called(struct cache *c);
 /* A lease on that GPU (CACHE_HOST: on none) has something to be copied, or not. */
-void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *expecting);
-/* See cache_lease_comes. */
-void vram_lease_comes(struct cache *c);
+void vram_lease_brings(struct cache *c, int32_t gpu, const struct gpu *announced);
+/* See cache_lease_announce. */
+void vram_lease_announce(struct cache *c);
 
 #endif

@@ -84,14 +84,14 @@ struct gpu {
 	struct gpu_scratch *scratch;   /* vram/scratch.h */
 	pthread_t submission, completion;
 	bool submission_started, completion_started;
-	_Atomic uint32_t expected, brought; /* calls that may have work for it: begun, over */
-	_Atomic uint32_t more_comes;   /* calls that have begun to fill its queue of ups, and go on to */
+	_Atomic uint32_t expected, calls_ended; /* calls that may have work for it: begun, over */
+	_Atomic uint32_t more_announced; /* calls that have begun to fill its queue of ups, and go on to */
 	_Atomic uint32_t rung;         /* times that there may have been something to be begun */
 	/* when a call came last, where the submission thread is to be awake for the next; 0: none has */
-	_Atomic uint64_t stirred_us;
+	_Atomic uint64_t called_us;
 	_Atomic bool sleeps;           /* the submission thread does, it seems, and may have work again */
 	_Atomic bool brings;           /* the last lease here had something to be copied: so may the next */
-	_Atomic uint64_t comes_until_us; /* one was about to come: the submission thread is awake so long */
+	_Atomic uint64_t announced_until_us; /* one was about to come: the submission thread is awake so long */
 	/* the submission thread's: as many were over when it had waited long enough, had begun when it last made ready */
 	uint32_t passed, readied;
 	pthread_cond_t submission_work, completion_work; /* with queue_lock */
@@ -171,14 +171,14 @@ static inline struct vram_move **vram_moves_of(const struct cache *c, const stru
 }
 
 /* A call has begun to fill the GPU's queue of ups, and goes on to; it has published all. Any thread. */
-static inline void vram_more_comes(struct gpu *g)
+static inline void vram_more_announce(struct gpu *g)
 {
-	atomic_fetch_add_explicit(&g->more_comes, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&g->more_announced, 1, memory_order_relaxed);
 }
 
-static inline void vram_more_came(struct gpu *g)
+static inline void vram_more_ended(struct gpu *g)
 {
-	atomic_fetch_sub_explicit(&g->more_comes, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&g->more_announced, 1, memory_order_relaxed);
 }
 
 #endif

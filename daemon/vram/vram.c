@@ -176,7 +176,7 @@ enum status vram_create(struct cache *c, const char **why)
 	if (!v)
 		return STATUS_EXHAUSTED;
 	c->publish = vram_publish;
-	c->on_call = vram_stir;
+	c->on_call = vram_called;
 	c->spare_links_max = VRAM_SPARES_MAX;
 	v->ops = o->device_ops;
 	v->waiting_host_end = &v->waiting_host;

@@ -17,7 +17,8 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;
 	Terrace__V1__LeaseReply *r = rpc_take(c, sizeof *r);
-	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call, .late = true };
+	struct cache_on on = { .attachment = q->attachment, .or_host = q->gpu_or_host, .call = q->call,
+	    .deferred = true };
 	struct cache_leased leased = { 0 };
 	struct cache_place *places;
 	struct cache_keys keys;

@@ -21,7 +21,7 @@ struct watch {
 
 static void wake(void *arg)
 {
-	rpc_server_poke(arg);
+	rpc_server_wake(arg);
 }
 
 static enum status watch_open(struct rpc_call *c, const ProtobufCMessage *request)
@@ -61,7 +61,7 @@ static enum rpc_next watch_next(struct rpc_call *c, bool worker, struct rpc_out 
 
 	(void)worker;
 	if (s == STATUS_BUSY)
-		rpc_server_poke(c); /* other calls are on this thread, too */
+		rpc_server_wake(c); /* other calls are on this thread, too */
 	if (s == STATUS_BUSY || s == STATUS_MISS)
 		return RPC_NEXT_WAIT;
 	if (s != STATUS_OK) {

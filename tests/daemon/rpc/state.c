@@ -36,7 +36,7 @@ static time_t now_s(void)
 static void wake(void)
 {
 	atomic_store_explicit(&w.woken, true, memory_order_release);
-	if (state_poke(&w))
+	if (state_wake(&w))
 		atomic_fetch_add(&batches, 1);
 }
 
@@ -93,8 +93,8 @@ START_TEST(no_wake_is_lost)
 			continue;
 		}
 		atomic_fetch_sub(&batches, 1);
-		ck_assert(is_poked(&w));
-		if (state_unpoke(&w) != aside[_i] || !atomic_exchange(&w.woken, false))
+		ck_assert(is_woken(&w));
+		if (state_unwake(&w) != aside[_i] || !atomic_exchange(&w.woken, false))
 			continue;
 		heeded++;
 		heeded_s = now_s();

@@ -180,7 +180,7 @@ static void least(double *best, uint64_t since_ns, uint64_t until_ns)
 static void lease(struct bench *b, double *call, double *to_copy)
 {
 	const uint64_t first = (uint64_t)(b->next++ % b->sets) * SET;
-	const struct cache_on on = { .attachment = b->v.r.attachment, .gpu = 0, .late = b->as_daemon };
+	const struct cache_on on = { .attachment = b->v.r.attachment, .gpu = 0, .deferred = b->as_daemon };
 	struct cache_keys k = rig_keys(first, b->blocks);
 	struct cache_wait w = { .ready = on_ready, .arg = &b->ready };
 	struct cache_leased l;
@@ -197,7 +197,7 @@ static void lease(struct bench *b, double *call, double *to_copy)
 	stage_reached(STAGE_GRANTED);
 	cache_wait_end(b->v.r.c, &w);
 	least(call, since, now_ns());
-	cache_leases_tell(b->v.r.c);
+	cache_leases_notify(b->v.r.c);
 	ck_assert_int_eq(s, STATUS_OK);
 	ck_assert_uint_eq(l.blocks, b->blocks);
 	vr_release(&b->v, &l);

@@ -377,7 +377,7 @@ START_TEST(what_is_expected_is_made_ready_for)
 		cache_unlock(v.r.c);
 		pthread_join(t, NULL);
 		ck_assert_uint_eq(gpu->expected, expected + more);
-		ck_assert_uint_eq(gpu->brought, gpu->expected);
+		ck_assert_uint_eq(gpu->calls_ended, gpu->expected);
 		rig_quiet(&v.r);
 	}
 	vr_close(&v);
@@ -439,14 +439,15 @@ START_TEST(a_lease_that_comes)
 		vr_release(&v, &l);
 		rig_quiet(&v.r);
 		RIG_AWAIT(gpu->sleeps);
-		before = gpu->comes_until_us;
+		before = gpu->announced_until_us;
 		if (round == 1) {
-			cache_lease_comes(v.r.c);
-			ck_assert_uint_eq(gpu->comes_until_us, before);
+			cache_lease_announce(v.r.c);
+			ck_assert_uint_eq(gpu->announced_until_us, before);
 		} else {
-			RIG_AWAIT((cache_lease_comes(v.r.c), gpu->comes_until_us > before)); /* a tick may have it awake */
+			/* a tick may have it awake */
+			RIG_AWAIT((cache_lease_announce(v.r.c), gpu->announced_until_us > before));
 		}
-		RIG_AWAIT(gpu->sleeps && vram_clock_us() > gpu->comes_until_us);
+		RIG_AWAIT(gpu->sleeps && vram_clock_us() > gpu->announced_until_us);
 	}
 	vr_close(&v);
 }
@@ -675,7 +676,7 @@ static _Atomic bool telling;
 static void *tell(void *arg)
 {
 	while (atomic_load(&telling))
-		cache_leases_tell(arg);
+		cache_leases_notify(arg);
 	return NULL;
 }
 
@@ -703,7 +704,7 @@ START_TEST(summed_by_whoever_is_there)
 		ck_assert_int_eq(vr_lease(&v, 0, round * BLOCKS, BLOCKS, true, false, p, &l), STATUS_OK);
 		ck_assert_uint_eq(l.progress_page_layers, VR_LAYERS);
 		if (_i == 1)
-			cache_leases_tell(v.r.c);
+			cache_leases_notify(v.r.c);
 		vr_go(&v, 0);
 		vr_wait_layers(&v, &l);
 		for (uint64_t n = 0; n < BLOCKS; n++)

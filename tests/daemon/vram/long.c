@@ -104,12 +104,12 @@ static struct {
 	int told;                       /* times that the call was told by then */
 } idles;
 
-struct gpu *__real_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+struct gpu *__real_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *announced,
 				  uint32_t from);
-struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *announced,
 				  uint32_t from);
 
-struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *expecting,
+struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, struct gpu *announced,
 				  uint32_t from)
 {
 	for (int ms = 0, moving = 1; c == idles.cache && moving && ms < SECONDS_MAX * 1000; ms++) {
@@ -120,7 +120,7 @@ struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, 
 	}
 	if (c == idles.cache)
 		sem_getvalue(idles.ready, &idles.told);
-	return __real_vram_find_rest(c, s, expecting, from);
+	return __real_vram_find_rest(c, s, announced, from);
 }
 
 static void on_ready(void *arg)

@@ -227,7 +227,7 @@ END_TEST
 
 static struct cache_leased lease_late(struct vram_rig *v, uint64_t first)
 {
-	const struct cache_on on = { .attachment = v->r.attachment, .gpu = 0, .late = true };
+	const struct cache_on on = { .attachment = v->r.attachment, .gpu = 0, .deferred = true };
 	struct cache_keys k = rig_keys(first, 2);
 	struct cache_place p[2];
 	struct cache_leased l;
@@ -270,7 +270,7 @@ START_TEST(a_late_lease_is_told_of)
 	l = lease_late(&v, 0);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_requests_total", ""), requests);
 	ck_assert_uint_eq(uses(&v, 0), 0);
-	cache_leases_tell(v.r.c);
+	cache_leases_notify(v.r.c);
 	ck_assert_double_eq(rig_stat(&v.r, "terrace_requests_total", ""), requests + 1);
 	ck_assert_uint_eq(uses(&v, 0), 1);
 	other = lease_late(&v, 2);
