@@ -93,7 +93,7 @@ terrace_test(cache_vram_units SOURCES daemon/vram/units.c LIBS cache_vram_rig)
 terrace_test(cache_vram_zero SOURCES daemon/vram/zero.c LIBS cache_vram_rig)
 target_link_options(cache_vram_long PRIVATE LINKER:--wrap=vram_find_rest)
 terrace_test(cache_vram_cost SOURCES daemon/vram/cost.c daemon/vram/bus.c daemon/vram/stages.c daemon/vram/steps.c LIBS cache_vram_rig)
-foreach(name cache_lock vram_find vram_room_early vram_up vram_tail vram_publish vram_flight_enter index_find index_find_many index_pin index_unpin policy_find)
+foreach(name cache_lock vram_find vram_room_early vram_up vram_tail vram_publish vram_copy_batch_enter index_find index_find_many index_pin index_unpin policy_find)
   target_link_options(cache_vram_cost PRIVATE LINKER:--wrap=${name})
 endforeach()
 if(TERRACE_SANITIZE) # it counts steps of what the others do too

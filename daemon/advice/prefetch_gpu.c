@@ -214,7 +214,7 @@ static void pump(struct cache *c, struct gpu *g)
 	uint64_t left = AT_ONCE_BYTES;
 
 	expire(c, g);
-	if (g->waiting || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP) > 1)
+	if (g->waiting || vram_queued(g, DEVICE_UP) || gpu_copy_batches(g, DEVICE_UP) > 1)
 		return;
 	for (enum prefetch_kind kind = PREFETCH_ASKED; kind < PREFETCH_KINDS; kind++)
 		for (uint32_t i = 0; i < WISHES && s != STATUS_EXHAUSTED; i++) {

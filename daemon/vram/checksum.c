@@ -86,19 +86,19 @@ static void seal(const struct cache *c, struct vram_move *m, bool whole)
 }
 
 /* Of all of its blocks. */
-static const struct kv_geometry *geometry_of(const struct flight *f)
+static const struct kv_geometry *geometry_of(const struct copy_batch *f)
 {
 	return &f->each[0]->pool->geometry;
 }
 
 /* Of each block. */
-static uint32_t seal_pieces(const struct flight *f)
+static uint32_t seal_pieces(const struct copy_batch *f)
 {
 	return (geometry_of(f)->pieces + f->piece - 1) / f->piece;
 }
 
 /* How many in all. */
-static uint32_t seal_prepare(struct flight *f)
+static uint32_t seal_prepare(struct copy_batch *f)
 {
 	const uint64_t bytes = geometry_of(f)->piece_bytes;
 
@@ -111,7 +111,7 @@ static uint32_t seal_prepare(struct flight *f)
 /* Some checked pieces of one block. Who has done the last of them does the header. */
 static void seal_piece(void *arg, uint32_t i)
 {
-	struct flight *f = arg;
+	struct copy_batch *f = arg;
 	const struct kv_geometry *g = geometry_of(f);
 	const struct slot_ident sizes = { .block_bytes = g->block_bytes, .layer_bytes = g->piece_bytes };
 	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = g->pieces - first;
@@ -123,14 +123,14 @@ static void seal_piece(void *arg, uint32_t i)
 		seal(f->gpu->cache, m, !f->status);
 }
 
-bool vram_flight_sums(const struct flight *f)
+bool vram_copy_batch_sums(const struct copy_batch *f)
 {
 	return f->copy.way == DEVICE_DOWN && (!f->status || f->status == STATUS_UNAVAILABLE);
 }
 
-bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
+bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch))
 {
-	if (!vram_flight_sums(f))
+	if (!vram_copy_batch_sums(f))
 		return false;
 	f->sealed = true; /* by the time that anybody looks */
 	if (sums_begin(f->gpu->cache->sums, seal_prepare(f), seal_piece, ended, f))
@@ -139,7 +139,7 @@ bool vram_flight_seal(struct flight *f, void (*ended)(void *flight))
 	return false;
 }
 
-void vram_flight_seal_here(struct cache *c, struct flight *f)
+void vram_copy_batch_seal_here(struct cache *c, struct copy_batch *f)
 {
 	sums_each(c->sums, seal_prepare(f), seal_piece, f);
 }
@@ -235,12 +235,12 @@ void vram_sums_fail(struct cache *c, struct gpu *g)
 /* What has come to another GPU, in lists of as many sums as one may have, one after the other. */
 struct arrival {
 	struct piece_sums sums;        /* first */
-	struct flight *flight;
+	struct copy_batch *copy_batch;
 	uint32_t from, count, most;    /* moves of this list: the first one, how many, at most */
 	uint64_t at[];                 /* [most]; behind it the sums */
 };
 
-static struct arrival *arrival_make(struct flight *f)
+static struct arrival *arrival_make(struct copy_batch *f)
 {
 	const uint32_t each = piece_sums_each(geometry_of(f)), fit = DEVICE_SUMS_MAX / each;
 	const uint32_t most = f->copy.count < fit ? f->copy.count : fit;
@@ -248,7 +248,7 @@ static struct arrival *arrival_make(struct flight *f)
 
 	if (!a)
 		return NULL;
-	*a = (struct arrival){ .flight = f, .most = most };
+	*a = (struct arrival){ .copy_batch = f, .most = most };
 	return a;
 }
 
@@ -257,7 +257,7 @@ static void arrival_done(struct piece_sums *sums, enum status s);
 /* False: there are no more, or they cannot be summed. */
 static bool arrival_begin(struct arrival *a)
 {
-	struct flight *f = a->flight;
+	struct copy_batch *f = a->copy_batch;
 	const uint32_t rest = f->copy.count - a->from, count = rest < a->most ? rest : a->most;
 	const char *why;
 
@@ -274,7 +274,7 @@ static bool arrival_begin(struct arrival *a)
 static void arrival_done(struct piece_sums *sums, enum status s)
 {
 	struct arrival *a = (struct arrival *)sums;
-	struct flight *f = a->flight;
+	struct copy_batch *f = a->copy_batch;
 
 	for (uint32_t i = 0; !s && i < a->count; i++) {
 		struct vram_move *m = f->each[a->from + i];
@@ -286,10 +286,10 @@ static void arrival_done(struct piece_sums *sums, enum status s)
 	if (!s && arrival_begin(a))
 		return;
 	free(a);
-	vram_flight_part_ended(f);
+	vram_copy_batch_part_ended(f);
 }
 
-bool vram_flight_sum_across(struct flight *f)
+bool vram_copy_batch_sum_across(struct copy_batch *f)
 {
 	const struct cache *c = f->gpu->cache;
 	struct arrival *a = NULL;
@@ -372,7 +372,7 @@ static void found_add(struct found *f, struct vram_move *m)
 
 /* What a look at a header touches lies on one cache line behind another: the move, then its block and the GPU's slot, then the header, all of which is
  * read. Each is asked for while those before it are looked at. (GCC leaves out calls of what does nothing else.) */
-static inline __attribute__((always_inline)) void fetch_header(struct flight *f, uint32_t k)
+static inline __attribute__((always_inline)) void fetch_header(struct copy_batch *f, uint32_t k)
 {
 	const uint32_t count = f->copy.count;
 	const struct vram_move *m;
@@ -468,9 +468,9 @@ static void layer_look(struct vram_move *m, uint32_t layer, const uint8_t *next,
 }
 
 /* With the lock of those being summed. The lists that are done with, which leave it. */
-static struct flight *words_move(struct gpu *g)
+static struct copy_batch *words_move(struct gpu *g)
 {
-	struct flight *over = NULL, **end = &over, *f;
+	struct copy_batch *over = NULL, **end = &over, *f;
 
 	while ((f = g->summing)) {
 		if (f->mark)
@@ -487,39 +487,39 @@ static struct flight *words_move(struct gpu *g)
 	return over;
 }
 
-static void flights_end(struct flight *f)
+static void copy_batches_end(struct copy_batch *f)
 {
-	for (struct flight *next; f; f = next) {
+	for (struct copy_batch *next; f; f = next) {
 		next = f->summing_next;
-		vram_flight_part_ended(f);
+		vram_copy_batch_part_ended(f);
 	}
 }
 
-static void summed(struct flight *f)
+static void summed(struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
-	struct flight *over;
+	struct copy_batch *over;
 
 	pthread_mutex_lock(&g->summing_lock);
 	f->layers_summed = f->copy.parts;
 	f->summing = false;
 	over = words_move(g);
 	pthread_mutex_unlock(&g->summing_lock);
-	flights_end(over);
+	copy_batches_end(over);
 }
 
 /* All has been looked at. */
-static void looked(void *flight)
+static void looked(void *copy_batch)
 {
-	struct flight *f = flight;
+	struct copy_batch *f = copy_batch;
 
 	if (f->summing)
 		summed(f);
 	else
-		vram_flight_part_ended(f);
+		vram_copy_batch_part_ended(f);
 }
 
-static void layer_summed(struct flight *f)
+static void layer_summed(struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
 
@@ -531,13 +531,13 @@ static void layer_summed(struct flight *f)
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
-static uint32_t header_pieces(const struct flight *f)
+static uint32_t header_pieces(const struct copy_batch *f)
 {
 	return f->moves ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
 }
 
 /* Of the layers of a list that somebody waits for, of each; of another list, of all. */
-static uint32_t layer_pieces(const struct flight *f)
+static uint32_t layer_pieces(const struct copy_batch *f)
 {
 	const uint32_t layers = f->mark ? f->summed_blocks : f->summed_blocks * f->copy.parts;
 
@@ -546,12 +546,12 @@ static uint32_t layer_pieces(const struct flight *f)
 
 /* Headers are looked at behind the first layer's sums, which somebody may wait for and which have a glance at the names: they are a page each, a
  * fifth of what a layer has, and count for the next layer. */
-static uint32_t header_layer(const struct flight *f)
+static uint32_t header_layer(const struct copy_batch *f)
 {
 	return f->copy.parts > 1;
 }
 
-static void look_headers(struct flight *f, uint32_t from)
+static void look_headers(struct copy_batch *f, uint32_t from)
 {
 	struct found found = { .count = 0 };
 
@@ -562,7 +562,7 @@ static void look_headers(struct flight *f, uint32_t from)
 	found_tell(&found);
 }
 
-static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
+static void look_layer(struct copy_batch *f, uint32_t layer, uint32_t from)
 {
 	const uint32_t to = f->summed_blocks - from < f->piece ? f->summed_blocks : from + f->piece;
 	struct found found = { .count = 0 };
@@ -573,7 +573,7 @@ static void look_layer(struct flight *f, uint32_t layer, uint32_t from)
 }
 
 /* Layers as they lie, from the one of this number on, all of a block before the next one's: memory is read faster so (terrace-bench sums). */
-static void look_run(struct flight *f, uint32_t from)
+static void look_run(struct copy_batch *f, uint32_t from)
 {
 	const uint32_t layers = f->copy.parts, all = f->summed_blocks * layers, to = all - from < f->piece ? all : from + f->piece;
 	struct found found = { .count = 0 };
@@ -585,7 +585,7 @@ static void look_run(struct flight *f, uint32_t from)
 
 /* The layer that piece i of the work of a list with a mark counts for: the first layer of all blocks, from the last block on, since the GPU, which
  * reads what a processor has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
-static uint32_t piece_layer(const struct flight *f, uint32_t i)
+static uint32_t piece_layer(const struct copy_batch *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f);
 
@@ -595,7 +595,7 @@ static uint32_t piece_layer(const struct flight *f, uint32_t i)
 }
 
 /* Of a list that nobody waits for layer by layer. */
-static void look_unwatched(struct flight *f, uint32_t i)
+static void look_unwatched(struct copy_batch *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f);
 
@@ -605,7 +605,7 @@ static void look_unwatched(struct flight *f, uint32_t i)
 		look_run(f, (i - headers) * f->piece);
 }
 
-static void look_watched(struct flight *f, uint32_t i)
+static void look_watched(struct copy_batch *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f), layer = piece_layer(f, i);
 
@@ -621,7 +621,7 @@ static void look_watched(struct flight *f, uint32_t i)
 
 static void look_piece(void *arg, uint32_t i)
 {
-	struct flight *f = arg;
+	struct copy_batch *f = arg;
 
 	if (f->mark)
 		look_watched(f, i);
@@ -632,7 +632,7 @@ static void look_piece(void *arg, uint32_t i)
 /* Its layer has been copied; or it is the first, or a header, or none is waited for any more. */
 static bool look_due(void *arg, uint32_t i)
 {
-	struct flight *f = arg;
+	struct copy_batch *f = arg;
 	const uint32_t layer = piece_layer(f, i);
 	uint64_t now, since = 0;
 
@@ -650,7 +650,7 @@ static bool look_due(void *arg, uint32_t i)
 }
 
 /* Those that are to be summed come first. */
-static void look_prepare(struct flight *f)
+static void look_prepare(struct copy_batch *f)
 {
 	const uint64_t bytes = f->copy.part_bytes, piece = f->mark || bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
 	uint32_t first = 0, rest;
@@ -666,7 +666,7 @@ static void look_prepare(struct flight *f)
 		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
 
-void vram_flight_enter(struct flight *f)
+void vram_copy_batch_enter(struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
 
@@ -681,12 +681,12 @@ void vram_flight_enter(struct flight *f)
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
-static uint32_t pieces_of(const struct flight *f)
+static uint32_t pieces_of(const struct copy_batch *f)
 {
 	return header_pieces(f) + layer_pieces(f) * (f->mark ? f->copy.parts : 1);
 }
 
-bool vram_flight_look(struct flight *f)
+bool vram_copy_batch_look(struct copy_batch *f)
 {
 	struct cache *c = f->gpu->cache;
 
@@ -697,7 +697,7 @@ bool vram_flight_look(struct flight *f)
 						f->elsewhere); /* it may be gone */
 }
 
-void vram_flight_look_here(struct flight *f)
+void vram_copy_batch_look_here(struct copy_batch *f)
 {
 	const uint32_t pieces = pieces_of(f);
 
@@ -706,17 +706,17 @@ void vram_flight_look_here(struct flight *f)
 	looked(f);
 }
 
-void vram_flight_copied(struct flight *f)
+void vram_copy_batch_copied(struct copy_batch *f)
 {
 	atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
 	if (f->behind && f->status)
 		looked(f); /* nobody gets it */
-	else if (f->behind && !vram_flight_look(f))
-		vram_flight_look_here(f);
+	else if (f->behind && !vram_copy_batch_look(f))
+		vram_copy_batch_look_here(f);
 }
 
-void vram_flight_part_ended(struct flight *f)
+void vram_copy_batch_part_ended(struct copy_batch *f)
 {
 	if (atomic_fetch_sub_explicit(&f->parts, 1, memory_order_acq_rel) == 1)
-		vram_flight_ended(f);
+		vram_copy_batch_ended(f);
 }

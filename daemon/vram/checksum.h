@@ -7,23 +7,23 @@
 
 struct block;
 struct cache;
-struct flight;
+struct copy_batch;
 struct gpu;
 struct vram_slot;
 
 /* What is kept of the checksums in a slot's header: one over all of them. */
 uint32_t vram_sums_of(const void *header, uint32_t layers);
 /* It is down, and its bytes are to be summed, as they may have come. */
-bool vram_flight_sums(const struct flight *f);
+bool vram_copy_batch_sums(const struct copy_batch *f);
 /* Without the lock: headers and checksums of what has come down, by the threads for that; ended(f) when they are done. False: not begun. */
-bool vram_flight_seal(struct flight *f, void (*ended)(void *flight));
+bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch));
 /* Without the lock, on the caller's thread and those for that. */
-void vram_flight_seal_here(struct cache *c, struct flight *f);
+void vram_copy_batch_seal_here(struct cache *c, struct copy_batch *f);
 /* It came down: so its copies' sums are known. */
 void vram_sums_keep(struct block *b, uint32_t sums);
-/* By the device's thread: a list to another GPU is copied. That GPU sums what has come; then vram_flight_part_ended().
- * False: not begun, and nothing is compared. Not without gpu_verify_up. */
-bool vram_flight_sum_across(struct flight *f);
+/* By the device's thread: a list to another GPU is copied. That GPU sums what has come; then
+ * vram_copy_batch_part_ended(). False: not begun, and nothing is compared. Not without gpu_verify_up. */
+bool vram_copy_batch_sum_across(struct copy_batch *f);
 /* The block has just been published in that slot, and its bytes are all there: what zeroes the rest of them is
  * complete. Its GPU sums it, and it is pinned until that is known: see vram/commit_sums.h. */
 void vram_sum_begin(struct cache *c, struct vram_slot *s);
@@ -35,11 +35,11 @@ void vram_sums_fail(struct cache *c, struct gpu *g);
  * as the threads for it take their time to be woken, the look at what is copied: what headers say is kept, and layers
  * are summed. False: no thread takes it, and it is to be done here. Of what is `behind` the end of the copies is told
  * instead, by the device's thread. */
-void vram_flight_enter(struct flight *f);
-bool vram_flight_look(struct flight *f);
-void vram_flight_look_here(struct flight *f);
-void vram_flight_copied(struct flight *f);
+void vram_copy_batch_enter(struct copy_batch *f);
+bool vram_copy_batch_look(struct copy_batch *f);
+void vram_copy_batch_look_here(struct copy_batch *f);
+void vram_copy_batch_copied(struct copy_batch *f);
 /* Without the lock: its copies, or its sums, have ended. */
-void vram_flight_part_ended(struct flight *f);
+void vram_copy_batch_part_ended(struct copy_batch *f);
 
 #endif

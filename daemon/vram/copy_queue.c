@@ -44,7 +44,7 @@ enum {
 	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
 	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128, /* down, where each list's sums wake their threads anew, twice as much if it is few blocks; */
 	DOWN_BYTES_MIN = 2 << 20,      /* the last ones down are short, as nothing is copied beside the last's sums */
-	FLIGHTS_MAX = 4,               /* lists under way, each way, their sums included: the next is being prepared while the first runs */
+	COPY_BATCHES_MAX = 4,          /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	MARK_BYTES = DEVICE_COPY_ALIGN,
@@ -60,14 +60,14 @@ static uint64_t host_address(const struct span_map *s, uint32_t index, const str
 	return s->memory->device[g->number] + s->offset + index * s->stride + SLOT_HEADER_BYTES;
 }
 
-uint32_t gpu_flights(const struct gpu *g, enum device_way way)
+uint32_t gpu_copy_batches(const struct gpu *g, enum device_way way)
 {
-	return atomic_load_explicit(&g->queue[way].flights, memory_order_acquire);
+	return atomic_load_explicit(&g->queue[way].copy_batches, memory_order_acquire);
 }
 
-bool gpu_has_flights(const struct gpu *g)
+bool gpu_has_copy_batches(const struct gpu *g)
 {
-	return gpu_flights(g, DEVICE_UP) || gpu_flights(g, DEVICE_DOWN) || gpu_flights(g, DEVICE_ACROSS);
+	return gpu_copy_batches(g, DEVICE_UP) || gpu_copy_batches(g, DEVICE_DOWN) || gpu_copy_batches(g, DEVICE_ACROSS);
 }
 
 static uint64_t vram_address(const struct vram_slot *s)
@@ -124,10 +124,10 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	g->cache->vram->staged = true;
 }
 
-static struct flight *flight_take(struct gpu *g, enum device_way way);
+static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way);
 
 /* Its layers are summed as they come. */
-static bool is_summed_watched(const struct flight *f)
+static bool is_summed_watched(const struct copy_batch *f)
 {
 	return f->mark && f->gpu->cache->options.gpu_verify_up;
 }
@@ -177,16 +177,16 @@ static void publish_one(struct vram_queue *q)
 }
 
 /* With the lock of the queues. */
-static void to_look_put(struct gpu *g, struct flight *f)
+static void to_look_put(struct gpu *g, struct copy_batch *f)
 {
 	f->next = atomic_load_explicit(&g->to_look, memory_order_relaxed);
 	atomic_store_explicit(&g->to_look, f, memory_order_relaxed);
 }
 
 /* The same. NULL: there is none. */
-static struct flight *to_look_take(struct gpu *g)
+static struct copy_batch *to_look_take(struct gpu *g)
 {
-	struct flight *f = atomic_load_explicit(&g->to_look, memory_order_relaxed);
+	struct copy_batch *f = atomic_load_explicit(&g->to_look, memory_order_relaxed);
 
 	if (f)
 		atomic_store_explicit(&g->to_look, f->next, memory_order_relaxed);
@@ -204,7 +204,7 @@ static void publish_up(struct gpu *g)
 	publish_one(q);
 	if (!at_once)
 		return;
-	g->taken = flight_take(g, DEVICE_UP);
+	g->taken = copy_batch_take(g, DEVICE_UP);
 	if (!g->taken || !is_summed_watched(g->taken))
 		return;
 	g->taken->elsewhere = true;
@@ -523,16 +523,16 @@ static uint32_t list_max(const struct vram_queue *q, const struct vram_move *fir
 }
 
 /* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
-static void moves_fail(const struct flight *f)
+static void moves_fail(const struct copy_batch *f)
 {
 	for (const struct vram_move *m = f->moves; m; m = m->next)
 		m->slot->failed = true;
 	vram_marks_fail(f->gpu);
 }
 
-void vram_flight_ended(void *flight)
+void vram_copy_batch_ended(void *copy_batch)
 {
-	struct flight *f = flight;
+	struct copy_batch *f = copy_batch;
 	struct gpu *g = f->gpu;
 
 	vram_times_add(f);
@@ -547,9 +547,9 @@ void vram_flight_ended(void *flight)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-static void flight_done(struct device_copy *copy, enum status s)
+static void copy_batch_done(struct device_copy *copy, enum status s)
 {
-	struct flight *f = (struct flight *)copy;
+	struct copy_batch *f = (struct copy_batch *)copy;
 
 	f->status = s;
 	f->copied_us = vram_clock_us();
@@ -559,13 +559,13 @@ static void flight_done(struct device_copy *copy, enum status s)
 		cache_unlock(f->gpu->cache);
 	}
 	if (f->copy.way == DEVICE_UP)
-		vram_flight_copied(f);
-	if (!vram_flight_sum_across(f) && !vram_flight_seal(f, vram_flight_ended))
-		vram_flight_part_ended(f);
+		vram_copy_batch_copied(f);
+	if (!vram_copy_batch_sum_across(f) && !vram_copy_batch_seal(f, vram_copy_batch_ended))
+		vram_copy_batch_part_ended(f);
 }
 
 /* How far the list is, if the mark behind it asks: else the mark gets a list of its own, that copies next to nothing. */
-static void flight_mark(struct flight *f, struct vram_move *mark)
+static void copy_batch_mark(struct copy_batch *f, struct vram_move *mark)
 {
 	struct gpu *g = f->gpu;
 
@@ -574,17 +574,20 @@ static void flight_mark(struct flight *f, struct vram_move *mark)
 	f->copy.progress_base = mark->base + mark->layers - f->copy.parts;
 }
 
-static struct flight *flight_of(struct gpu *g, enum device_way way, const struct vram_move *first, uint32_t count)
+static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, const struct vram_move *first,
+					uint32_t count)
 {
 	const struct pool *p = count ? first->pool : NULL;
 	const uint32_t pairs = count ? count : 1, parts = count ? p->geometry.steps : 1;
 	const uint32_t left = way == DEVICE_DOWN ? pairs : parts;
-	struct flight *f = malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + left * sizeof(f->left[0]));
+	struct copy_batch *f =
+	    malloc(sizeof(*f) + pairs * (sizeof(f->pairs[0]) + sizeof(f->each[0])) + left * sizeof(f->left[0]));
 
 	if (!f)
 		return NULL;
-	*f = (struct flight){ .gpu = g };
-	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way, .done = flight_done,
+	*f = (struct copy_batch){ .gpu = g };
+	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way,
+					.done = copy_batch_done,
 					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
 	f->each = (struct vram_move **)&f->pairs[pairs];
 	f->left = (_Atomic uint32_t *)&f->each[pairs];
@@ -606,19 +609,19 @@ static bool is_much_announced(const struct gpu *g, const struct vram_move *m, ui
 }
 
 /* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
-static struct flight *flight_take(struct gpu *g, enum device_way way)
+static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 {
 	struct vram_queue *q = &g->queue[way];
 	struct vram_move *first = q->first, *m = first, *last = NULL;
-	struct flight *f;
+	struct copy_batch *f;
 	uint32_t count = 0, most;
 
-	if (!first || q->under_way >= FLIGHTS_MAX)
+	if (!first || q->under_way >= COPY_BATCHES_MAX)
 		return NULL;
 	most = first->block ? list_max(q, first) : 0;
 	for (; m && m->block && count < most && same_shape(m, first); m = following(m), count++)
 		last = m;
-	f = flight_of(g, way, first, count);
+	f = copy_batch_of(g, way, first, count);
 	if (!f)
 		return NULL;
 	m = first;
@@ -627,7 +630,7 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 		f->each[i] = m;
 	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
-		flight_mark(f, m);
+		copy_batch_mark(f, m);
 		q->marks--;
 		m = m->next;
 	}
@@ -648,9 +651,9 @@ static struct flight *flight_take(struct gpu *g, enum device_way way)
 	else if (!q->marks)
 		q->tail = &q->first;
 	q->under_way++;
-	atomic_fetch_add_explicit(&q->flights, 1, memory_order_release);
+	atomic_fetch_add_explicit(&q->copy_batches, 1, memory_order_release);
 	if (way == DEVICE_UP)
-		vram_flight_enter(f);
+		vram_copy_batch_enter(f);
 	return f;
 }
 
@@ -664,7 +667,7 @@ static bool is_stopping(struct cache *c)
 }
 
 /* Without the lock. */
-static void flight_begin(struct gpu *g, struct flight *f)
+static void copy_batch_begin(struct gpu *g, struct copy_batch *f)
 {
 	const struct timespec pause = { .tv_nsec = RETRY_NS };
 	const char *why = "";
@@ -682,31 +685,31 @@ static void flight_begin(struct gpu *g, struct flight *f)
 	if (s == STATUS_EXHAUSTED || (s != STATUS_UNAVAILABLE && f->copy.way != DEVICE_ACROSS))
 		g->cache->tiers[TIER_GPU]->lost(g->cache, g->number, why);
 	cache_unlock(g->cache);
-	flight_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
+	copy_batch_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
 /* What nobody has taken by the time that its copies have begun. With the lock, which it leaves. False: there is none. */
 static bool look_at_left(struct gpu *g)
 {
-	struct flight *f = to_look_take(g);
+	struct copy_batch *f = to_look_take(g);
 
 	if (!f)
 		return false;
 	pthread_mutex_unlock(&g->queue_lock);
-	if (!vram_flight_look(f))
-		vram_flight_look_here(f);
+	if (!vram_copy_batch_look(f))
+		vram_copy_batch_look_here(f);
 	pthread_mutex_lock(&g->queue_lock);
 	return true;
 }
 
 static void look_at_taken(struct gpu *g)
 {
-	struct flight *f;
+	struct copy_batch *f;
 
 	pthread_mutex_lock(&g->queue_lock);
 	f = to_look_take(g);
 	pthread_mutex_unlock(&g->queue_lock);
-	if (!f || vram_flight_look(f))
+	if (!f || vram_copy_batch_look(f))
 		return;
 	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the submission thread's */
 	to_look_put(g, f);
@@ -723,31 +726,31 @@ void vram_call_replied(struct cache *c)
 
 /* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to
  * keep their copies waiting. */
-static void up_begin(struct gpu *g, struct flight *f)
+static void up_begin(struct gpu *g, struct copy_batch *f)
 {
 	const bool watched = is_summed_watched(f), elsewhere = f->elsewhere, behind = f->behind;
-	bool looked = elsewhere || (watched && vram_flight_look(f));
+	bool looked = elsewhere || (watched && vram_copy_batch_look(f));
 
-	flight_begin(g, f); /* the list may be gone, if it was looked at */
-	if (!looked && !behind && (watched || !vram_flight_look(f)))
-		vram_flight_look_here(f);
+	copy_batch_begin(g, f); /* the list may be gone, if it was looked at */
+	if (!looked && !behind && (watched || !vram_copy_batch_look(f)))
+		vram_copy_batch_look_here(f);
 }
 
 /* With the lock of the queues. One that has been taken already begins in any case; else `way` is looked at first. NULL: there is none. */
-static struct flight *next_flight(struct gpu *g, uint32_t way)
+static struct copy_batch *next_copy_batch(struct gpu *g, uint32_t way)
 {
-	struct flight *f = g->taken;
+	struct copy_batch *f = g->taken;
 
 	g->taken = NULL;
 	for (uint32_t i = 0; i < 3 && !f && !g->halted; i++)
-		f = flight_take(g, (enum device_way)((way + i) % 3));
+		f = copy_batch_take(g, (enum device_way)((way + i) % 3));
 	return f;
 }
 
 /* With the lock of the queues, which it leaves: begins one list of those that may be. `way`: of these. False: there is none. */
 static bool send_next(struct gpu *g, uint32_t *way)
 {
-	struct flight *f = next_flight(g, *way);
+	struct copy_batch *f = next_copy_batch(g, *way);
 
 	if (!f)
 		return false;
@@ -757,7 +760,7 @@ static bool send_next(struct gpu *g, uint32_t *way)
 	if (f->copy.way == DEVICE_UP)
 		up_begin(g, f);
 	else
-		flight_begin(g, f);
+		copy_batch_begin(g, f);
 	pthread_mutex_lock(&g->queue_lock);
 	return true;
 }

@@ -16,7 +16,7 @@ struct vram_move;
 
 void *gpu_submission(void *gpu);
 /* A list has ended, in all its parts: the rest is the completion thread's. Without the lock. */
-void vram_flight_ended(void *flight);
+void vram_copy_batch_ended(void *copy_batch);
 void vram_enqueue(struct gpu *g, struct vram_move *m);
 /* As many blocks as a list has whose layers nobody waits for; `most` at most. */
 uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
@@ -24,7 +24,8 @@ uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
 void vram_publish(struct cache *c);
 /* A mark may not overtake ups whose order is from *from on, and below *to. */
 void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to);
-/* Something stands in a queue, or has been enqueued. What no longer does is among the flights, if these are looked at after it. */
+/* Something stands in a queue, or has been enqueued. What no longer does is among the copy batches, if these are looked
+ * at after it. */
 bool vram_queued(struct gpu *g, enum device_way way);
 /* Of a GPU's queue, in their order; for who ends them. */
 struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of);

@@ -48,7 +48,7 @@ enum status vram_load(struct cache *c, const struct vram_move *m)
 
 bool vram_memory_comes_free(struct gpu *g)
 {
-	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_flights(g, DEVICE_UP);
+	return g->fetching || vram_queued(g, DEVICE_UP) || gpu_copy_batches(g, DEVICE_UP);
 }
 
 void vram_memory_spares(struct cache *c)

@@ -18,17 +18,17 @@ enum { VRAM_HINT_DISTANCE = 8 }; /* moves that the submission thread asks for at
 enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
 
 /* One list of copies under way. */
-struct flight {
+struct copy_batch {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
-	struct flight *next;           /* of the ended; of those that are to be looked at */
+	struct copy_batch *next;       /* of the ended; of those that are to be looked at */
 	struct vram_move *moves, *mark;
 	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
 	uint64_t begun_us, copied_us;
 	bool sealed;                   /* down: what came has its header and checksums */
 	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (vram/checksum.c): */
-	struct flight *summing_next;   /* of the GPU's that are being summed, as they were begun */
+	struct copy_batch *summing_next; /* of the GPU's that are being summed, as they were begun */
 	_Atomic uint32_t *left;        /* up, with a mark: [copy.parts] pieces of work of each layer, headers with the second; down: [copy.count] of each block */
 	uint32_t summed_blocks, piece; /* of each; layers in a piece */
 	uint32_t layers_summed;        /* these and all before them */
@@ -56,7 +56,7 @@ struct vram_queue {
 	uint64_t tail_us;              /* for a while from when a list of it last began */
 	uint32_t count, marks;         /* in it; marks among them */
 	uint32_t under_way;            /* lists that are being copied, or summed */
-	_Atomic uint32_t flights;      /* lists that have not ended, which is the completion thread's to say */
+	_Atomic uint32_t copy_batches; /* lists that have not ended, which is the completion thread's to say */
 };
 
 /* Sums over those that were copied. */

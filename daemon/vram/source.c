@@ -31,7 +31,7 @@ void vram_down_over(struct gpu *g, const struct block *b)
 	rate_over(&g->down_rate, b->pool->geometry.need_bytes);
 }
 
-void vram_flight_timed(const struct flight *f)
+void vram_copy_batch_timed(const struct copy_batch *f)
 {
 	const uint64_t bytes = (uint64_t)f->copy.count * f->copy.parts * f->copy.part_bytes;
 

@@ -4,7 +4,7 @@
 #define TERRACE_DAEMON_VRAM_SOURCE_H
 
 struct block;
-struct flight;
+struct copy_batch;
 struct gpu;
 struct source;
 
@@ -16,6 +16,6 @@ void gpu_rate_init(struct gpu *g);
 void vram_down_begun(struct gpu *g, const struct block *b);
 void vram_down_over(struct gpu *g, const struct block *b);
 /* A copy batch has ended; of downloads it says how fast they are. Before their vram_down_over. */
-void vram_flight_timed(const struct flight *f);
+void vram_copy_batch_timed(const struct copy_batch *f);
 
 #endif

@@ -24,7 +24,7 @@ struct cache;
 struct cache_wait_link;
 struct commit_sums;
 struct device;
-struct flight;
+struct copy_batch;
 struct gpu_scratch;
 struct list_times;
 struct vram_prefetch;
@@ -58,15 +58,15 @@ struct gpu {
 	/* of the queues, of what has ended, of what submission thread and completion thread wait for; nothing is locked
 	 * in it */
 	pthread_mutex_t queue_lock;
-	struct flight *ended, **ended_end; /* with it */
+	struct copy_batch *ended, **ended_end; /* with it */
 	bool halted, over;             /* with it: no list is made any more; the submission thread is to end */
-	struct flight *taken;          /* with it: made, and the submission thread's to begin. NULL: none */
+	struct copy_batch *taken;      /* with it: made, and the submission thread's to begin. NULL: none */
 	/* with it: lists that are to be looked at (vram/checksum.c) beside their copies, by who has brought them or the
 	 * submission thread */
-	_Atomic(struct flight *) to_look;
+	_Atomic(struct copy_batch *) to_look;
 	bool completion_due;           /* with it */
 	pthread_mutex_t summing_lock;  /* of the list of those being summed, and of how far they are; nothing is locked in it */
-	struct flight *summing, **summing_end;
+	struct copy_batch *summing, **summing_end;
 	uint64_t corrupt_up, corrupt_down; /* copies found so */
 	uint64_t unsummed;             /* blocks put here without a sum of their commit, */
 	char unsummed_why[DEVICE_WORDS_MAX]; /* and why the last of them */
@@ -122,8 +122,8 @@ struct vram {
 };
 
 /* Lists of copies that have not ended. */
-uint32_t gpu_flights(const struct gpu *g, enum device_way way);
-bool gpu_has_flights(const struct gpu *g);
+uint32_t gpu_copy_batches(const struct gpu *g, enum device_way way);
+bool gpu_has_copy_batches(const struct gpu *g);
 
 static inline uint64_t vram_clock_us(void)
 {

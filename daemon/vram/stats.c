@@ -19,7 +19,7 @@
 
 /* ---- what lists took ---- */
 
-static struct list_times *times_of(const struct flight *f)
+static struct list_times *times_of(const struct copy_batch *f)
 {
 	switch (f->copy.way) {
 	case DEVICE_UP:
@@ -36,7 +36,7 @@ static void add(_Atomic uint64_t *sum, uint64_t more)
 	atomic_fetch_add_explicit(sum, more, memory_order_relaxed);
 }
 
-void vram_times_add(const struct flight *f)
+void vram_times_add(const struct copy_batch *f)
 {
 	struct list_times *t = times_of(f);
 

@@ -253,7 +253,7 @@ static bool keep_once(struct cache *c, struct gpu *g)
 }
 
 /* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
-static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t at)
+static void ends_fetch(const struct cache *c, const struct copy_batch *f, uint32_t at)
 {
 	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
 	const struct vram_move *m;
@@ -275,25 +275,25 @@ static void ends_fetch(const struct cache *c, const struct flight *f, uint32_t a
 }
 
 /* With a GPU that is lost the device may not know what has come: the sums do. */
-static enum status came(const struct flight *f, const struct vram_move *m)
+static enum status came(const struct copy_batch *f, const struct vram_move *m)
 {
 	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
 }
 
 /* With the lock, which it leaves: a list has ended. */
-static void flight_end(struct cache *c, struct flight *f)
+static void copy_batch_end(struct cache *c, struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
 	struct vram_move *m, *next;
 	uint32_t ended = 0;
 
 	observe_uses_due(c);
-	if (vram_flight_sums(f) && !f->sealed) {
+	if (vram_copy_batch_sums(f) && !f->sealed) {
 		cache_unlock(c);
-		vram_flight_seal_here(c, f);
+		vram_copy_batch_seal_here(c, f);
 		cache_lock(c);
 	}
-	vram_flight_timed(f);
+	vram_copy_batch_timed(f);
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
 	for (m = f->moves; m; m = next) {
@@ -309,7 +309,7 @@ static void flight_end(struct cache *c, struct flight *f)
 		vram_move_end(c, f->mark, f->status);
 	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for
 	 * lists alone. */
-	atomic_fetch_sub_explicit(&g->queue[f->copy.way].flights, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&g->queue[f->copy.way].copy_batches, 1, memory_order_relaxed);
 	free(f);
 	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
 	vram_feed_host(c);
@@ -323,7 +323,7 @@ static void flight_end(struct cache *c, struct flight *f)
 
 static bool ended_take(struct cache *c, struct gpu *g)
 {
-	struct flight *f;
+	struct copy_batch *f;
 
 	pthread_mutex_lock(&g->queue_lock);
 	f = g->ended;
@@ -334,7 +334,7 @@ static bool ended_take(struct cache *c, struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 	if (!f)
 		return false;
-	flight_end(c, f);
+	copy_batch_end(c, f);
 	return true;
 }
 
@@ -392,7 +392,7 @@ static void *gpu_completion(void *arg)
 
 	cache_thread_enter();
 	cache_lock(c);
-	while (!c->vram->stopping || gpu_has_flights(g) || vram_sums_under_way(g)) {
+	while (!c->vram->stopping || gpu_has_copy_batches(g) || vram_sums_under_way(g)) {
 		if (ended_take(c, g) || summed_take(c, g) ||
 		    (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
 			continue;

@@ -63,7 +63,7 @@ uint64_t lane_clock_us()
 /* ---- the lane's thread ------------------------------------------------------------------------------------------- */
 
 /* Of the copying alone. */
-uint64_t flight_us(const struct device_lane *l, const struct device_flight *f)
+uint64_t batch_us(const struct device_lane *l, const struct device_batch *f)
 {
 	return f->bytes / (l->way == DEVICE_ACROSS ? BYTES_A_US_ACROSS : BYTES_A_US);
 }
@@ -71,9 +71,9 @@ uint64_t flight_us(const struct device_lane *l, const struct device_flight *f)
 /* The oldest list has the GPU from now on: when its end is to be expected; mutex held. */
 void oldest_expect(struct device_lane *l)
 {
-	struct device_flight *f = &l->flights[l->oldest];
+	struct device_batch *f = &l->batches[l->oldest];
 
-	f->expected_us = lane_clock_us() + flight_us(l, f);
+	f->expected_us = lane_clock_us() + batch_us(l, f);
 }
 
 /* Whether a list fails alone when the driver says this of a part of it. */
@@ -83,7 +83,7 @@ bool fails_alone(const struct device_lane *l, CUresult r)
 }
 
 /* Without the mutex, by the issuer; it is held when this returns. False: the driver has no memory for it, and nothing was begun. */
-bool list_begin(struct device_lane *l, struct device_flight *f, struct device_copy *c)
+bool list_begin(struct device_lane *l, struct device_batch *f, struct device_copy *c)
 {
 	struct device *d = l->device;
 	const CUresult r = device_list_issue(l, f, c);
@@ -112,23 +112,23 @@ bool list_begin(struct device_lane *l, struct device_flight *f, struct device_co
 }
 
 /* The lane's next free flight, by who has taken the issuer's turn; mutex held. */
-struct device_flight *issue_begin(struct device_lane *l)
+struct device_batch *issue_begin(struct device_lane *l)
 {
 	const uint64_t now = lane_clock_us();
 
 	l->issuing = true;
 	l->kernel_rests = now < l->rest_until_us;
 	l->kernel_doubted = now < l->doubt_until_us;
-	return &l->flights[(l->oldest + l->count) % DEVICE_LISTS_MAX];
+	return &l->batches[(l->oldest + l->count) % DEVICE_LISTS_MAX];
 }
 
 /* Whether a kernel's list that has ended had to wait for the GPU: see device_issue.cu. */
-bool kernel_waited(const struct device_lane *l, const struct device_flight *f)
+bool kernel_waited(const struct device_lane *l, const struct device_batch *f)
 {
 	float ms = 0;
 
 	return l->device->driver->cuEventElapsedTime(&ms, f->first, f->last) == CUDA_SUCCESS &&
-	       ms * 1000 > (float)(KERNEL_LATE_US + 3 * flight_us(l, f));
+	       ms * 1000 > (float)(KERNEL_LATE_US + 3 * batch_us(l, f));
 }
 
 /* A kernel's list has ended; mutex held. What was in the stream before it was told to rest says nothing new. */
@@ -150,9 +150,9 @@ void kernel_judge(struct device_lane *l, bool waited)
 }
 
 /* Tells the end of the oldest list. */
-void flight_end(struct device_lane *l, enum status s)
+void batch_end(struct device_lane *l, enum status s)
 {
-	struct device_flight *f = &l->flights[l->oldest];
+	struct device_batch *f = &l->batches[l->oldest];
 	struct device_copy *c = f->list;
 
 	const bool failed = f->failed != STATUS_OK;
@@ -180,7 +180,7 @@ void flight_end(struct device_lane *l, enum status s)
 bool oldest_ended(struct device_lane *l)
 {
 	struct device *d = l->device;
-	struct device_flight *f = &l->flights[l->oldest];
+	struct device_batch *f = &l->batches[l->oldest];
 	const CUresult r = d->driver->cuEventQuery(f->ended);
 	const char *why;
 
@@ -190,7 +190,7 @@ bool oldest_ended(struct device_lane *l)
 		device_failed(d, r, "a copy", &why);
 		d->lost = true;
 	}
-	flight_end(l, r == CUDA_SUCCESS ? STATUS_OK : STATUS_UNAVAILABLE);
+	batch_end(l, r == CUDA_SUCCESS ? STATUS_OK : STATUS_UNAVAILABLE);
 	return true;
 }
 
@@ -259,7 +259,7 @@ bool queue_step(struct device_lane *l)
 		return true;
 	}
 
-	struct device_flight *f = issue_begin(l);
+	struct device_batch *f = issue_begin(l);
 
 	pthread_mutex_unlock(&d->mutex);
 	begun = list_begin(l, f, c);
@@ -282,7 +282,7 @@ bool queue_step(struct device_lane *l)
 enum status own_step(struct device_lane *l, struct device_copy *c)
 {
 	struct device *d = l->device;
-	struct device_flight *f = issue_begin(l);
+	struct device_batch *f = issue_begin(l);
 	bool few, begun = true;
 
 	pthread_mutex_unlock(&d->mutex);
@@ -353,8 +353,8 @@ bool is_overdue(struct device_lane *l)
 /* Until the oldest list's end is worth another look; mutex held. */
 void end_wait(struct device_lane *l)
 {
-	const struct device_flight *f = &l->flights[l->oldest];
-	const uint64_t now = lane_clock_us(), expected = f->expected_us, share = flight_us(l, f) / 4;
+	const struct device_batch *f = &l->batches[l->oldest];
+	const uint64_t now = lane_clock_us(), expected = f->expected_us, share = batch_us(l, f) / 4;
 	long us = POLL_US;
 
 	if (now + SPIN_US > expected && now < expected + SPIN_AFTER_US + (share < SPIN_MORE_US ? share : SPIN_MORE_US))
@@ -375,7 +375,7 @@ void end_wait(struct device_lane *l)
 }
 
 /* Looks at what the GPU has; the mutex is held but while it does. False: the GPU does not end it. */
-bool flights_step(struct device_lane *l)
+bool batches_step(struct device_lane *l)
 {
 	struct device *d = l->device;
 	const bool overdue = is_overdue(l);
@@ -384,7 +384,7 @@ bool flights_step(struct device_lane *l)
 	pthread_mutex_unlock(&d->mutex);
 	ended = oldest_ended(l);
 	if (!ended && overdue)
-		flight_end(l, d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED);
+		batch_end(l, d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED);
 	pthread_mutex_lock(&d->mutex);
 	if (!ended && !overdue)
 		end_wait(l);
@@ -399,7 +399,7 @@ void lane_free(struct device_lane *l)
 	for (CUstream s : {l->stream, l->beside, l->ahead})
 		if (s)
 			driver->cuStreamDestroy(s);
-	for (struct device_flight &f : l->flights) {
+	for (struct device_batch &f : l->batches) {
 		if (f.first)
 			driver->cuEventDestroy(f.first);
 		if (f.last)
@@ -442,7 +442,7 @@ void *lane_run(void *lane)
 		if (queue_step(l))
 			continue;
 		if (l->count > 0)
-			hangs = !flights_step(l) || hangs;
+			hangs = !batches_step(l) || hangs;
 		else if (d->closing && !l->issuing && !l->first) /* a list may have come back to the queue since it was looked at */
 			break;
 		else
@@ -476,7 +476,7 @@ CUresult device_copy_open(struct device *d)
 		for (CUevent *event : {&l.forked, &l.joined, &l.staged})
 			if (r == CUDA_SUCCESS && l.way != DEVICE_ACROSS)
 				r = d->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
-		for (struct device_flight &f : l.flights)
+		for (struct device_batch &f : l.batches)
 			if (r == CUDA_SUCCESS)
 				r = d->driver->cuEventCreate(&f.ended, CU_EVENT_DISABLE_TIMING);
 	}

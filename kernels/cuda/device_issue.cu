@@ -338,7 +338,7 @@ bool runs_find(struct device_lane *l, const struct device_copy *c)
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 /* The list of pairs, and the counts of its parts, to where a kernel finds them. */
-CUresult pairs_stage(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
+CUresult pairs_stage(struct device_lane *l, struct device_batch *f, const struct device_copy *c)
 {
 	const struct cuda_driver *driver = l->device->driver;
 	const size_t room = DEVICE_STAGED_PAIRS * sizeof(struct device_pair) + DEVICE_STAGED_COUNTS * sizeof(uint32_t);
@@ -371,7 +371,7 @@ CUresult launch_refused(struct device_lane *l)
 
 /* All of it by one launch, which writes the progress itself: the GPU would pause between launches, and a stream of another process that
  * waits for the word would only see it when they have all been made. */
-CUresult list_by_kernel(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
+CUresult list_by_kernel(struct device_lane *l, struct device_batch *f, const struct device_copy *c)
 {
 	const struct device *d = l->device;
 	struct kv_cuda_pairs k = {};
@@ -435,7 +435,7 @@ CUresult pairs_by_engines(struct device_lane *l, const struct device_copy *c, ui
 	return r;
 }
 
-CUresult list_by_both(struct device_lane *l, struct device_flight *f, const struct device_copy *c, uint32_t beside)
+CUresult list_by_both(struct device_lane *l, struct device_batch *f, const struct device_copy *c, uint32_t beside)
 {
 	const struct cuda_driver *driver = l->device->driver;
 	struct device_copy rest = *c;
@@ -478,7 +478,7 @@ bool engine_choose(struct device_lane *l, const struct device_copy *c, bool *ker
 	return true;
 }
 
-CUresult list_by_kernel_or_both(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
+CUresult list_by_kernel_or_both(struct device_lane *l, struct device_batch *f, const struct device_copy *c)
 {
 	const uint32_t beside = pairs_beside(l, c);
 
@@ -505,7 +505,7 @@ uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c)
 	return calls * copies;
 }
 
-CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c)
+CUresult device_list_issue(struct device_lane *l, struct device_batch *f, const struct device_copy *c)
 {
 	const bool found = l->found == c || engine_choose(l, c, &l->by_kernel);
 	CUresult r;

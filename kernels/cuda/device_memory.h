@@ -36,7 +36,7 @@ struct device_region {
 };
 
 /* A list that the GPU has. */
-struct device_flight {
+struct device_batch {
 	struct device_copy *list;
 	CUevent ended;
 	CUevent first, last;      /* of a kernel's list, with their times, which cost the engines' lists too much */
@@ -68,7 +68,7 @@ struct device_lane {
 	CUstream stream;
 	CUstream beside, ahead;   /* engines beside the kernel; pairs for it, while the list before is copied. None across */
 	CUevent forked, joined, staged; /* what of the streams must wait for another */
-	struct device_flight flights[DEVICE_LISTS_MAX];
+	struct device_batch batches[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
 	uint64_t rest_until_us;   /* the kernel has waited for its turns: nothing goes by it, */
 	uint64_t doubt_until_us;  /* and for longer nothing that somebody waits for part by part, unless another list shows that it has them */
@@ -141,7 +141,7 @@ void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t 
 void device_extent_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
 
 /* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: of this l->begun tells whether something of it was begun. */
-CUresult device_list_issue(struct device_lane *l, struct device_flight *f, const struct device_copy *c);
+CUresult device_list_issue(struct device_lane *l, struct device_batch *f, const struct device_copy *c);
 /* About how many copies the driver would be asked for by device_list_issue, which then has less to look at. By the issuer. */
 uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c);
 void device_issue_free(struct device_lane *l);

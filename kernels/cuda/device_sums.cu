@@ -21,7 +21,7 @@ constexpr long SUMS_POLL_US = 20;
 constexpr size_t AT_BYTES = DEVICE_SUMS_MAX * sizeof(uint64_t), SUMS_BYTES = DEVICE_SUMS_MAX * sizeof(uint32_t);
 
 /* A list that the GPU has. */
-struct sums_flight {
+struct sums_batch {
 	struct device_sums *list;
 	CUevent ended;
 	void *host;            /* pinned: addresses, then sums */
@@ -40,7 +40,7 @@ struct device_sums_lane {
 	uint32_t oldest, count; /* flights in use */
 	/* The issuer's, once they are made: */
 	CUstream stream;
-	sums_flight flights[SUMS_PLACES];
+	sums_batch batches[SUMS_PLACES];
 	bool made;
 	const char *no_code;   /* why the kernel does not run here; NULL: it does, or it is not known yet */
 };
@@ -68,7 +68,7 @@ bool sums_past(const struct timespec &t)
 
 /* ---- what lists need --------------------------------------------------------------------------------------------- */
 
-CUresult flight_make(const struct cuda_driver *driver, sums_flight *f)
+CUresult batch_make(const struct cuda_driver *driver, sums_batch *f)
 {
 	CUresult r = f->ended ? CUDA_SUCCESS : driver->cuEventCreate(&f->ended, CU_EVENT_DISABLE_TIMING);
 
@@ -94,8 +94,8 @@ enum status lane_make(struct device_sums_lane *l, const char **why)
 	}
 	if (!l->stream)
 		r = driver->cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, 0);
-	for (sums_flight &f : l->flights)
-		r = r == CUDA_SUCCESS ? flight_make(driver, &f) : r;
+	for (sums_batch &f : l->batches)
+		r = r == CUDA_SUCCESS ? batch_make(driver, &f) : r;
 	l->made = r == CUDA_SUCCESS;
 	return l->made ? STATUS_OK : device_failed(l->device, r, "no memory for checksums", why);
 }
@@ -113,7 +113,7 @@ enum status launch_said(struct device *d, enum status s, const char **why)
 }
 
 /* Without the mutex, in the device's context, by the issuer: the list into the stream. */
-enum status list_put(struct device_sums_lane *l, sums_flight *f, struct device_sums *s, const char **why)
+enum status list_put(struct device_sums_lane *l, sums_batch *f, struct device_sums *s, const char **why)
 {
 	const struct cuda_driver *driver = l->device->driver;
 	const size_t at_bytes = s->count * sizeof(uint64_t);
@@ -146,7 +146,7 @@ enum status list_put(struct device_sums_lane *l, sums_flight *f, struct device_s
 /* With the mutex, which it leaves, and the issuer's turn. */
 enum status list_issue(struct device_sums_lane *l, struct device_sums *s, const char **why)
 {
-	sums_flight *f = &l->flights[(l->oldest + l->count) % SUMS_PLACES];
+	sums_batch *f = &l->batches[(l->oldest + l->count) % SUMS_PLACES];
 	enum status status;
 
 	l->issuing = true;
@@ -202,9 +202,9 @@ bool sums_queue_step(struct device_sums_lane *l)
 }
 
 /* The oldest list has ended so. */
-void sums_flight_end(struct device_sums_lane *l, enum status status)
+void sums_batch_end(struct device_sums_lane *l, enum status status)
 {
-	struct device_sums *s = l->flights[l->oldest].list;
+	struct device_sums *s = l->batches[l->oldest].list;
 
 	l->oldest = (l->oldest + 1) % SUMS_PLACES;
 	l->count--;
@@ -212,9 +212,9 @@ void sums_flight_end(struct device_sums_lane *l, enum status status)
 }
 
 /* Looks at the oldest list. False: the GPU does not end it, and has had its time. */
-bool sums_flights_step(struct device_sums_lane *l, bool overdue)
+bool sums_batches_step(struct device_sums_lane *l, bool overdue)
 {
-	const sums_flight *f = &l->flights[l->oldest]; /* which is this thread's alone to end */
+	const sums_batch *f = &l->batches[l->oldest]; /* which is this thread's alone to end */
 	const struct timespec until = sums_after(SUMS_POLL_US);
 	struct device *d = l->device;
 	struct device_sums *s = f->list;
@@ -231,11 +231,11 @@ bool sums_flights_step(struct device_sums_lane *l, bool overdue)
 	}
 	pthread_mutex_lock(&d->mutex);
 	if (r != CUDA_ERROR_NOT_READY) {
-		sums_flight_end(l, r == CUDA_SUCCESS ? STATUS_OK : STATUS_UNAVAILABLE);
+		sums_batch_end(l, r == CUDA_SUCCESS ? STATUS_OK : STATUS_UNAVAILABLE);
 		return true;
 	}
 	if (overdue)
-		sums_flight_end(l, d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED);
+		sums_batch_end(l, d->lost ? STATUS_UNAVAILABLE : STATUS_CANCELLED);
 	else
 		pthread_cond_timedwait(&l->more, &d->mutex, &until);
 	return !overdue;
@@ -260,7 +260,7 @@ void *sums_run(void *lane)
 		if (sums_queue_step(l))
 			continue;
 		if (l->count > 0)
-			hangs = !sums_flights_step(l, ends && sums_past(by)) || hangs;
+			hangs = !sums_batches_step(l, ends && sums_past(by)) || hangs;
 		else if (l->closing && !l->issuing && !l->first)
 			break;
 		else
@@ -309,7 +309,7 @@ struct device_sums_lane *lane_create(struct device *d)
  * dropped, does that before a block waits for it. By the issuer; the list's bytes are the last place's own buffer. */
 void lane_warm(struct device_sums_lane *l)
 {
-	sums_flight *f = &l->flights[SUMS_PLACES - 1];
+	sums_batch *f = &l->batches[SUMS_PLACES - 1];
 	uint64_t at = f->device;
 	struct device_sums s = {};
 	const char *why;
@@ -409,7 +409,7 @@ void device_sums_free(struct device *d)
 		return;
 	if (l->stream)
 		d->driver->cuStreamDestroy(l->stream);
-	for (sums_flight &f : l->flights) {
+	for (sums_batch &f : l->batches) {
 		if (f.ended)
 			d->driver->cuEventDestroy(f.ended);
 		if (f.device)

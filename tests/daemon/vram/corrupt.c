@@ -513,11 +513,11 @@ START_TEST(summed_behind_its_copy)
 		ck_assert_int_eq(cache_abort(v.r.c, v.r.s.id, id[i]), STATUS_OK);
 	gate_shut = true;
 	vr_warm_begin(&v, 0, LIST + NEXT, 1); /* the submission thread is busy with it while the others queue */
-	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 1);
+	RIG_AWAIT(gpu_copy_batches(vram_gpu(v.r.c, 0), DEVICE_UP) == 1);
 	vr_warm_begin(&v, 0, 0, LIST + NEXT);
 	vr_hold(&v, 0, 0);
 	gate_shut = false;
-	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_UP) == 3);
+	RIG_AWAIT(gpu_copy_batches(vram_gpu(v.r.c, 0), DEVICE_UP) == 3);
 	usleep(10000); /* so long it would have been found sound */
 	vr_bytes(&v, &p)[100000] ^= 1;
 	if (_i)

@@ -125,7 +125,7 @@ START_TEST(a_lost_gpu_ends_its_moves_in_bounded_holds)
 		ck_assert_int_eq(vram_up(v.r.c, g, block_of_key(&v.r, i), RING_URGENT, &w, true, false), STATUS_OK);
 	ck_assert_uint_eq(w.outstanding, MANY);
 	cache_unlock(v.r.c);
-	RIG_AWAIT(gpu_flights(g, DEVICE_UP));
+	RIG_AWAIT(gpu_copy_batches(g, DEVICE_UP));
 	cache_lock(v.r.c);
 	ck_assert_uint_eq(w.outstanding, MANY);
 	gpu_lost(g, NULL);

@@ -410,7 +410,7 @@ START_TEST(a_submission_that_is_kept_awake)
 		/* More lists than may be under way: it hears that one has ended, too. */
 		vr_hold(&v, 0, 0);
 		vr_warm_begin(&v, 0, 8, 190);
-		RIG_AWAIT(gpu->queue[DEVICE_UP].flights == 4);
+		RIG_AWAIT(gpu->queue[DEVICE_UP].copy_batches == 4);
 		vr_go(&v, 0);
 		RIG_AWAIT(on_gpu(&v, 197));
 		vr_close(&v); /* it waits for no hour */

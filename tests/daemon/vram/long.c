@@ -78,7 +78,8 @@ static bool walk_watched(struct policy *p, bool (*visit)(const struct policy_nod
 static void insert_watched(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
 	watched.inserted++;
-	watched.alone += watched.cache->vram->move_count > 1 && !vram_queued(watched.gpu, DEVICE_UP) && !gpu_flights(watched.gpu, DEVICE_UP);
+	watched.alone += watched.cache->vram->move_count > 1 && !vram_queued(watched.gpu, DEVICE_UP) &&
+	    !gpu_copy_batches(watched.gpu, DEVICE_UP);
 	watched.own->insert(p, n, e);
 }
 

@@ -67,7 +67,7 @@ static void lose_busy(struct vram_rig *v)
 {
 	struct gpu *g = vram_gpu(v->r.c, 0);
 
-	RIG_AWAIT(gpu_flights(g, DEVICE_DOWN) == 1);
+	RIG_AWAIT(gpu_copy_batches(g, DEVICE_DOWN) == 1);
 	cache_lock(v->r.c);
 	gpu_lost(g, NULL);
 	cache_unlock(v->r.c);
@@ -191,7 +191,7 @@ START_TEST(lost_on_its_way_across)
 	put_alone(&v, false);
 	vr_hold(&v, 1, VR_LAYERS - 1);
 	vr_warm_begin(&v, 1, 0, 1);
-	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 1), DEVICE_ACROSS) == 1);
+	RIG_AWAIT(gpu_copy_batches(vram_gpu(v.r.c, 1), DEVICE_ACROSS) == 1);
 	lose(&v, 0);
 	if (_i)
 		lose(&v, 1);
@@ -219,12 +219,12 @@ START_TEST(left_for_a_copy_that_was_wrong)
 	vr_hold(&v, 0, 0);
 	vr_hold(&v, 2, VR_LAYERS - 1);
 	vr_warm_begin(&v, 2, 0, 1);
-	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 2), DEVICE_ACROSS) == 1);
+	RIG_AWAIT(gpu_copy_batches(vram_gpu(v.r.c, 2), DEVICE_ACROSS) == 1);
 	vr_warm_begin(&v, CACHE_HOST, 0, 1);
-	RIG_AWAIT(gpu_flights(vram_gpu(v.r.c, 0), DEVICE_DOWN) == 1);
+	RIG_AWAIT(gpu_copy_batches(vram_gpu(v.r.c, 0), DEVICE_DOWN) == 1);
 	lose(&v, 0);
 	vr_go(&v, 0);
-	RIG_AWAIT(!gpu_flights(vram_gpu(v.r.c, 0), DEVICE_DOWN));
+	RIG_AWAIT(!gpu_copy_batches(vram_gpu(v.r.c, 0), DEVICE_DOWN));
 	vr_go(&v, 2);
 	rig_quiet(&v.r);
 	ck_assert_str_eq(vr_tier(&v, 0), "");

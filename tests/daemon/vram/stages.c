@@ -104,9 +104,9 @@ IN_PLACE_OF(void, vram_publish, struct cache *c)
 	leaser_reached(STAGE_PUBLISHED);
 }
 
-IN_PLACE_OF(void, vram_flight_enter, struct flight *f)
+IN_PLACE_OF(void, vram_copy_batch_enter, struct copy_batch *f)
 {
 	if (f->mark)
 		stage_reached(STAGE_TAKEN);
-	__real_vram_flight_enter(f);
+	__real_vram_copy_batch_enter(f);
 }
