@@ -107,7 +107,7 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 			w->ready(w->arg);
 		return;
 	}
-	if (w->mark)
+	if (w->fence)
 		c->tiers[TIER_GPU]->wait_placed(w);
 	w->ready(w->arg);
 }
@@ -170,11 +170,11 @@ void wait_links_drop(struct cache *c, struct cache_wait *w)
 
 void cache_wait_end(struct cache *c, struct cache_wait *w)
 {
-	if (!w->links && !w->mark && !w->walk.list)
+	if (!w->links && !w->fence && !w->walk.list)
 		goto out;
 	cache_lock(c);
 	unwritten_walk_end(&w->walk);
-	if (w->mark)
+	if (w->fence)
 		c->tiers[TIER_GPU]->wait_dropped(w);
 	wait_links_drop(c, w);
 	cache_unlock(c);

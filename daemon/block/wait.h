@@ -47,9 +47,9 @@ struct cache_wait {
 	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
 	uint32_t linked;               /* links that there are */
 	struct block *adopts;          /* pinned already, for the next link of it */
-	struct vram_move *mark;        /* of a lease on a GPU: stands behind its copies once all have their place; then: */
+	struct vram_move *fence;       /* of a lease on a GPU: stands behind its copies once all have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */
-	uint32_t mark_base;
+	uint32_t fence_base;
 };
 
 /* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */

@@ -193,7 +193,7 @@ static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enu
 			w->shed += !wait_pin_on(a->cache, w, block[i], vram_place_gpu(block[i], &a->want));
 	unpin_all(blocks, block);
 	if (w->outstanding)
-		vram_mark_early(a->want.gpu, a->want.progress_page, vram_layers_most(a->pools, a->layouts), w);
+		vram_fence_early(a->want.gpu, a->want.progress_page, vram_layers_most(a->pools, a->layouts), w);
 	return true;
 }
 

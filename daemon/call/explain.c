@@ -1,6 +1,6 @@
 /* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
- * what is gone left a mark for a while (advice/eviction_log.c). The same of each copy in each tier, by the tier's own policy.
- */
+ * what is gone left a fence for a while (advice/eviction_log.c). The same of each copy in each tier, by the tier's own
+ * policy. */
 #include "daemon/call/explain.h"
 
 #include "daemon/advice/eviction_log.h"

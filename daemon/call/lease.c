@@ -203,8 +203,8 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 		return true;
 	out->progress_page_layers = vram_layers_most(a->pools, a->layouts);
 	if (marked)
-		base = w->mark_base;
-	else if (!vram_mark(g, a->want.progress_page, out->progress_page_layers, overtakes, &base))
+		base = w->fence_base;
+	else if (!vram_fence(g, a->want.progress_page, out->progress_page_layers, overtakes, &base))
 		return false;
 	out->progress_page_word = g->number;
 	out->progress_page_base = base;

@@ -9,7 +9,7 @@
  * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody
  * waits for at once. A progress page then has a second word for each GPU, that says how far this is. The lists that are
  * being summed stand in the order in which they were begun, and the first of them alone moves words: so a word tells of
- * all that stands before its mark, as the copies' does. What came to memory for the copy, from a disk or another GPU,
+ * all that stands before its fence, as the copies' does. What came to memory for the copy, from a disk or another GPU,
  * was looked at then, and is not summed again. */
 #include "daemon/vram/checksum.h"
 
@@ -473,8 +473,8 @@ static struct copy_batch *words_move(struct gpu *g)
 	struct copy_batch *over = NULL, **end = &over, *f;
 
 	while ((f = g->summing)) {
-		if (f->mark)
-			progress_page_summed(f->mark->progress_page, g, f->copy.progress_base + f->layers_summed);
+		if (f->fence)
+			progress_page_summed(f->fence->progress_page, g, f->copy.progress_base + f->layers_summed);
 		if (f->summing)
 			break;
 		g->summing = f->summing_next;
@@ -526,8 +526,8 @@ static void layer_summed(struct copy_batch *f)
 	pthread_mutex_lock(&g->summing_lock);
 	while (f->layers_summed < f->copy.parts && !atomic_load_explicit(&f->left[f->layers_summed], memory_order_acquire))
 		f->layers_summed++;
-	if (g->summing == f && f->mark)
-		progress_page_summed(f->mark->progress_page, g, f->copy.progress_base + f->layers_summed);
+	if (g->summing == f && f->fence)
+		progress_page_summed(f->fence->progress_page, g, f->copy.progress_base + f->layers_summed);
 	pthread_mutex_unlock(&g->summing_lock);
 }
 
@@ -539,7 +539,7 @@ static uint32_t header_pieces(const struct copy_batch *f)
 /* Of the layers of a list that somebody waits for, of each; of another list, of all. */
 static uint32_t layer_pieces(const struct copy_batch *f)
 {
-	const uint32_t layers = f->mark ? f->summed_blocks : f->summed_blocks * f->copy.parts;
+	const uint32_t layers = f->fence ? f->summed_blocks : f->summed_blocks * f->copy.parts;
 
 	return (layers + f->piece - 1) / f->piece;
 }
@@ -583,8 +583,9 @@ static void look_run(struct copy_batch *f, uint32_t from)
 	found_tell(&found);
 }
 
-/* The layer that piece i of the work of a list with a mark counts for: the first layer of all blocks, from the last block on, since the GPU, which
- * reads what a processor has just read more slowly, comes from the other end; then the headers; then the second layer of all before the third of any. */
+/* The layer that piece i of the work of a list with a fence counts for: the first layer of all blocks, from the last
+ * block on, since the GPU, which reads what a processor has just read more slowly, comes from the other end; then the
+ * headers; then the second layer of all before the third of any. */
 static uint32_t piece_layer(const struct copy_batch *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f), pieces = layer_pieces(f);
@@ -623,7 +624,7 @@ static void look_piece(void *arg, uint32_t i)
 {
 	struct copy_batch *f = arg;
 
-	if (f->mark)
+	if (f->fence)
 		look_watched(f, i);
 	else
 		look_unwatched(f, i);
@@ -638,7 +639,7 @@ static bool look_due(void *arg, uint32_t i)
 
 	if (i < layer_pieces(f) + header_pieces(f) || atomic_load_explicit(&f->all_due, memory_order_relaxed))
 		return true;
-	if (progress_page_copied(f->mark->progress_page, f->gpu, f->copy.progress_base + layer + 1)) {
+	if (progress_page_copied(f->fence->progress_page, f->gpu, f->copy.progress_base + layer + 1)) {
 		if (atomic_load_explicit(&f->stalled_us, memory_order_relaxed))
 			atomic_store_explicit(&f->stalled_us, 0, memory_order_relaxed);
 		return true;
@@ -652,7 +653,8 @@ static bool look_due(void *arg, uint32_t i)
 /* Those that are to be summed come first. */
 static void look_prepare(struct copy_batch *f)
 {
-	const uint64_t bytes = f->copy.part_bytes, piece = f->mark || bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
+	const uint64_t bytes = f->copy.part_bytes, piece = f->fence ||
+	    bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
 	uint32_t first = 0, rest;
 
 	for (const struct vram_move *m = f->moves; m; m = m->next)
@@ -662,7 +664,7 @@ static void look_prepare(struct copy_batch *f)
 	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
 		f->each[m->checked ? rest++ : first++] = m;
 	f->piece = bytes < piece ? (uint32_t)(piece / bytes) : 1;
-	for (uint32_t i = 0; f->summing && f->mark && i < f->copy.parts; i++)
+	for (uint32_t i = 0; f->summing && f->fence && i < f->copy.parts; i++)
 		atomic_init(&f->left[i], layer_pieces(f) + (i == header_layer(f) ? header_pieces(f) : 0));
 }
 
@@ -683,7 +685,7 @@ void vram_copy_batch_enter(struct copy_batch *f)
 
 static uint32_t pieces_of(const struct copy_batch *f)
 {
-	return header_pieces(f) + layer_pieces(f) * (f->mark ? f->copy.parts : 1);
+	return header_pieces(f) + layer_pieces(f) * (f->fence ? f->copy.parts : 1);
 }
 
 bool vram_copy_batch_look(struct copy_batch *f)
@@ -693,7 +695,8 @@ bool vram_copy_batch_look(struct copy_batch *f)
 	look_prepare(f);
 	if (f->summed_blocks)
 		cache_count(c, COUNTER_GPU_UP_SUMMED, f->summed_blocks * f->copy.parts * f->copy.part_bytes);
-	return pieces_of(f) && sums_begin_due(c->sums, pieces_of(f), look_piece, f->summing && f->mark ? look_due : NULL, looked, f,
+	return pieces_of(f) && sums_begin_due(c->sums, pieces_of(f), look_piece, f->summing &&
+						f->fence ? look_due : NULL, looked, f,
 						f->elsewhere); /* it may be gone */
 }
 

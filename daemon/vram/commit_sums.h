@@ -1,7 +1,7 @@
 /* Checksums of what is put on a GPU, made by the GPU at the commit: the queue of what is to be summed, and the lists
  * that are. vram_sum_begin() and what follows it (vram/checksum.h) fill it and keep what comes.
  *
- * What a commit waits for: nothing. It marks and pins its blocks, and the GPU's submission thread hands them to the
+ * What a commit waits for: nothing. It fences and pins its blocks, and the GPU's submission thread hands them to the
  * device when the commit has left the cache's lock. So a commit costs about .2 us a block more, and one wake of the
  * submission thread, about 1 us, which a session that writes through has anyway (tests/daemon/vram/commit_sums.c
  * --measure).

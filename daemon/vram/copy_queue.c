@@ -47,7 +47,7 @@ enum {
 	COPY_BATCHES_MAX = 4,          /* lists under way, each way, their sums included: the next is being prepared while the first runs */
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
-	MARK_BYTES = DEVICE_COPY_ALIGN,
+	FENCE_BYTES = DEVICE_COPY_ALIGN,
 	OVERTAKE_US = 100 * 1000,      /* so long what nobody waits for layer by layer is overtaken by what somebody does */
 	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
 	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
@@ -118,8 +118,8 @@ void vram_enqueue(struct gpu *g, struct vram_move *m)
 	*q->staged_end = m;
 	q->staged_end = &m->next;
 	if (!m->block)
-		q->staged_mark = m;
-	q->staged_marks += !m->block;
+		q->staged_fence = m;
+	q->staged_fences += !m->block;
 	q->staged_count++;
 	g->cache->vram->staged = true;
 }
@@ -129,7 +129,7 @@ static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way);
 /* Its layers are summed as they come. */
 static bool is_summed_watched(const struct copy_batch *f)
 {
-	return f->mark && f->gpu->cache->options.gpu_verify_up;
+	return f->fence && f->gpu->cache->options.gpu_verify_up;
 }
 
 /* With the lock of the queues: there may be something to be begun. The submission thread may be asleep, or look on
@@ -146,10 +146,11 @@ static bool is_staged(const struct gpu *g)
 	       vram_sums_staged(g);
 }
 
-/* A lease that does not wait for any of the tail, nor makes it wait too long. Marks stay in their order. */
+/* A lease that does not wait for any of the tail, nor makes it wait too long. Fences stay in their order. */
 static bool overtakes(const struct vram_queue *q)
 {
-	return q->staged_marks == 1 && q->staged_mark->overtakes && q->staged_end == &q->staged_mark->next && *q->tail &&
+	return q->staged_fences == 1 && q->staged_fence->overtakes && q->staged_end == &q->staged_fence->next &&
+	       *q->tail &&
 	       vram_clock_us() - q->tail_us < OVERTAKE_US;
 }
 
@@ -157,20 +158,20 @@ static bool overtakes(const struct vram_queue *q)
 static void publish_one(struct vram_queue *q)
 {
 	if (overtakes(q)) {
-		q->staged_mark->next = *q->tail;
+		q->staged_fence->next = *q->tail;
 		*q->tail = q->staged;
-		q->tail = &q->staged_mark->next;
+		q->tail = &q->staged_fence->next;
 	} else {
-		if (!*q->tail || q->staged_marks)
+		if (!*q->tail || q->staged_fences)
 			q->tail_us = vram_clock_us();
 		*q->end = q->staged;
 		q->end = q->staged_end;
-		if (q->staged_marks)
-			q->tail = &q->staged_mark->next;
+		if (q->staged_fences)
+			q->tail = &q->staged_fence->next;
 	}
-	q->marks += q->staged_marks;
+	q->fences += q->staged_fences;
 	q->count += q->staged_count;
-	q->staged_marks = q->staged_count = 0;
+	q->staged_fences = q->staged_count = 0;
 	q->put = 0;
 	q->staged = NULL;
 	q->staged_end = &q->staged;
@@ -199,7 +200,7 @@ static struct copy_batch *to_look_take(struct gpu *g)
 static void publish_up(struct gpu *g)
 {
 	struct vram_queue *q = &g->queue[DEVICE_UP];
-	const bool at_once = q->staged_marks && !q->first && !g->taken && !g->halted;
+	const bool at_once = q->staged_fences && !q->first && !g->taken && !g->halted;
 
 	publish_one(q);
 	if (!at_once)
@@ -220,7 +221,7 @@ static bool gathers(const struct gpu *g)
 	const struct vram_move *m = q->first;
 	uint64_t blocks = 0, bytes = 0;
 
-	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->loads_wait || q->marks ||
+	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->loads_wait || q->fences ||
 	    g->queue[DEVICE_DOWN].first || g->queue[DEVICE_ACROSS].first)
 		return false;
 	for (; m && m->priority != RING_URGENT && blocks < GATHERED && bytes < GATHERED_BYTES; m = m->next, blocks++)
@@ -302,7 +303,7 @@ struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const stru
 			continue;
 		}
 		*at = m->next;
-		q->marks -= !m->block;
+		q->fences -= !m->block;
 		q->count--;
 		m->next = NULL;
 		*end = m;
@@ -492,14 +493,14 @@ static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
 	return (uint32_t)(n < least ? least : n > most ? most : n);
 }
 
-/* Whether a mark stands behind blocks of the first one's shape. */
+/* Whether a fence stands behind blocks of the first one's shape. */
 static bool is_watched(const struct vram_queue *q, const struct vram_move *first)
 {
 	const struct vram_move *m = first;
 
-	for (uint32_t i = 0; q->marks && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
+	for (uint32_t i = 0; q->fences && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
 		m = following(m);
-	return q->marks && m && !m->block;
+	return q->fences && m && !m->block;
 }
 
 uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
@@ -522,12 +523,12 @@ static uint32_t list_max(const struct vram_queue *q, const struct vram_move *fir
 	return within(q->count / 2, within(DOWN_BYTES_MIN / bytes, 1, most), most);
 }
 
-/* What is leased from now on may not rely on these: a mark behind them would be reached without them. */
+/* What is leased from now on may not rely on these: a fence behind them would be reached without them. */
 static void moves_fail(const struct copy_batch *f)
 {
 	for (const struct vram_move *m = f->moves; m; m = m->next)
 		m->slot->failed = true;
-	vram_marks_fail(f->gpu);
+	vram_fences_fail(f->gpu);
 }
 
 void vram_copy_batch_ended(void *copy_batch)
@@ -564,14 +565,14 @@ static void copy_batch_done(struct device_copy *copy, enum status s)
 		vram_copy_batch_part_ended(f);
 }
 
-/* How far the list is, if the mark behind it asks: else the mark gets a list of its own, that copies next to nothing. */
-static void copy_batch_mark(struct copy_batch *f, struct vram_move *mark)
+/* How far the list is, if the fence behind it asks: else the fence gets a list of its own, that copies next to nothing. */
+static void copy_batch_fence(struct copy_batch *f, struct vram_move *fence)
 {
 	struct gpu *g = f->gpu;
 
-	f->mark = mark;
-	f->copy.progress = mark->progress_page->address[g->number] + sizeof(uint32_t) * g->number;
-	f->copy.progress_base = mark->base + mark->layers - f->copy.parts;
+	f->fence = fence;
+	f->copy.progress = fence->progress_page->address[g->number] + sizeof(uint32_t) * g->number;
+	f->copy.progress_base = fence->base + fence->layers - f->copy.parts;
 }
 
 static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, const struct vram_move *first,
@@ -588,7 +589,7 @@ static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, cons
 	*f = (struct copy_batch){ .gpu = g };
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way,
 					.done = copy_batch_done,
-					.part_bytes = count ? p->geometry.layer_bytes : MARK_BYTES };
+					.part_bytes = count ? p->geometry.layer_bytes : FENCE_BYTES };
 	f->each = (struct vram_move **)&f->pairs[pairs];
 	f->left = (_Atomic uint32_t *)&f->each[pairs];
 	f->pairs[0] = (struct device_pair){ g->scratch->from, g->scratch->to.address };
@@ -608,7 +609,8 @@ static bool is_much_announced(const struct gpu *g, const struct vram_move *m, ui
 	return come && 2 * come >= blocks;
 }
 
-/* With the lock of the queues, from one of them: blocks of one shape, with the mark behind them; or a mark. NULL: nothing, or not now. */
+/* With the lock of the queues, from one of them: blocks of one shape, with the fence behind them; or a fence. NULL:
+ * nothing, or not now. */
 static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 {
 	struct vram_queue *q = &g->queue[way];
@@ -630,25 +632,25 @@ static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 		f->each[i] = m;
 	}
 	if (m && !m->block && (!count || m->layers == f->copy.parts)) {
-		copy_batch_mark(f, m);
-		q->marks--;
+		copy_batch_fence(f, m);
+		q->fences--;
 		m = m->next;
 	}
-	q->count -= count + (f->mark != NULL);
+	q->count -= count + (f->fence != NULL);
 	if (count) {
 		f->moves = first;
 		last->next = NULL;
 	}
-	if (f->mark)
-		f->mark->next = NULL;
-	f->behind = way == DEVICE_UP && !f->mark && g->cache->options.gpu_verify_up && g->cache->sums &&
+	if (f->fence)
+		f->fence->next = NULL;
+	f->behind = way == DEVICE_UP && !f->fence && g->cache->options.gpu_verify_up && g->cache->sums &&
 	    is_much_announced(g, m, count);
 	q->first = m;
 	if (!m)
 		q->end = &q->first;
 	if (q->tail == &q->first)
 		q->tail_us = vram_clock_us();
-	else if (!q->marks)
+	else if (!q->fences)
 		q->tail = &q->first;
 	q->under_way++;
 	atomic_fetch_add_explicit(&q->copy_batches, 1, memory_order_release);

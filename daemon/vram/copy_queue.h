@@ -22,7 +22,7 @@ void vram_enqueue(struct gpu *g, struct vram_move *m);
 uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
 /* What was enqueued is the submission threads' now, and who waits for room looks again: as the lock is left. */
 void vram_publish(struct cache *c);
-/* A mark may not overtake ups whose order is from *from on, and below *to. */
+/* A fence may not overtake ups whose order is from *from on, and below *to. */
 void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to);
 /* Something stands in a queue, or has been enqueued. What no longer does is among the copy batches, if these are looked
  * at after it. */

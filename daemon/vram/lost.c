@@ -50,7 +50,7 @@ void gpu_lost(struct gpu *g, const char *why)
 	while (g->write_through)
 		vram_unqueue_write_through(g->write_through);
 	vram_submission_halt(g, false);
-	vram_marks_fail(g); /* those of lists under way, too, which the device may take its time to end */
+	vram_fences_fail(g); /* those of lists under way, too, which the device may take its time to end */
 	vram_moves_fail(g->cache, g);
 	vram_completion_wake(g);
 	pthread_cond_broadcast(&g->cache->vram->room);

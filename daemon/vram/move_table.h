@@ -27,7 +27,7 @@ enum move_step { STEP_NEW, STEP_HOST, STEP_DUE, STEP_ROOM, STEP_QUEUED };
  * first cache line, and it asks for the line of `ahead` before it comes there. */
 struct vram_move {
 	struct vram_move *next;        /* of the queue, the list or those that wait */
-	struct block *block;           /* pinned; NULL: a mark */
+	struct block *block;           /* pinned; NULL: a fence */
 	struct device_pair pair;       /* in a queue: what is to be copied */
 	const struct pool *pool;       /* the block's */
 	struct vram_move *next_hint;   /* some way behind it in the queue when it was put there: a guess, not to be followed */
@@ -35,7 +35,7 @@ struct vram_move {
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool fetched;                  /* up: they came there for it, or will, and it has not entered its queue: in vram->fetched_bytes */
 	struct vram_slot *slot;        /* on gpu; NULL: none yet */
-	uint32_t base, layers;         /* of a mark */
+	uint32_t base, layers;         /* of a fence */
 	uint64_t enqueued_us;          /* the same */
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
 	struct progress_page *progress_page; /* the same */

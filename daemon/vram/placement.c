@@ -1,4 +1,4 @@
-/* Where a lease finds its blocks, with GPUs; and the marks that tell how far copies are that it need not wait for. */
+/* Where a lease finds its blocks, with GPUs; and the fences that tell how far copies are that it need not wait for. */
 #include "daemon/vram/placement.h"
 
 #include "daemon/block/block.h"
@@ -79,9 +79,9 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 	return most;
 }
 
-/* ---- marks ---- */
+/* ---- fences ---- */
 
-static struct vram_move *mark_create(struct gpu *g, struct progress_page *progress_page, uint32_t layers)
+static struct vram_move *fence_create(struct gpu *g, struct progress_page *progress_page, uint32_t layers)
 {
 	struct vram_move *m = calloc(1, sizeof(*m));
 
@@ -92,69 +92,69 @@ static struct vram_move *mark_create(struct gpu *g, struct progress_page *progre
 	m->gpu = g;
 	m->progress_page = progress_page;
 	m->layers = layers;
-	progress_page->marks++;
+	progress_page->fences++;
 	return m;
 }
 
-static uint32_t mark_enqueue(struct vram_move *m)
+static uint32_t fence_enqueue(struct vram_move *m)
 {
 	m->base = m->progress_page->next[m->gpu->number];
 	m->progress_page->next[m->gpu->number] += m->layers;
 	m->enqueued_us = vram_clock_us();
-	m->hash_next = m->gpu->marks;
-	m->gpu->marks = m;
+	m->hash_next = m->gpu->fences;
+	m->gpu->fences = m;
 	vram_enqueue(m->gpu, m);
 	return m->base;
 }
 
-bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base)
+bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base)
 {
-	struct vram_move *m = mark_create(g, progress_page, layers);
+	struct vram_move *m = fence_create(g, progress_page, layers);
 
 	if (!m)
 		return false;
 	m->overtakes = overtakes;
-	*base = mark_enqueue(m);
+	*base = fence_enqueue(m);
 	return true;
 }
 
-void vram_mark_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w)
+void vram_fence_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w)
 {
 	w->marked = 0;
-	if (!w->mark)
-		w->mark = mark_create(g, progress_page, layers);
+	if (!w->fence)
+		w->fence = fence_create(g, progress_page, layers);
 }
 
-void vram_mark_drop(struct cache_wait *w)
+void vram_fence_drop(struct cache_wait *w)
 {
-	if (w->mark)
-		w->mark->progress_page->marks--;
-	free(w->mark);
-	w->mark = NULL;
+	if (w->fence)
+		w->fence->progress_page->fences--;
+	free(w->fence);
+	w->fence = NULL;
 }
 
-void vram_mark_place(struct cache_wait *w)
+void vram_fence_place(struct cache_wait *w)
 {
-	struct vram_move *m = w->mark;
+	struct vram_move *m = w->fence;
 
 	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
-		vram_mark_drop(w);
+		vram_fence_drop(w);
 		return;
 	}
-	w->mark = NULL;
+	w->fence = NULL;
 	w->marked = m->gpu->ups;
-	w->mark_base = mark_enqueue(m);
+	w->fence_base = fence_enqueue(m);
 }
 
-void vram_mark_end(struct vram_move *m, enum status s)
+void vram_fence_end(struct vram_move *m, enum status s)
 {
-	struct vram_move **at = &m->gpu->marks;
+	struct vram_move **at = &m->gpu->fences;
 
 	while (*at != m)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
 	if (s || m->gpu->lost)
 		progress_page_fail(m->progress_page, m->gpu);
-	m->progress_page->marks--;
+	m->progress_page->fences--;
 	free(m);
 }

@@ -40,12 +40,12 @@ void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
 uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
 /* Behind the ups that have begun: how far they are is told at the progress page's word for that GPU. overtakes: what it
  * is to tell of is none of vram_tail's. False: no memory. */
-bool vram_mark(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);
+bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);
 /* The same of a call that waits for places, behind the last of them: when nothing is outstanding any more. Without memory it is left. */
-void vram_mark_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
-void vram_mark_place(struct cache_wait *w);
-void vram_mark_drop(struct cache_wait *w); /* the wait ends without */
+void vram_fence_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
+void vram_fence_place(struct cache_wait *w);
+void vram_fence_drop(struct cache_wait *w); /* the wait ends without */
 /* Its list has ended so, or will never begin. Frees it. */
-void vram_mark_end(struct vram_move *mark, enum status s);
+void vram_fence_end(struct vram_move *fence, enum status s);
 
 #endif

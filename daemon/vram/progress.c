@@ -66,7 +66,7 @@ void progress_page_let_go(struct cache *c, struct progress_page *b)
 	c->vram->dead_progress_pages = b;
 }
 
-/* A list that still ends well may have set its word back: so the last mark that ends on a lost GPU does this once
+/* A list that still ends well may have set its word back: so the last fence that ends on a lost GPU does this once
  * more. */
 void progress_page_fail(struct progress_page *b, const struct gpu *g)
 {
@@ -101,8 +101,8 @@ bool progress_page_tells(const struct progress_page *b, const struct gpu *g)
 	    memory_order_acquire);
 }
 
-void vram_marks_fail(struct gpu *g)
+void vram_fences_fail(struct gpu *g)
 {
-	for (struct vram_move *m = g->marks; m; m = m->hash_next)
+	for (struct vram_move *m = g->fences; m; m = m->hash_next)
 		progress_page_fail(m->progress_page, g);
 }

@@ -24,7 +24,7 @@ struct progress_page {
 	struct extent page;
 	uint64_t address[DEVICES_MAX]; /* on each GPU; 0: not registered */
 	uint32_t next[DEVICES_MAX];    /* the word of GPU g has been promised this value */
-	uint32_t marks;                /* in queues or under way */
+	uint32_t fences;               /* in queues or under way */
 	bool dead;                     /* its attachment is gone */
 	struct progress_page *dead_next;
 };
@@ -39,14 +39,14 @@ void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 /* Without the lock: makes one, registered with the GPUs. NULL: no memory. */
 struct progress_page *progress_page_create(struct cache *c);
 void progress_page_destroy(struct cache *c, struct progress_page *b);
-/* With the lock: its attachment is gone; it is destroyed by the chores, when no mark names it any more. */
+/* With the lock: its attachment is gone; it is destroyed by the chores, when no fence names it any more. */
 void progress_page_let_go(struct cache *c, struct progress_page *b);
 /* With the lock: copies to that GPU that the progress page was to tell of will not come. Says so there, once and for
  * all, and lets streams that wait go on. */
 void progress_page_fail(struct progress_page *b, const struct gpu *g);
-/* The same of all that marks in the GPU's queue of ups, or under way, tell of: copies up have failed, so that no mark
+/* The same of all that fences in the GPU's queue of ups, or under way, tell of: copies up have failed, so that no fence
  * behind them may be believed. Before the device goes on. */
-void vram_marks_fail(struct gpu *g);
+void vram_fences_fail(struct gpu *g);
 /* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who
  * looked would not believe it any more. */
 bool progress_page_tells(const struct progress_page *b, const struct gpu *g);

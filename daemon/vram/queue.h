@@ -22,14 +22,16 @@ struct copy_batch {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
 	struct copy_batch *next;       /* of the ended; of those that are to be looked at */
-	struct vram_move *moves, *mark;
+	struct vram_move *moves, *fence;
 	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
 	uint64_t begun_us, copied_us;
 	bool sealed;                   /* down: what came has its header and checksums */
 	_Atomic uint32_t parts;        /* that have not ended: the copies; up: the look at what is copied (vram/checksum.c): */
 	struct copy_batch *summing_next; /* of the GPU's that are being summed, as they were begun */
-	_Atomic uint32_t *left;        /* up, with a mark: [copy.parts] pieces of work of each layer, headers with the second; down: [copy.count] of each block */
+	/* up, with a fence: [copy.parts] pieces of work of each layer, headers with the second; down: [copy.count] of
+	 * each block */
+	_Atomic uint32_t *left;
 	uint32_t summed_blocks, piece; /* of each; layers in a piece */
 	uint32_t layers_summed;        /* these and all before them */
 	bool summing;                  /* it is */
@@ -41,20 +43,22 @@ struct copy_batch {
 	struct device_pair pairs[];    /* behind them `each`, then `left` */
 };
 
-/* What is enqueued stands in `staged` until the lock is left, or vram_publish is called: so a lease's blocks come with the mark behind
- * them, and those of a long call that waits for the end begin to be copied while it is still at its later ones. */
+/* What is enqueued stands in `staged` until the lock is left, or vram_publish is called: so a lease's blocks come with
+ * the fence behind them, and those of a long call that waits for the end begin to be copied while it is still at its
+ * later ones. */
 struct vram_queue {
 	struct vram_move *staged, **staged_end;
 	struct vram_move *lately[VRAM_HINT_DISTANCE]; /* put there: the last ones, in turns */
 	uint32_t put;
-	struct vram_move *staged_mark; /* the last one; */
-	uint32_t staged_marks;         /* how many, */
+	struct vram_move *staged_fence; /* the last one; */
+	uint32_t staged_fences;        /* how many, */
 	uint32_t staged_count;         /* and in all */
 	/* With the GPU's queue_lock: */
 	struct vram_move *first, **end;
-	struct vram_move **tail;       /* what stands behind the last mark: nobody waits for its layers, and a lease may overtake it, */
+	/* what stands behind the last fence: nobody waits for its layers, and a lease may overtake it, */
+	struct vram_move **tail;
 	uint64_t tail_us;              /* for a while from when a list of it last began */
-	uint32_t count, marks;         /* in it; marks among them */
+	uint32_t count, fences;        /* in it; fences among them */
 	uint32_t under_way;            /* lists that are being copied, or summed */
 	_Atomic uint32_t copy_batches; /* lists that have not ended, which is the completion thread's to say */
 };

@@ -47,7 +47,7 @@ struct gpu {
 	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
 	struct vram_move *waiting, **waiting_end; /* for a slot here */
-	struct vram_move *marks;       /* in the queue of ups or under way, by hash_next */
+	struct vram_move *fences;      /* in the queue of ups or under way, by hash_next */
 	struct vram_slot *write_through, *write_through_last; /* copies that are to go down, oldest first */
 	uint64_t write_through_us;     /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */

@@ -23,7 +23,7 @@ static struct list_times *times_of(const struct copy_batch *f)
 {
 	switch (f->copy.way) {
 	case DEVICE_UP:
-		return &f->gpu->times[f->mark ? LIST_LEASE : LIST_UP];
+		return &f->gpu->times[f->fence ? LIST_LEASE : LIST_UP];
 	case DEVICE_DOWN:
 		return &f->gpu->times[LIST_DOWN];
 	default:
@@ -44,7 +44,7 @@ void vram_times_add(const struct copy_batch *f)
 		return;
 	add(&t->lists, 1);
 	add(&t->bytes, f->copy.count * f->copy.parts * f->copy.part_bytes);
-	add(&t->queued_us, f->mark ? f->begun_us - f->mark->enqueued_us : 0);
+	add(&t->queued_us, f->fence ? f->begun_us - f->fence->enqueued_us : 0);
 	add(&t->copied_us, f->copied_us - f->begun_us);
 	add(&t->checked_us, vram_clock_us() - f->copied_us);
 }

@@ -832,7 +832,7 @@ static bool from_corrupt(const struct vram_move *m)
 void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 {
 	if (!m->block) {
-		vram_mark_end(m, s);
+		vram_fence_end(m, s);
 	} else if (m->way == DEVICE_DOWN) {
 		down_end(c, m, s);
 	} else if (m->bad) {

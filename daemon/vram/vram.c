@@ -52,7 +52,7 @@ static void gpu_refuse(struct gpu *g, const char *why)
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "it cannot be opened");
 }
 
-/* For marks without a list of their own, and for zeroes. */
+/* For fences without a list of their own, and for zeroes. */
 static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
 {
 	const uint64_t bytes = g->info.granularity;
@@ -305,8 +305,8 @@ static void copy_batch_end(struct cache *c, struct copy_batch *f)
 		cache_unlock(c);
 		cache_lock(c);
 	}
-	if (f->mark)
-		vram_move_end(c, f->mark, f->status);
+	if (f->fence)
+		vram_move_end(c, f->fence, f->status);
 	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for
 	 * lists alone. */
 	atomic_fetch_sub_explicit(&g->queue[f->copy.way].copy_batches, 1, memory_order_relaxed);
@@ -454,7 +454,7 @@ static struct progress_page *progress_page_unused(const struct vram *v)
 {
 	struct progress_page *b = v->dead_progress_pages;
 
-	while (b && b->marks)
+	while (b && b->fences)
 		b = b->dead_next;
 	return b;
 }
@@ -525,6 +525,6 @@ const struct tier_ops gpu_tier = {
 	.room_changed = vram_rooms_tell,
 	.extent_made = extent_made,
 	.lost = lost,
-	.wait_placed = vram_mark_place,
-	.wait_dropped = vram_mark_drop,
+	.wait_placed = vram_fence_place,
+	.wait_dropped = vram_fence_drop,
 };

@@ -581,12 +581,12 @@ static void recount_queues(struct gpu *g)
 {
 	pthread_mutex_lock(&g->queue_lock);
 	for (int way = 0; way < 3; way++) {
-		uint32_t count = 0, marks = 0;
+		uint32_t count = 0, fences = 0;
 
 		for (const struct vram_move *m = g->queue[way].first; m; m = m->next, count++)
-			marks += !m->block;
+			fences += !m->block;
 		ck_assert_uint_eq(g->queue[way].count, count);
-		ck_assert_uint_eq(g->queue[way].marks, marks);
+		ck_assert_uint_eq(g->queue[way].fences, fences);
 	}
 	pthread_mutex_unlock(&g->queue_lock);
 }

@@ -338,7 +338,7 @@ static void begin_starved(struct vram_rig *v, uint32_t warm)
 }
 
 /* Who shares copies that come to nothing is told so with the copies behind them, though these are well. */
-START_TEST(copies_before_a_mark_that_fail)
+START_TEST(copies_before_a_fence_that_fail)
 {
 	struct cache_place p[8];
 	struct cache_leased l;
@@ -360,7 +360,7 @@ START_TEST(copies_before_a_mark_that_fail)
 END_TEST
 
 /* Whose copies have failed once is not granted leases ahead of them any more, as nobody would believe that they are there. */
-START_TEST(leases_after_a_mark_that_failed)
+START_TEST(leases_after_a_fence_that_failed)
 {
 	struct cache_place p[8];
 	struct cache_leased l;
@@ -745,8 +745,8 @@ int main(void)
 	tcase_add_test(t, while_blocks_wait_to_go_across);
 	tcase_add_test(t, a_driver_that_does_not_answer);
 	tcase_add_test(t, before_its_last_list_has_ended);
-	tcase_add_test(t, copies_before_a_mark_that_fail);
-	tcase_add_test(t, leases_after_a_mark_that_failed);
+	tcase_add_test(t, copies_before_a_fence_that_fail);
+	tcase_add_test(t, leases_after_a_fence_that_failed);
 	tcase_add_test(t, copies_that_have_failed_and_not_ended);
 	tcase_add_test(t, a_gpu_that_cannot_be_opened);
 	tcase_add_test(t, an_unwatched_process_gets_nothing);

@@ -106,7 +106,7 @@ IN_PLACE_OF(void, vram_publish, struct cache *c)
 
 IN_PLACE_OF(void, vram_copy_batch_enter, struct copy_batch *f)
 {
-	if (f->mark)
+	if (f->fence)
 		stage_reached(STAGE_TAKEN);
 	__real_vram_copy_batch_enter(f);
 }
