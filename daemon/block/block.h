@@ -37,7 +37,7 @@ struct block {
 	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
 	uint32_t slab_map_slot;
 	uint16_t tokens;
-	bool moving : 1;               /* being spilled or loaded: move_of() */
+	bool moving : 1;               /* being spilled or loaded: transfer_of() */
 	bool not_admitted : 1;         /* admission: in memory it is on the class's list of those; before it is there, it will be */
 	bool no_spill : 1;             /* dirty, and no disk's policy would give up another block for it */
 	bool awaited : 1;              /* on its way to memory, and from there to a GPU */

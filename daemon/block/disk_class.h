@@ -10,7 +10,7 @@
 #include "daemon/block/block.h"
 #include "eviction/policy.h"
 
-struct move;
+struct disk_transfer;
 struct policy;
 struct unit;
 
@@ -32,11 +32,11 @@ struct slab_map {
 	bool promised;                 /* the block in promised_slot was flushed; false: see slab_map_promised() */
 	uint32_t promised_slot;
 	uint32_t hand;                 /* where the search for a block that may be displaced goes on */
-	uint32_t moves;                /* spills into and out of it and tombstones in it that are under way */
+	uint32_t transfers;            /* spills into and out of it and tombstones in it that are under way */
 	bool leaving;                  /* its slab is to be deleted: what it has is not durable */
 	bool sealed;                   /* ... now: nothing is loaded from it any more */
-	struct move *copied;           /* spills of its blocks elsewhere: written, not synced */
-	struct move *left;             /* tombstones of what was there, begun when its slab is gone, or stays */
+	struct disk_transfer *copied;  /* spills of its blocks elsewhere: written, not synced */
+	struct disk_transfer *left;    /* tombstones of what was there, begun when its slab is gone, or stays */
 	uint32_t left_count;
 	bool gone;                     /* its slab is deleted */
 	struct slab_map_slot at[];

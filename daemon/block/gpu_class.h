@@ -40,7 +40,7 @@ struct vram_slot {
 	bool sum_due;                  /* those of its commit are on their way: vram/commit_sums.h */
 	struct vram_slot *sum_next;    /* of those; in their queue */
 	bool across;                   /* coming from another GPU: not in the order of the ups */
-	bool failed;                   /* coming: its copy came to nothing, and the move is about to end so */
+	bool failed;                   /* coming: its copy came to nothing, and the transfer is about to end so */
 	bool dirty;                    /* counted so: see vram_sync */
 	bool write_through;
 	bool used;                     /* coming: a lease has it already, so it is no mere move */

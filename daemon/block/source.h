@@ -71,7 +71,7 @@ struct source_ask {
 struct fetch_piece {
 	struct run_key key;
 	struct memory_slot slot;       /* where the slot's bytes go, header and block */
-	struct cache_wait_link *links; /* of waits, by move_next, which hear of the piece's end; NULL: none */
+	struct cache_wait_link *links; /* of waits, by transfer_next, which hear of the piece's end; NULL: none */
 	void *own;                     /* the caller's; the source does not look at it */
 	/* Upon fetch()'s return: */
 	enum status begun;             /* OK: the piece will end. Else why not, and slot and links are the caller's */

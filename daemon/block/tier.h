@@ -49,7 +49,7 @@ struct fetch_how {
 	enum take_effort effort;
 	bool for_gpu;                  /* a GPU reads it next */
 	bool not_gpu;                  /* copies on GPUs have been tried in vain */
-	struct cache_wait_link *links; /* of waits, by move_next, that are told of the end too; taken if OK */
+	struct cache_wait_link *links; /* of waits, by transfer_next, that are told of the end too; taken if OK */
 };
 
 struct tier_ops {

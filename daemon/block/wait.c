@@ -115,7 +115,7 @@ void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s)
 void wait_links_join(struct cache_wait_link **list, struct cache_wait_link *more)
 {
 	while (*list)
-		list = &(*list)->move_next;
+		list = &(*list)->transfer_next;
 	*list = more;
 }
 

@@ -12,7 +12,7 @@
 struct block;
 struct cache;
 struct gpu;
-struct vram_move;
+struct vram_transfer;
 
 /* Whether a call may wait (again): one whose loads were shed, or that has waited often, takes what memory has. */
 enum { WAIT_ROUNDS = 4 };
@@ -47,16 +47,16 @@ struct cache_wait {
 	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
 	uint32_t linked;               /* links that there are */
 	struct block *adopts;          /* pinned already, for the next link of it */
-	struct vram_move *fence;       /* of a lease on a GPU: stands behind its copies once all have their place; then: */
+	struct vram_transfer *fence;   /* of a lease on a GPU: stands behind its copies once all have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */
 	uint32_t fence_base;
 };
 
-/* One thing that a wait waits for: a move, a sync, a commit of the catalog; and a pin it keeps. */
+/* One thing that a wait waits for: a transfer, a sync, a commit of the catalog; and a pin it keeps. */
 struct cache_wait_link {
 	struct cache_wait *wait;       /* NULL: given up; freed when it is done */
 	struct cache_wait_link *next;  /* of the wait */
-	struct cache_wait_link *move_next;
+	struct cache_wait_link *transfer_next;
 	struct block *pinned;
 	struct gpu *gpu;               /* apart: where; NULL: in memory */
 	bool apart;                    /* one copy of it alone is */
@@ -78,7 +78,7 @@ void wait_spares_free(struct cache *c);
  * of was not begun, and nothing was linked since. */
 void wait_link_in(struct cache_wait *w, struct cache_wait_link *l);
 void wait_link_out(struct cache_wait *w, struct cache_wait_link *l);
-/* Links of a movement, by move_next: these are told of its end besides those in the list. */
+/* Links of a movement, by transfer_next: these are told of its end besides those in the list. */
 void wait_links_join(struct cache_wait_link **list, struct cache_wait_link *more);
 void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
 /* What it waits for is not told to it any more, and what it pins may go. */

@@ -55,7 +55,7 @@ struct arrival {
 	struct index_ident ident;      /* its key is: */
 	uint8_t key[INDEX_KEY_MAX];
 	struct pool *pool;
-	struct cache_wait_link *links; /* of the calls that wait for it, by move_next */
+	struct cache_wait_link *links; /* of the calls that wait for it, by transfer_next */
 	struct block *block;           /* unpublished, whose slot is being filled; NULL: the name is asked for */
 	struct work check;
 	enum status status;            /* what came of it */
@@ -144,7 +144,7 @@ static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *
 
 	if (!l)
 		return false;
-	l->move_next = n->links;
+	l->transfer_next = n->links;
 	n->links = l;
 	return true;
 }
@@ -153,7 +153,7 @@ static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *
 static void arrival_tell(struct cache *c, struct arrival *n, struct block *b, enum status s)
 {
 	for (struct cache_wait_link *l = n->links, *next; l; l = next) {
-		next = l->move_next;
+		next = l->transfer_next;
 		if (b && l->wait) {
 			block_pin(b);
 			l->pinned = b;
@@ -166,7 +166,7 @@ static void arrival_tell(struct cache *c, struct arrival *n, struct block *b, en
 /* Nothing was begun for the call that has just joined, which is told so as its answer and not as an event. */
 static void arrival_undo(struct arrival *n)
 {
-	for (struct cache_wait_link *l = n->links; l; l = l->move_next) {
+	for (struct cache_wait_link *l = n->links; l; l = l->transfer_next) {
 		l->done = true;
 		l->wait->outstanding--;
 		l->wait->shed++;
@@ -659,7 +659,7 @@ void arrivals_forget(struct cache *c, const struct index_ident *ident)
 static bool is_wanted(const struct batch *b)
 {
 	for (uint32_t i = 0; i < b->count; i++)
-		for (const struct cache_wait_link *l = b->name[i].links; l; l = l->move_next)
+		for (const struct cache_wait_link *l = b->name[i].links; l; l = l->transfer_next)
 			if (l->wait)
 				return true;
 	return false;

@@ -17,7 +17,7 @@
 #include "daemon/block/wait.h"
 #include "daemon/call/arrival.h"
 #include "daemon/disk/durable.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
@@ -32,7 +32,7 @@
 
 enum { DELETE_NEW, DELETE_BURYING, DELETE_COMMITTING };
 
-static void join(struct cache *c, struct move *m, struct cache_wait *w)
+static void join(struct cache *c, struct disk_transfer *m, struct cache_wait *w)
 {
 	struct cache_wait_link *l = wait_link(c, w, NULL);
 
@@ -43,14 +43,14 @@ static void join(struct cache *c, struct move *m, struct cache_wait *w)
 		return;
 	}
 	wait_link_part(w, l, m->unit->number);
-	l->move_next = m->links;
+	l->transfer_next = m->links;
 	m->links = l;
 }
 
 /* Headers that name the key are still to be overwritten: joins the wait for each. */
 static void join_tombstones(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	for (struct move *tombstone = NULL; w && (tombstone = tombstone_of(c, ident, tombstone));)
+	for (struct disk_transfer *tombstone = NULL; w && (tombstone = tombstone_of(c, ident, tombstone));)
 		join(c, tombstone, w);
 }
 
@@ -64,7 +64,7 @@ static bool is_named(const struct block *b, const struct index_ident *ident)
 /* What is still being spilled, though it was removed, now or before, gets a tombstone when the spill has ended. */
 static void join_abandoned_spills(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
-	for (struct move *m = w ? c->tier->abandoned_spills : NULL; m; m = m->abandoned_next)
+	for (struct disk_transfer *m = w ? c->tier->abandoned_spills : NULL; m; m = m->abandoned_next)
 		if (is_named(m->block, ident))
 			join(c, m, w);
 }
@@ -200,10 +200,10 @@ static enum status delete_wait(struct cache *c, struct cache_wait *w)
 /* With the lock: whether a header of that name may be on one of those disks. */
 static bool may_be_there(struct cache *c, const struct index_ident *ident, uint32_t units)
 {
-	for (struct move *tombstone = NULL; (tombstone = tombstone_of(c, ident, tombstone));)
+	for (struct disk_transfer *tombstone = NULL; (tombstone = tombstone_of(c, ident, tombstone));)
 		if (units >> tombstone->unit->number & 1)
 			return true;
-	for (const struct move *m = c->tier->abandoned_spills; m; m = m->abandoned_next)
+	for (const struct disk_transfer *m = c->tier->abandoned_spills; m; m = m->abandoned_next)
 		if (units >> m->unit->number & 1 && is_named(m->block, ident))
 			return true;
 	return unsynced_units(c->tier, ident) & units;

@@ -21,7 +21,7 @@ enum {
  * come down now; *no_place: nothing is on its way, and no disk has a place. */
 static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 {
-	uint64_t dirty = 0, moves;
+	uint64_t dirty = 0, transfers;
 
 	*left = 0;
 	*no_place = !spill_pump(c);
@@ -31,9 +31,9 @@ static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 			vram_settle(c, c->pools[i], SETTLE_DOWNS);
 		*left += vram_only_blocks(c, c->pools[i]);
 	}
-	moves = c->tier->move_count + (c->vram ? c->vram->move_count : 0);
-	*no_place &= !moves;
-	return dirty + moves;
+	transfers = c->tier->transfer_count + (c->vram ? c->vram->transfer_count : 0);
+	*no_place &= !transfers;
+	return dirty + transfers;
 }
 
 bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled)

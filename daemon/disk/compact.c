@@ -21,7 +21,7 @@
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/disk/durable.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
@@ -154,7 +154,7 @@ static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 	enum status s;
 
 	if (b->moving) {
-		l->busy |= !move_of(c, b)->written;
+		l->busy |= !transfer_of(c, b)->written;
 		return;
 	}
 	if (!b->span && b->vram && !l->stuck) {
@@ -211,12 +211,12 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 }
 
 /* With the lock: takes the slab map's copies, and says in which disks they are, a bit each. */
-static struct move *copies_take(struct slab_map *r, uint32_t *units)
+static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 {
-	struct move *copied = r->copied;
+	struct disk_transfer *copied = r->copied;
 
 	*units = 0;
-	for (const struct move *m = copied; m; m = m->waiting_next)
+	for (const struct disk_transfer *m = copied; m; m = m->waiting_next)
 		*units |= 1u << m->unit->number;
 	r->copied = NULL; /* what is written from now on is not in these syncs */
 	return copied;
@@ -227,7 +227,7 @@ static enum status copies_land(struct cache *c, struct slab_map *r)
 {
 	struct tier *t = c->tier;
 	enum status s = STATUS_OK;
-	struct move *copied;
+	struct disk_transfer *copied;
 	uint32_t units;
 
 	cache_lock(c);
@@ -253,7 +253,7 @@ static enum status copies_land(struct cache *c, struct slab_map *r)
 /* With the lock. OK: nobody is at what is left in the slab map, and nobody will be. */
 static enum status slab_map_seal(struct slab_map *r, bool stuck)
 {
-	if (r->moves != r->left_count || r->class->unit->failed)
+	if (r->transfers != r->left_count || r->class->unit->failed)
 		return STATUS_BUSY;
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const struct block *b = r->at[i].block;
@@ -291,7 +291,7 @@ static enum status slab_map_empty(struct cache *c, struct slab_map *r)
 /* With the lock. Copies that came too late for a sync get tombstones. */
 static void slab_map_stay(struct cache *c, struct slab_map *r)
 {
-	struct move *late = r->copied;
+	struct disk_transfer *late = r->copied;
 
 	r->copied = NULL;
 	r->leaving = r->sealed = false;
@@ -337,7 +337,7 @@ enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter w
 	cache_unlock(c);
 	ends_run(c); /* tombstones in it: nothing else frees a slab map that is gone */
 	cache_lock(c);
-	if (!s && !r->moves)
+	if (!s && !r->transfers)
 		slab_map_free(c, r);
 	cache_unlock(c);
 	return s;

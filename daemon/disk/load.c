@@ -22,7 +22,7 @@
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
@@ -40,15 +40,16 @@
 
 static void load_done(struct disk_request *q);
 
-/* Into the move's slot. */
-static enum status load_read(struct move *m)
+/* Into the transfer's slot. */
+static enum status load_read(struct disk_transfer *m)
 {
 	const uint32_t bytes = (uint32_t)m->block->pool->geometry.need_bytes;
 	enum status s;
 
 	CRASH_POINT("load_begin");
 	m->io.done = load_done;
-	s = disk_read(m->unit->disk, tier_move_place(m), m->slot.at, bytes, m->span->memory->buffer[m->unit->number],
+	s = disk_read(m->unit->disk, tier_transfer_place(m), m->slot.at, bytes,
+		      m->span->memory->buffer[m->unit->number],
 		      m->priority, &m->io);
 	if (s)
 		return s;
@@ -58,7 +59,7 @@ static enum status load_read(struct move *m)
 }
 
 /* With the lock. The disk has done what it was asked for. */
-static void load_was_read(struct move *m)
+static void load_was_read(struct disk_transfer *m)
 {
 	const uint64_t bytes = m->block->pool->geometry.need_bytes;
 	struct rate *reads = &m->unit->reads;
@@ -70,7 +71,7 @@ static void load_was_read(struct move *m)
 }
 
 /* Without the lock: what the disk gave, judged. */
-static enum status load_judge(struct move *m)
+static enum status load_judge(struct disk_transfer *m)
 {
 	enum status s = m->io.ring.status;
 	struct slot_ident ident;
@@ -95,14 +96,14 @@ static enum status load_judge(struct move *m)
 			  : slot_block_check(&h, (const uint8_t *)m->slot.at + SLOT_HEADER_BYTES);
 }
 
-static void load_give_slot(struct move *m)
+static void load_give_slot(struct disk_transfer *m)
 {
 	span_held(m->span, -1);
 	memory_slot_give(&m->slot);
 }
 
 /* With the lock. The block's bytes are gone or wrong: so is the block. */
-static void load_lost(struct cache *c, struct move *m, enum status s)
+static void load_lost(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
 		/* Of one that was deleted meanwhile the slot may be another's by now. */
@@ -114,12 +115,12 @@ static void load_lost(struct cache *c, struct move *m, enum status s)
 		block_remove(c, m->block, CACHE_REASON_CORRUPT);
 	} else {
 		cache_count(c, s == STATUS_BUSY || s == STATUS_EXHAUSTED || s == STATUS_CANCELLED ? COUNTER_LOAD_SHED : COUNTER_LOAD_FAILED, 1);
-		tier_move_judge(m, s);
+		tier_transfer_judge(m, s);
 	}
 }
 
 /* The slot is the caller's again: the fetch's, or the load's own. */
-static void load_slot_over(struct cache *c, struct move *m, enum status s)
+static void load_slot_over(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct fetch *f = m->fetch;
 
@@ -134,13 +135,13 @@ static void load_slot_over(struct cache *c, struct move *m, enum status s)
 	}
 }
 
-/* Frees the move. s: how the load went, in the end. */
-static void load_end(struct cache *c, struct move *m, enum status s)
+/* Frees the transfer. s: how the load went, in the end. */
+static void load_end(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct fetch *f = m->fetch;
 	struct block *b = m->block;
 
-	tier_move_leave(m);
+	tier_transfer_leave(m);
 	if (!s && block_live(b)) {
 		CRASH_POINT("load_arrive");
 		slab_map_unverified(b, false);
@@ -157,7 +158,7 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 	}
 	if (b->awaited)
 		observe_load_ended(c, b, s);
-	tier_move_tell(m, s);
+	tier_transfer_tell(m, s);
 	block_unpin(b);
 	free(m);
 	if (f && --f->outstanding == 0)
@@ -166,9 +167,9 @@ static void load_end(struct cache *c, struct move *m, enum status s)
 
 /* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. One that the disk
  * has not been asked for yet is asked for at the new priority. */
-static void load_hurry(struct move *m, enum ring_priority priority)
+static void load_hurry(struct disk_transfer *m, enum ring_priority priority)
 {
-	if (m->kind != MOVE_LOAD || priority >= m->priority || m->cache->tier->stopping)
+	if (m->kind != TRANSFER_LOAD || priority >= m->priority || m->cache->tier->stopping)
 		return;
 	m->priority = priority;
 	disk_promote(m->unit->disk, &m->io, priority);
@@ -177,7 +178,7 @@ static void load_hurry(struct move *m, enum ring_priority priority)
 /* The disk has answered. */
 static void load_over(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 
 	load_was_read(m);
 	load_end(c, m, m->judged);
@@ -186,14 +187,14 @@ static void load_over(struct cache *c, struct end *e)
 /* One that has waited for memory comes to nothing: the disk was never asked. */
 static void load_dropped(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 
 	load_end(c, m, m->judged);
 }
 
 static void load_check(struct work *w)
 {
-	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+	struct disk_transfer *m = (struct disk_transfer *)((char *)w - offsetof(struct disk_transfer, check));
 
 	m->judged = load_judge(m);
 	CRASH_POINT("load_read");
@@ -204,7 +205,7 @@ static void load_check(struct work *w)
 /* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
 static void load_done(struct disk_request *q)
 {
-	struct move *m = (struct move *)q;
+	struct disk_transfer *m = (struct disk_transfer *)q;
 
 	m->ended_us = clock_us();
 	m->check.run = load_check;
@@ -214,7 +215,7 @@ static void load_done(struct disk_request *q)
 
 /* A slot of memory, and the read. awaited: a call waits for it. EXHAUSTED with c->grow set: memory is to be had, but
  * not now. */
-static enum status load_start(struct cache *c, struct move *m, bool awaited)
+static enum status load_start(struct cache *c, struct disk_transfer *m, bool awaited)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
 	struct block *b = m->block;
@@ -231,7 +232,7 @@ static enum status load_start(struct cache *c, struct move *m, bool awaited)
 	return load_read(m);
 }
 
-static void waiting_for_memory_add(struct cache *c, struct move *m)
+static void waiting_for_memory_add(struct cache *c, struct disk_transfer *m)
 {
 	m->waiting_next = NULL;
 	*c->tier->waiting_for_memory_end = m;
@@ -239,10 +240,10 @@ static void waiting_for_memory_add(struct cache *c, struct move *m)
 	c->loads_wait = true;
 }
 
-/* There is a move of the block: a load, or a spill. */
-static enum status join(struct cache *c, struct move *m, const struct fetch_how *how, struct cache_wait *w)
+/* There is a transfer of the block: a load, or a spill. */
+static enum status join(struct cache *c, struct disk_transfer *m, const struct fetch_how *how, struct cache_wait *w)
 {
-	enum status s = tier_move_join(m, w);
+	enum status s = tier_transfer_join(m, w);
 
 	cache_count(c, COUNTER_LOAD_JOINED, 1);
 	m->spare &= how->effort != TAKE_ANY;
@@ -254,9 +255,9 @@ static enum status join(struct cache *c, struct move *m, const struct fetch_how 
 }
 
 /* NULL: no memory. */
-static struct move *load_create(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu)
+static struct disk_transfer *load_create(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu)
 {
-	struct move *m = tier_move_create(c, MOVE_LOAD, b->slab_map->class->unit, priority);
+	struct disk_transfer *m = tier_transfer_create(c, TRANSFER_LOAD, b->slab_map->class->unit, priority);
 
 	if (!m)
 		return NULL;
@@ -265,16 +266,16 @@ static struct move *load_create(struct cache *c, struct block *b, enum ring_prio
 	m->slab_map_slot = b->slab_map_slot;
 	m->known = b->slab_map_known;
 	m->header_crc = block_header_crc(b);
-	tier_move_enter(m, b);
+	tier_transfer_enter(m, b);
 	return m;
 }
 
-/* It could not be begun, and has no end: frees the move, which has no links. */
-static void load_undo(struct cache *c, struct move *m, enum status s)
+/* It could not be begun, and has no end: frees the transfer, which has no links. */
+static void load_undo(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct block *b = m->block;
 
-	tier_move_leave(m);
+	tier_transfer_leave(m);
 	if (m->span)
 		load_give_slot(m);
 	load_lost(c, m, s);
@@ -293,11 +294,11 @@ static enum status load_problem(const struct cache *c, const struct block *b)
 
 enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w)
 {
-	struct move *m;
+	struct disk_transfer *m;
 	enum status s;
 
 	if (b->moving)
-		return join(c, move_of(c, b), how, w);
+		return join(c, transfer_of(c, b), how, w);
 	s = load_problem(c, b);
 	if (s)
 		return s;
@@ -318,7 +319,7 @@ enum status load_begin(struct cache *c, struct block *b, const struct fetch_how 
 		load_undo(c, m, s);
 		return s;
 	}
-	s = tier_move_join(m, w);
+	s = tier_transfer_join(m, w);
 	if (!s) /* else it goes on, without a waiter */
 		wait_links_join(&m->links, how->links);
 	return s;
@@ -329,7 +330,7 @@ void loads_feed(struct cache *c)
 	struct tier *t = c->tier;
 
 	while (t->waiting_for_memory) {
-		struct move *m = t->waiting_for_memory;
+		struct disk_transfer *m = t->waiting_for_memory;
 		enum status s = t->stopping ? STATUS_CANCELLED : STATUS_STALE;
 
 		if (!t->stopping && block_live(m->block))
@@ -388,7 +389,7 @@ static enum status piece_begin(struct cache *c, struct fetch *f, uint32_t i, uin
 	struct fetch_piece *p = &f->piece[i];
 	struct block *b = p->key.block;
 	enum status s = b->moving ? STATUS_BUSY : load_problem(c, b);
-	struct move *m = s ? NULL : load_create(c, b, f->priority, f->for_gpu);
+	struct disk_transfer *m = s ? NULL : load_create(c, b, f->priority, f->for_gpu);
 
 	if (!m)
 		return s ? s : STATUS_EXHAUSTED;
@@ -436,7 +437,7 @@ static void disks_cancel(struct cache *c, struct source *s, struct fetch *f)
 	f->cancelled = true;
 	for (uint32_t i = 0; i < f->count; i++) {
 		struct block *b = f->piece[i].key.block;
-		struct move *m = !f->piece[i].begun && b->moving ? move_of(c, b) : NULL;
+		struct disk_transfer *m = !f->piece[i].begun && b->moving ? transfer_of(c, b) : NULL;
 
 		if (m && m->fetch == f && !m->links && !b->awaited)
 			disk_withdraw(m->unit->disk, &m->io);

@@ -161,7 +161,7 @@ static const struct policy_node *node_of(const struct block *b)
 	return &b->slab_map->at[b->slab_map_slot].node;
 }
 
-/* A block that a reader or a move holds stays. */
+/* A block that a reader or a transfer holds stays. */
 static bool is_held(const struct block *b)
 {
 	return block_pins(b) || b->moving || b->slab_map->leaving;

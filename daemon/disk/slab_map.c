@@ -173,10 +173,10 @@ void slab_maps_free(struct cache *c, struct unit *u)
 
 bool slab_map_idle(const struct slab_map *r)
 {
-	for (uint32_t i = 0; i < r->slots && r->moves == 0; i++)
+	for (uint32_t i = 0; i < r->slots && r->transfers == 0; i++)
 		if (r->at[i].block && (block_pins(r->at[i].block) || r->at[i].block->moving))
 			return false;
-	return r->moves == 0;
+	return r->transfers == 0;
 }
 
 static struct slab_map_slot *slot_of(const struct block *b)
@@ -331,7 +331,7 @@ void slab_maps_prune(struct cache *c, struct unit *u)
 
 	for (struct slab_map *r = u->slab_maps, *next; r; r = next) {
 		next = r->slab_next;
-		if (r->blocks || r->moves || r->leaving)
+		if (r->blocks || r->transfers || r->leaving)
 			continue;
 		if (!disk_slab_next(u->disk, r->slab - 1, &v) || v.slab != r->slab)
 			slab_map_free(c, r);

@@ -32,7 +32,7 @@ struct unit {
 	struct slab_map *slab_maps, *last_slab_map; /* of all classes, by rising slab */
 	struct slab_map *slab_map_hash[SLAB_MAP_BUCKETS];
 	uint64_t slow_us;              /* since when it refuses spills as it is slow; 0: it does not */
-	uint32_t spilling, loading;    /* moves under way */
+	uint32_t spilling, loading;    /* transfers under way */
 	struct rate reads;             /* of loads */
 	bool failed;                   /* its blocks are being given up */
 	bool banned;                   /* the catalog has been told */

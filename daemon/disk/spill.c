@@ -225,11 +225,11 @@ bool spill_pump(struct cache *c)
 		const struct memory_class_sums sums = memory_class_sums(k);
 		const uint64_t total = sums.dirty ? slots_of(k) : 0;
 		const uint64_t over = sums.dirty ? excess(c, k, &sums, total) : 0, cold = sums.dirty ? coldest_wanted(c, &sums, total) : 0;
-		const uint32_t before = c->tier->move_count;
+		const uint32_t before = c->tier->transfer_count;
 		const enum status s = over || cold ? spill_some(c, k, over, cold) : STATUS_EXHAUSTED;
 
 		if (s == STATUS_BUSY) {
-			c->tier->spill_first = at + (c->tier->move_count > before);
+			c->tier->spill_first = at + (c->tier->transfer_count > before);
 			return true;
 		}
 		place |= s != STATUS_EXHAUSTED && s != STATUS_UNAVAILABLE;

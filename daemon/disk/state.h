@@ -14,10 +14,10 @@
 struct await;
 struct cache;
 struct catalog;
-struct move;
+struct disk_transfer;
 struct policy_ops;
 
-enum { MOVE_BUCKETS = 1024 };
+enum { TRANSFER_BUCKETS = 1024 };
 
 /* A disk of the options that could not be used at the start. */
 struct disk_out {
@@ -40,15 +40,18 @@ struct tier {
 	char catalog_why[160];         /* if it was damaged */
 	struct cache_catalog_state found; /* of it: left_out (disks that are neither units nor out), blocks_absent, and what is lost */
 	const struct policy_ops *policy;
-	struct move *moves[MOVE_BUCKETS], *tombstones[MOVE_BUCKETS];
-	struct move *waiting_for_memory, **waiting_for_memory_end;
-	struct move *waiting_tombstones, **waiting_tombstones_end;
+	struct disk_transfer *transfers[TRANSFER_BUCKETS], *tombstones[TRANSFER_BUCKETS];
+	struct disk_transfer *waiting_for_memory, **waiting_for_memory_end;
+	struct disk_transfer *waiting_tombstones, **waiting_tombstones_end;
 	bool burials_due;              /* the pump is to try those again, */
 	bool looks_due;                /* is to begin more looks (disk/scrub.c), */
 	bool spared;                   /* is to tell that memory has something to spare that it had not */
-	struct move *abandoned_spills; /* spills whose block was removed: a header that names it may come yet */
-	struct move *_Atomic written;  /* spills that are to be checked, the last first; the thread that found none before its own has all of them checked */
-	uint32_t move_count;
+	/* spills whose block was removed: a header that names it may come yet */
+	struct disk_transfer *abandoned_spills;
+	/* spills that are to be checked, the last first; the thread that found none before its own has all of them
+	 * checked */
+	struct disk_transfer *_Atomic written;
+	uint32_t transfer_count;
 	uint32_t turn;                 /* the unit that spills next */
 	uint64_t uses;                 /* of blocks on disks, and arrivals there: numbered from 1 on */
 	bool all_promised;             /* no slab map is without a flushed block; false: it is to be found out */

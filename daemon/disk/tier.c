@@ -17,7 +17,7 @@
 #include "daemon/disk/compact.h"
 #include "daemon/disk/durable.h"
 #include "daemon/disk/load.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/open.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/restore.h"
@@ -203,7 +203,7 @@ bool tier_stop(struct cache *c, bool read)
 	restorer_ended = restorer_ends(t, until_us);
 	cache_lock(c);
 	/* The catalog says of every header what it is. */
-	bool clean = t->restored && !t->lagging && !t->renewing && !t->move_count;
+	bool clean = t->restored && !t->lagging && !t->renewing && !t->transfer_count;
 
 	t->stopping = true;
 	loads_feed(c);

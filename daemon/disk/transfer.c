@@ -1,5 +1,5 @@
-/* Moves: what all have in common, spills and tombstones, from their beginning under the lock to their end in the queue
- * of ends (block/ends.h). Loads are in disk/load.c.
+/* Transfers: what all have in common, spills and tombstones, from their beginning under the lock to their end in the
+ * queue of ends (block/ends.h). Loads are in disk/load.c.
  *
  * An end does the accounting, the catalog's queue, and the links of those who wait. What can be started next is begun
  * by the tier's pump (disk/tier.c), once after all ends of a hold of the lock.
@@ -20,7 +20,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
 #include "daemon/disk/durable.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/place.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
@@ -42,37 +42,38 @@ enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by se
 
 /* ---- who moves ---- */
 
-static struct move **block_bucket(struct cache *c, const struct block *b)
+static struct disk_transfer **block_bucket(struct cache *c, const struct block *b)
 {
-	return &c->tier->moves[((uintptr_t)b >> 6) % MOVE_BUCKETS];
+	return &c->tier->transfers[((uintptr_t)b >> 6) % TRANSFER_BUCKETS];
 }
 
-static struct move **tombstone_bucket(struct cache *c, const struct index_ident *ident)
+static struct disk_transfer **tombstone_bucket(struct cache *c, const struct index_ident *ident)
 {
-	return &c->tier->tombstones[ident_hash(ident, 0) % MOVE_BUCKETS];
+	return &c->tier->tombstones[ident_hash(ident, 0) % TRANSFER_BUCKETS];
 }
 
-struct move *move_of(struct cache *c, const struct block *b)
+struct disk_transfer *transfer_of(struct cache *c, const struct block *b)
 {
-	struct move *m = *block_bucket(c, b);
+	struct disk_transfer *m = *block_bucket(c, b);
 
 	while (m && m->block != b)
 		m = m->block_next;
 	return m;
 }
 
-struct move *tombstone_of(struct cache *c, const struct index_ident *ident, struct move *after)
+struct disk_transfer *tombstone_of(struct cache *c, const struct index_ident *ident, struct disk_transfer *after)
 {
-	struct move *m = after ? after->tombstone_next : *tombstone_bucket(c, ident);
+	struct disk_transfer *m = after ? after->tombstone_next : *tombstone_bucket(c, ident);
 
 	while (m && !ident_equal(&m->dead, ident))
 		m = m->tombstone_next;
 	return m;
 }
 
-struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit *u, enum ring_priority priority)
+struct disk_transfer *tier_transfer_create(struct cache *c, enum transfer_kind kind, struct unit *u,
+					   enum ring_priority priority)
 {
-	struct move *m = calloc(1, sizeof(*m));
+	struct disk_transfer *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return NULL;
@@ -84,9 +85,9 @@ struct move *tier_move_create(struct cache *c, enum move_kind kind, struct unit 
 	return m;
 }
 
-void tier_move_enter(struct move *m, struct block *b)
+void tier_transfer_enter(struct disk_transfer *m, struct block *b)
 {
-	struct move **bucket = block_bucket(m->cache, b);
+	struct disk_transfer **bucket = block_bucket(m->cache, b);
 
 	if (m->block != b) /* of a spill it is known, and the disk's thread may be reading it */
 		m->block = b;
@@ -95,24 +96,25 @@ void tier_move_enter(struct move *m, struct block *b)
 	b->moving = true;
 	block_pin(b);
 	m->cache->moving_bytes += b->pool->geometry.need_bytes;
-	m->cache->tier->move_count++;
+	m->cache->tier->transfer_count++;
 }
 
-void tier_move_leave(struct move *m)
+void tier_transfer_leave(struct disk_transfer *m)
 {
-	struct move **at = block_bucket(m->cache, m->block);
+	struct disk_transfer **at = block_bucket(m->cache, m->block);
 
 	while (*at != m)
 		at = &(*at)->block_next;
 	*at = m->block_next;
 	m->block->moving = false;
 	m->cache->moving_bytes -= m->block->pool->geometry.need_bytes;
-	m->cache->tier->move_count--;
+	m->cache->tier->transfer_count--;
 }
 
-static void tombstone_enter(struct move *m, struct pool *p, const struct index_ident *ident, uint64_t generation)
+static void tombstone_enter(struct disk_transfer *m, struct pool *p, const struct index_ident *ident,
+			    uint64_t generation)
 {
-	struct move **bucket = tombstone_bucket(m->cache, ident);
+	struct disk_transfer **bucket = tombstone_bucket(m->cache, ident);
 
 	m->tombstone = true;
 	m->dead = *ident;
@@ -124,9 +126,9 @@ static void tombstone_enter(struct move *m, struct pool *p, const struct index_i
 	*bucket = m;
 }
 
-static void tombstone_leave(struct move *m)
+static void tombstone_leave(struct disk_transfer *m)
 {
-	struct move **at;
+	struct disk_transfer **at;
 
 	if (!m->tombstone)
 		return;
@@ -138,7 +140,7 @@ static void tombstone_leave(struct move *m)
 	unit_wrote(m->unit, &m->dead);
 }
 
-enum status tier_move_join(struct move *m, struct cache_wait *w)
+enum status tier_transfer_join(struct disk_transfer *m, struct cache_wait *w)
 {
 	struct cache_wait_link *l;
 
@@ -147,54 +149,54 @@ enum status tier_move_join(struct move *m, struct cache_wait *w)
 	l = wait_link(m->cache, w, m->block);
 	if (!l)
 		return STATUS_EXHAUSTED;
-	l->move_next = m->links;
+	l->transfer_next = m->links;
 	m->links = l;
 	return STATUS_OK;
 }
 
-void tier_move_tell(struct move *m, enum status s)
+void tier_transfer_tell(struct disk_transfer *m, enum status s)
 {
 	struct cache_wait_link *l = m->links, *next;
 
 	m->links = NULL;
 	for (; l; l = next) {
-		next = l->move_next;
+		next = l->transfer_next;
 		wait_link_done(m->cache, l, s);
 	}
 }
 
-void tier_move_judge(struct move *m, enum status s)
+void tier_transfer_judge(struct disk_transfer *m, enum status s)
 {
 	if ((s == STATUS_IO || s == STATUS_UNAVAILABLE) && !m->cache->tier->stopping)
 		unit_failed(m->cache, m->unit);
 }
 
-struct disk_place tier_move_place(const struct move *m)
+struct disk_place tier_transfer_place(const struct disk_transfer *m)
 {
 	return (struct disk_place){ .slab = m->slab_map->slab, .slot = m->slab_map_slot };
 }
 
 /* ---- tombstones ---- */
 
-/* Frees the move, and with it the second name that the header may have had. */
-static void tombstone_end(struct cache *c, struct move *m, enum status s)
+/* Frees the transfer, and with it the second name that the header may have had. */
+static void tombstone_end(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	cache_count(c, s ? COUNTER_TOMBSTONES_FAILED : COUNTER_TOMBSTONES, 1);
-	m->slab_map->moves--;
-	c->tier->move_count--;
+	m->slab_map->transfers--;
+	c->tier->transfer_count--;
 	if (!s)
-		disk_slot_give(m->unit->disk, tier_move_place(m));
+		disk_slot_give(m->unit->disk, tier_transfer_place(m));
 	CRASH_POINT("tombstone_end");
-	for (struct move *next; m; m = next) {
+	for (struct disk_transfer *next; m; m = next) {
 		next = m->also;
 		tombstone_leave(m);
-		tier_move_tell(m, s);
+		tier_transfer_tell(m, s);
 		free(m->page);
 		free(m);
 	}
 }
 
-static void waiting_tombstones_add(struct cache *c, struct move *m)
+static void waiting_tombstones_add(struct cache *c, struct disk_transfer *m)
 {
 	m->waiting_next = NULL;
 	*c->tier->waiting_tombstones_end = m;
@@ -204,10 +206,10 @@ static void waiting_tombstones_add(struct cache *c, struct move *m)
 /* The disk has answered. */
 static void tombstone_over(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 	const enum status s = m->io.ring.status;
 
-	tier_move_judge(m, s);
+	tier_transfer_judge(m, s);
 	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
 	if (s && !m->unit->failed && !c->tier->stopping) {
 		waiting_tombstones_add(c, m);
@@ -219,7 +221,7 @@ static void tombstone_over(struct cache *c, struct end *e)
 
 static void tombstone_done(struct disk_request *q)
 {
-	struct move *m = (struct move *)q;
+	struct disk_transfer *m = (struct disk_transfer *)q;
 
 	CRASH_POINT("tombstone_done");
 	m->end.run = tombstone_over;
@@ -229,13 +231,13 @@ static void tombstone_done(struct disk_request *q)
 /* It could not be begun, or need not be. */
 static void tombstone_dropped(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 
 	tombstone_end(c, m, m->judged);
 }
 
 /* The header that the slot has, as far as a tombstone repeats it. */
-static void dead_header(const struct cache *c, const struct move *m, struct slot_header *h)
+static void dead_header(const struct cache *c, const struct disk_transfer *m, struct slot_header *h)
 {
 	const struct pool *p = m->dead_pool;
 
@@ -257,7 +259,7 @@ static uint64_t unix_now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static enum status tombstone_submit(struct cache *c, struct move *m)
+static enum status tombstone_submit(struct cache *c, struct disk_transfer *m)
 {
 	struct slot_header h;
 
@@ -271,11 +273,11 @@ static enum status tombstone_submit(struct cache *c, struct move *m)
 		slot_tombstone(m->page, &h, unix_now_ms());
 	}
 	m->io.done = tombstone_done;
-	return disk_tombstone(m->unit->disk, tier_move_place(m), m->page, &m->io);
+	return disk_tombstone(m->unit->disk, tier_transfer_place(m), m->page, &m->io);
 }
 
 /* False: the disk does not take it now. A slab that is being deleted takes no tombstone, and its headers are there until it is gone. */
-static bool tombstone_try(struct cache *c, struct move *m)
+static bool tombstone_try(struct cache *c, struct disk_transfer *m)
 {
 	enum status s = tombstone_submit(c, m);
 
@@ -283,7 +285,7 @@ static bool tombstone_try(struct cache *c, struct move *m)
 		return true;
 	if (s == STATUS_EXHAUSTED || s == STATUS_BUSY || (s == STATUS_STALE && !m->slab_map->gone && !m->unit->failed))
 		return false;
-	tier_move_judge(m, s);
+	tier_transfer_judge(m, s);
 	m->judged = s == STATUS_STALE && m->slab_map->gone ? STATUS_OK : s;
 	m->end.run = tombstone_dropped;
 	ends_append(c, &m->end);
@@ -293,7 +295,7 @@ static bool tombstone_try(struct cache *c, struct move *m)
 void burials_feed(struct cache *c)
 {
 	struct tier *t = c->tier;
-	struct move *m = t->waiting_tombstones, *next;
+	struct disk_transfer *m = t->waiting_tombstones, *next;
 
 	t->burials_due = false;
 	t->waiting_tombstones = NULL;
@@ -306,7 +308,7 @@ void burials_feed(struct cache *c)
 }
 
 /* Not before those that wait already. */
-static void tombstone_offer(struct cache *c, struct move *m)
+static void tombstone_offer(struct cache *c, struct disk_transfer *m)
 {
 	if (c->tier->waiting_tombstones || !tombstone_try(c, m))
 		waiting_tombstones_add(c, m);
@@ -314,18 +316,18 @@ static void tombstone_offer(struct cache *c, struct move *m)
 
 /* m has the slab map, the slot and the tombstone. On a disk that has failed nothing can be written: the slot stays
  * taken, and the disk is wiped before it is used again (store/slab/disk.h). */
-static void tombstone_start(struct cache *c, struct move *m)
+static void tombstone_start(struct cache *c, struct disk_transfer *m)
 {
 	CRASH_POINT("tombstone_begin");
-	m->kind = MOVE_TOMBSTONE;
-	m->slab_map->moves++;
-	c->tier->move_count++;
+	m->kind = TRANSFER_TOMBSTONE;
+	m->slab_map->transfers++;
+	c->tier->transfer_count++;
 	tombstone_offer(c, m);
 }
 
 void burials_release(struct cache *c, struct slab_map *r)
 {
-	struct move *m = r->left, *next;
+	struct disk_transfer *m = r->left, *next;
 
 	CRASH_POINT("burials_release");
 	r->left = NULL;
@@ -340,7 +342,7 @@ void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct 
 		const struct index_ident *ident,
 		uint64_t generation)
 {
-	struct move *m = tier_move_create(c, MOVE_TOMBSTONE, r->class->unit, RING_URGENT);
+	struct disk_transfer *m = tier_transfer_create(c, TRANSFER_TOMBSTONE, r->class->unit, RING_URGENT);
 
 	if (!m) {
 		cache_count(c, COUNTER_TOMBSTONES_FAILED, 1);
@@ -358,17 +360,17 @@ void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct 
 
 void spill_abandon(struct cache *c, const struct block *b)
 {
-	struct move *m = move_of(c, b);
+	struct disk_transfer *m = transfer_of(c, b);
 
-	if (m->kind != MOVE_SPILL)
+	if (m->kind != TRANSFER_SPILL)
 		return;
 	m->abandoned_next = c->tier->abandoned_spills;
 	c->tier->abandoned_spills = m;
 }
 
-static void abandoned_leave(const struct move *m)
+static void abandoned_leave(const struct disk_transfer *m)
 {
-	struct move **at = &m->cache->tier->abandoned_spills;
+	struct disk_transfer **at = &m->cache->tier->abandoned_spills;
 
 	while (*at && *at != m)
 		at = &(*at)->abandoned_next;
@@ -378,11 +380,11 @@ static void abandoned_leave(const struct move *m)
 
 /* With the lock. The block has a copy elsewhere, which is durable: it leaves its slab map. The header there names it
  * until the slab is gone. */
-static void leave_behind(struct cache *c, struct move *m)
+static void leave_behind(struct cache *c, struct disk_transfer *m)
 {
 	struct block *b = m->block;
 	const struct index_ident name = block_name(b);
-	struct move *old = m->old;
+	struct disk_transfer *old = m->old;
 	struct slab_map *r = old->slab_map;
 
 	/* The old copy may have been lost meanwhile. */
@@ -392,8 +394,8 @@ static void leave_behind(struct cache *c, struct move *m)
 	slab_map_detach(c, b);
 	b->pool->dirty--;
 	tombstone_enter(old, b->pool, &name, b->generation);
-	r->moves++;
-	c->tier->move_count++;
+	r->transfers++;
+	c->tier->transfer_count++;
 	old->waiting_next = r->left;
 	r->left = old;
 	r->left_count++;
@@ -401,7 +403,7 @@ static void leave_behind(struct cache *c, struct move *m)
 }
 
 /* With the lock. The header was looked at beside the block, but an engine may have written to it since: then the catalog is told less. */
-static void spill_keep(struct move *m)
+static void spill_keep(struct disk_transfer *m)
 {
 	struct cache *c = m->cache;
 	struct block *b = m->block;
@@ -419,7 +421,7 @@ static void spill_keep(struct move *m)
 }
 
 /* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
-static void displaced(struct cache *c, const struct move *m)
+static void displaced(struct cache *c, const struct disk_transfer *m)
 {
 	struct index_record *r;
 
@@ -432,21 +434,21 @@ static void displaced(struct cache *c, const struct move *m)
 }
 
 /* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
- * tombstone takes over the move's waiters. */
-static void spill_undo(struct move *m, const struct block *b, enum status s)
+ * tombstone takes over the transfer's waiters. */
+static void spill_undo(struct disk_transfer *m, const struct block *b, enum status s)
 {
 	const struct index_ident name = block_name(b);
 	struct cache *c = m->cache;
-	struct move *tombstone, *also = NULL;
+	struct disk_transfer *tombstone, *also = NULL;
 
 	CRASH_POINT("spill_undo");
 	if (s && !m->io.ring.started_us && !m->tombstone) {
-		disk_slot_give(m->unit->disk, tier_move_place(m));
+		disk_slot_give(m->unit->disk, tier_transfer_place(m));
 		return;
 	}
-	tombstone = tier_move_create(c, MOVE_TOMBSTONE, m->unit, RING_URGENT);
+	tombstone = tier_transfer_create(c, TRANSFER_TOMBSTONE, m->unit, RING_URGENT);
 	if (s && m->tombstone)
-		also = tier_move_create(c, MOVE_TOMBSTONE, m->unit, RING_URGENT);
+		also = tier_transfer_create(c, TRANSFER_TOMBSTONE, m->unit, RING_URGENT);
 	if (!tombstone || (s && m->tombstone && !also)) {
 		free(tombstone);
 		c->tier->tombstones_lost = true;
@@ -470,7 +472,7 @@ static void spill_undo(struct move *m, const struct block *b, enum status s)
 
 /* What lies in the slot that a spill is about to overwrite leaves the accounting; its name stays in the tombstones
  * until it is overwritten. */
-static void displace(struct cache *c, struct move *m, struct block *old)
+static void displace(struct cache *c, struct disk_transfer *m, struct block *old)
 {
 	const struct index_ident name = block_name(old);
 
@@ -496,19 +498,19 @@ static void spill_damaged(struct cache *c, struct block *b)
 	memory_damaged(c, b, COUNTER_MEMORY_WRONG_SPILL);
 }
 
-/* Frees the move. s: of the write, and of the sync of a copy out of a slab map. */
-static void spill_end(struct move *m, enum status s)
+/* Frees the transfer. s: of the write, and of the sync of a copy out of a slab map. */
+static void spill_end(struct disk_transfer *m, enum status s)
 {
 	struct cache *c = m->cache;
 	struct block *b = m->block;
 	const bool damaged = !s && m->judged;
 	const struct index_ident name = block_name(b);
 
-	m->slab_map->moves--;
+	m->slab_map->transfers--;
 	if (m->old)
-		m->old->slab_map->moves--;
+		m->old->slab_map->transfers--;
 	CRASH_POINT("spill_leave");
-	tier_move_leave(m);
+	tier_transfer_leave(m);
 	abandoned_leave(m);
 	unit_wrote(m->unit, &name);
 	if (!s && m->tombstone)
@@ -527,7 +529,7 @@ static void spill_end(struct move *m, enum status s)
 			spill_undo(m, b, s);
 	}
 	tombstone_leave(m);
-	tier_move_tell(m, damaged ? m->judged : s);
+	tier_transfer_tell(m, damaged ? m->judged : s);
 	block_unpin(b);
 	c->tier->spared = c->tier->burials_due = true;
 	free(m->old);
@@ -537,39 +539,39 @@ static void spill_end(struct move *m, enum status s)
 /* It was a copy out of a slab map, which is not written again: its check's word was OK. */
 static void spill_landed(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 
 	(void)c;
 	spill_end(m, m->landed);
 }
 
-static struct end *landed(struct move *m, enum status s)
+static struct end *landed(struct disk_transfer *m, enum status s)
 {
 	m->landed = s;
 	m->end.run = spill_landed;
 	return &m->end;
 }
 
-void spills_land(struct cache *c, struct move *copied, enum status s)
+void spills_land(struct cache *c, struct disk_transfer *copied, enum status s)
 {
 	CRASH_POINT("spills_land");
-	for (struct move *next; copied; copied = next) {
+	for (struct disk_transfer *next; copied; copied = next) {
 		next = copied->waiting_next;
 		ends_push(c, landed(copied, s));
 	}
 	ends_run(c);
 }
 
-void spills_drop(struct cache *c, struct move *copied)
+void spills_drop(struct cache *c, struct disk_transfer *copied)
 {
-	for (struct move *next; copied; copied = next) {
+	for (struct disk_transfer *next; copied; copied = next) {
 		next = copied->waiting_next;
 		ends_append(c, landed(copied, STATUS_CANCELLED));
 	}
 }
 
 /* Without the lock: whether memory still has what was committed, now that the disk has read it. */
-static void spill_judge(struct move *m)
+static void spill_judge(struct disk_transfer *m)
 {
 	struct slot_header h;
 
@@ -580,11 +582,11 @@ static void spill_judge(struct move *m)
 /* It has been written, or not, and checked. */
 static void spill_over(struct cache *c, struct end *e)
 {
-	struct move *m = move_of_end(e);
+	struct disk_transfer *m = transfer_of_end(e);
 	const enum status s = m->io.ring.status;
 
 	(void)c;
-	tier_move_judge(m, s);
+	tier_transfer_judge(m, s);
 	m->unit->spilling--;
 	if (!s && !m->judged && m->old && m->old->slab_map->leaving) {
 		struct slab_map *r = m->old->slab_map;
@@ -600,10 +602,10 @@ static void spill_over(struct cache *c, struct end *e)
 }
 
 /* True: there was one before it, so that another thread is about to check both. */
-static bool written_push(struct move *m)
+static bool written_push(struct disk_transfer *m)
 {
-	struct move *_Atomic *list = &m->cache->tier->written;
-	struct move *before = atomic_load_explicit(list, memory_order_relaxed);
+	struct disk_transfer *_Atomic *list = &m->cache->tier->written;
+	struct disk_transfer *before = atomic_load_explicit(list, memory_order_relaxed);
 
 	do
 		m->written_next = before;
@@ -612,9 +614,10 @@ static bool written_push(struct move *m)
 }
 
 /* All, in the order in which they came. */
-static struct move *written_take(struct cache *c)
+static struct disk_transfer *written_take(struct cache *c)
 {
-	struct move *m = atomic_exchange_explicit(&c->tier->written, NULL, memory_order_acquire), *first = NULL, *next;
+	struct disk_transfer *m = atomic_exchange_explicit(&c->tier->written, NULL, memory_order_acquire),
+	    *first = NULL, *next;
 
 	for (; m; m = next) {
 		next = m->written_next;
@@ -625,14 +628,14 @@ static struct move *written_take(struct cache *c)
 }
 
 /* Checks these, by written_next, and ends them together. */
-static void spills_over(struct cache *c, struct move *first)
+static void spills_over(struct cache *c, struct disk_transfer *first)
 {
 	bool mine = false;
 
-	for (struct move *m = first; m; m = m->written_next)
+	for (struct disk_transfer *m = first; m; m = m->written_next)
 		spill_judge(m);
 	CRASH_POINT("spill_checked");
-	for (struct move *m = first, *next; m; m = next) {
+	for (struct disk_transfer *m = first, *next; m; m = next) {
 		next = m->written_next; /* another thread may end it now */
 		m->end.run = spill_over;
 		mine |= ends_push(c, &m->end);
@@ -643,7 +646,7 @@ static void spills_over(struct cache *c, struct move *first)
 
 static void spill_check(struct work *w)
 {
-	struct move *m = (struct move *)((char *)w - offsetof(struct move, check));
+	struct disk_transfer *m = (struct disk_transfer *)((char *)w - offsetof(struct disk_transfer, check));
 
 	m->written_next = NULL;
 	spills_over(m->cache, m);
@@ -651,7 +654,7 @@ static void spill_check(struct work *w)
 
 static void spills_check(struct work *w)
 {
-	struct cache *c = ((struct move *)((char *)w - offsetof(struct move, check)))->cache;
+	struct cache *c = ((struct disk_transfer *)((char *)w - offsetof(struct disk_transfer, check)))->cache;
 
 	spills_over(c, written_take(c));
 }
@@ -660,7 +663,7 @@ static void spills_check(struct work *w)
  * sums: while one is on its way, what comes next is its too. */
 static void spill_done(struct disk_request *q)
 {
-	struct move *m = (struct move *)q;
+	struct disk_transfer *m = (struct disk_transfer *)q;
 	const bool small = m->block->pool->geometry.need_bytes <= ALONE_BYTES;
 
 	CRASH_POINT("spill_written");
@@ -671,7 +674,7 @@ static void spill_done(struct disk_request *q)
 		m->check.run(&m->check);
 }
 
-static enum status spill_submit(struct cache *c, struct move *m, struct block *b, struct block *victim)
+static enum status spill_submit(struct cache *c, struct disk_transfer *m, struct block *b, struct block *victim)
 {
 	const struct pool *p = b->pool;
 	enum status s;
@@ -679,7 +682,7 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	CRASH_POINT("spill_begin");
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
-	s = disk_write(m->unit->disk, tier_move_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
+	s = disk_write(m->unit->disk, tier_transfer_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
 		       b->span->memory->buffer[m->unit->number], m->priority, &m->io);
 	if (s)
 		return s;
@@ -687,20 +690,20 @@ static enum status spill_submit(struct cache *c, struct move *m, struct block *b
 	/* Its end waits for the lock. */
 	if (victim)
 		displace(c, m, victim);
-	tier_move_enter(m, b);
+	tier_transfer_enter(m, b);
 	if (m->old)
-		m->old->slab_map->moves++;
+		m->old->slab_map->transfers++;
 	else
 		b->pool->dirty--;
 	m->unit->spilling++;
-	m->slab_map->moves++;
+	m->slab_map->transfers++;
 	return STATUS_OK;
 }
 
 /* The tombstone that a copy out of a slab map ends with: it must not fail for lack of memory then. */
-static bool prepare_leaving(struct cache *c, struct move *m, const struct block *b)
+static bool prepare_leaving(struct cache *c, struct disk_transfer *m, const struct block *b)
 {
-	m->old = tier_move_create(c, MOVE_TOMBSTONE, b->slab_map->class->unit, RING_URGENT);
+	m->old = tier_transfer_create(c, TRANSFER_TOMBSTONE, b->slab_map->class->unit, RING_URGENT);
 	if (!m->old)
 		return false;
 	m->old->slab_map = b->slab_map;
@@ -709,16 +712,16 @@ static bool prepare_leaving(struct cache *c, struct move *m, const struct block 
 }
 
 static enum status spill_to(struct cache *c, const struct spot *at, struct block *b, enum ring_priority priority,
-			    struct move **out)
+			    struct disk_transfer **out)
 {
-	struct move *m = tier_move_create(c, MOVE_SPILL, at->unit, priority);
+	struct disk_transfer *m = tier_transfer_create(c, TRANSFER_SPILL, at->unit, priority);
 	enum status s = STATUS_EXHAUSTED;
 
 	if (m && (!b->slab_map || prepare_leaving(c, m, b))) {
 		m->slab_map = at->slab_map;
 		m->slab_map_slot = at->slot;
 		s = spill_submit(c, m, b, at->victim);
-		tier_move_judge(m, s);
+		tier_transfer_judge(m, s);
 	}
 	if (!s) {
 		at->unit->slow_us = 0;
@@ -736,18 +739,18 @@ static enum status spill_to(struct cache *c, const struct spot *at, struct block
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w)
 {
 	struct spot_search search = { .block = b, .priority = priority, .grow = !b->slab_map };
-	struct move *m = b->moving ? move_of(c, b) : NULL;
+	struct disk_transfer *m = b->moving ? transfer_of(c, b) : NULL;
 	struct spot at;
 	enum status s;
 
 	if (m)
-		return tier_move_join(m, w);
+		return tier_transfer_join(m, w);
 	if (!c->tier->restored)
 		return STATUS_MISS;
 	while (!(s = spot_find(c, &search, &at))) {
 		s = spill_to(c, &at, b, priority, &m);
 		if (!s)
-			return tier_move_join(m, w);
+			return tier_transfer_join(m, w);
 		spot_refused(c, &search, at.unit, s);
 	}
 	return s;

@@ -23,7 +23,7 @@
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/piece_sums.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
@@ -45,7 +45,7 @@ enum {
 	HEADERS = 16,
 	SUMS_A_HOLD = 128,
 	LINE = 64,
-	MOVE_HINT_DISTANCE = 6, BLOCK_HINT_DISTANCE = 3, /* of the one that is looked at */
+	TRANSFER_HINT_DISTANCE = 6, BLOCK_HINT_DISTANCE = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
 };
 
@@ -56,14 +56,14 @@ uint32_t vram_sums_of(const void *slot, uint32_t layers)
 
 /* ---- down ---- */
 
-static bool may_be_sound(const struct vram_move *m, bool whole)
+static bool may_be_sound(const struct vram_transfer *m, bool whole)
 {
 	return whole || (!m->early && m->slot->summed);
 }
 
 /* Whose layers' sums stand in its header, if it may be sound. Its slot's description stands still while it is pinned. `whole`: all of it has come;
  * else it has if its sum says so. */
-static void seal(const struct cache *c, struct vram_move *m, bool whole)
+static void seal(const struct cache *c, struct vram_transfer *m, bool whole)
 {
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
@@ -115,7 +115,7 @@ static void seal_piece(void *arg, uint32_t i)
 	const struct kv_geometry *g = geometry_of(f);
 	const struct slot_ident sizes = { .block_bytes = g->block_bytes, .layer_bytes = g->piece_bytes };
 	const uint32_t pieces = seal_pieces(f), k = i / pieces, first = i % pieces * f->piece, rest = g->pieces - first;
-	struct vram_move *m = f->each[k];
+	struct vram_transfer *m = f->each[k];
 
 	if (may_be_sound(m, !f->status))
 		slot_seal_layers(m->host.at, &sizes, first, rest < f->piece ? rest : f->piece);
@@ -173,7 +173,7 @@ void vram_sum_begin(struct cache *c, struct vram_slot *s)
 	vram_sum_stage(s);
 	block_pin(b);
 	c->moving_bytes += b->pool->geometry.need_bytes;
-	c->vram->move_count++;
+	c->vram->transfer_count++;
 	c->vram->staged = true;
 }
 
@@ -199,7 +199,7 @@ static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const
 	if (s->block && sum)
 		vram_sums_keep(s->block, *sum);
 	c->moving_bytes -= b->pool->geometry.need_bytes;
-	c->vram->move_count--;
+	c->vram->transfer_count--;
 	block_unpin(b);
 	c->vram->room_due = true;
 }
@@ -277,7 +277,7 @@ static void arrival_done(struct piece_sums *sums, enum status s)
 	struct copy_batch *f = a->copy_batch;
 
 	for (uint32_t i = 0; !s && i < a->count; i++) {
-		struct vram_move *m = f->each[a->from + i];
+		struct vram_transfer *m = f->each[a->from + i];
 
 		m->sums = piece_sums_of(&a->sums, i);
 		m->arrived = true;
@@ -321,13 +321,13 @@ static void remember(struct vram_slot *s, const struct slot_header *h)
 
 /* What a thread has found that is not the block. */
 struct found {
-	struct vram_move *move[HEADERS];
+	struct vram_transfer *transfer[HEADERS];
 	uint32_t count;
 };
 
 /* An up has found that what memory has is not the block, which is removed. What another GPU's up has found before, or what is deleted, has been dealt
  * with. */
-static void up_wrong(struct cache *c, struct vram_move *m)
+static void up_wrong(struct cache *c, struct vram_transfer *m)
 {
 	if (!block_live(m->block))
 		return;
@@ -340,7 +340,7 @@ static void up_wrong(struct cache *c, struct vram_move *m)
  * nobody gets memory's copy either, nor relies on it. */
 static void found_tell(struct found *f)
 {
-	struct gpu *g = f->count ? f->move[0]->gpu : NULL;
+	struct gpu *g = f->count ? f->transfer[0]->gpu : NULL;
 	struct cache *c = g ? g->cache : NULL;
 	bool held = false;
 
@@ -349,7 +349,7 @@ static void found_tell(struct found *f)
 	cache_thread_enter(); /* it may be the device's */
 	cache_lock(c);
 	for (uint32_t i = 0; i < f->count; i++) {
-		struct vram_move *m = f->move[i];
+		struct vram_transfer *m = f->transfer[i];
 
 		held |= !m->bad && m->slot->pins;
 		m->bad = m->slot->failed = true;
@@ -357,28 +357,29 @@ static void found_tell(struct found *f)
 	if (held)
 		observe_copies_failed(c, g);
 	for (uint32_t i = 0; i < f->count; i++)
-		up_wrong(c, f->move[i]);
+		up_wrong(c, f->transfer[i]);
 	cache_unlock(c);
 	cache_thread_leave();
 	f->count = 0;
 }
 
-static void found_add(struct found *f, struct vram_move *m)
+static void found_add(struct found *f, struct vram_transfer *m)
 {
-	f->move[f->count++] = m;
+	f->transfer[f->count++] = m;
 	if (f->count == HEADERS)
 		found_tell(f);
 }
 
-/* What a look at a header touches lies on one cache line behind another: the move, then its block and the GPU's slot, then the header, all of which is
- * read. Each is asked for while those before it are looked at. (GCC leaves out calls of what does nothing else.) */
+/* What a look at a header touches lies on one cache line behind another: the transfer, then its block and the GPU's
+ * slot, then the header, all of which is read. Each is asked for while those before it are looked at. (GCC leaves out
+ * calls of what does nothing else.) */
 static inline __attribute__((always_inline)) void fetch_header(struct copy_batch *f, uint32_t k)
 {
 	const uint32_t count = f->copy.count;
-	const struct vram_move *m;
+	const struct vram_transfer *m;
 
-	if (k + MOVE_HINT_DISTANCE < count)
-		__builtin_prefetch(f->each[k + MOVE_HINT_DISTANCE]);
+	if (k + TRANSFER_HINT_DISTANCE < count)
+		__builtin_prefetch(f->each[k + TRANSFER_HINT_DISTANCE]);
 	if (k + BLOCK_HINT_DISTANCE < count) {
 		m = f->each[k + BLOCK_HINT_DISTANCE];
 		block_hint(m->block);
@@ -394,12 +395,12 @@ static inline __attribute__((always_inline)) void fetch_header(struct copy_batch
 	}
 }
 
-static const uint8_t *layer_at(const struct vram_move *m, uint32_t layer)
+static const uint8_t *layer_at(const struct vram_transfer *m, uint32_t layer)
 {
 	return block_slot_at(m->block) + SLOT_HEADER_BYTES + layer * m->block->pool->geometry.layer_bytes;
 }
 
-static struct slot_ident ident_of(const struct vram_move *m)
+static struct slot_ident ident_of(const struct vram_transfer *m)
 {
 	const struct block *b = m->block;
 	struct slot_ident ident;
@@ -408,7 +409,7 @@ static struct slot_ident ident_of(const struct vram_move *m)
 	return ident;
 }
 
-static void header_look(struct vram_move *m, struct found *f)
+static void header_look(struct vram_transfer *m, struct found *f)
 {
 	struct slot_header h;
 
@@ -419,14 +420,14 @@ static void header_look(struct vram_move *m, struct found *f)
 }
 
 /* Of what may be another block, with sums that are right. */
-static bool is_named(const struct vram_move *m)
+static bool is_named(const struct vram_transfer *m)
 {
 	const struct slot_ident ident = ident_of(m);
 
 	return slot_header_names((const struct slot_header *)block_slot_at(m->block), &ident, m->block->generation);
 }
 
-static bool is_sum(const struct vram_move *m, uint32_t piece, uint32_t sum)
+static bool is_sum(const struct vram_transfer *m, uint32_t piece, uint32_t sum)
 {
 	const uint8_t *sums = block_slot_at(m->block) + offsetof(struct slot_header, layer_crc);
 	uint32_t known;
@@ -436,7 +437,7 @@ static bool is_sum(const struct vram_move *m, uint32_t piece, uint32_t sum)
 }
 
 /* Of a block whose pieces are not its layers, which has one layer. */
-static bool pieces_sound(const struct vram_move *m, const uint8_t *next)
+static bool pieces_sound(const struct vram_transfer *m, const uint8_t *next)
 {
 	const struct kv_geometry *g = &m->block->pool->geometry;
 	const uint8_t *at = layer_at(m, 0);
@@ -451,7 +452,7 @@ static bool pieces_sound(const struct vram_move *m, const uint8_t *next)
 	return true;
 }
 
-static bool layer_sound(const struct vram_move *m, uint32_t layer, const uint8_t *next)
+static bool layer_sound(const struct vram_transfer *m, uint32_t layer, const uint8_t *next)
 {
 	const struct kv_geometry *g = &m->block->pool->geometry;
 
@@ -461,14 +462,14 @@ static bool layer_sound(const struct vram_move *m, uint32_t layer, const uint8_t
 }
 
 /* `next`: the layer that is looked at after it, or NULL. */
-static void layer_look(struct vram_move *m, uint32_t layer, const uint8_t *next, struct found *f)
+static void layer_look(struct vram_transfer *m, uint32_t layer, const uint8_t *next, struct found *f)
 {
 	if (!layer_sound(m, layer, next) || (!layer && !is_named(m)))
 		found_add(f, m);
 }
 
 /* With the lock of those being summed. The lists that are done with, which leave it. */
-static struct copy_batch *words_move(struct gpu *g)
+static struct copy_batch *words_take(struct gpu *g)
 {
 	struct copy_batch *over = NULL, **end = &over, *f;
 
@@ -503,7 +504,7 @@ static void summed(struct copy_batch *f)
 	pthread_mutex_lock(&g->summing_lock);
 	f->layers_summed = f->copy.parts;
 	f->summing = false;
-	over = words_move(g);
+	over = words_take(g);
 	pthread_mutex_unlock(&g->summing_lock);
 	copy_batches_end(over);
 }
@@ -533,7 +534,7 @@ static void layer_summed(struct copy_batch *f)
 
 static uint32_t header_pieces(const struct copy_batch *f)
 {
-	return f->moves ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
+	return f->transfers ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
 }
 
 /* Of the layers of a list that somebody waits for, of each; of another list, of all. */
@@ -657,11 +658,11 @@ static void look_prepare(struct copy_batch *f)
 	    bytes * f->copy.parts * f->copy.count < SHORT_BYTES ? PIECE_BYTES : RUN_BYTES;
 	uint32_t first = 0, rest;
 
-	for (const struct vram_move *m = f->moves; m; m = m->next)
+	for (const struct vram_transfer *m = f->transfers; m; m = m->next)
 		f->summed_blocks += f->summing && !m->checked;
 	rest = f->summed_blocks;
 	f->mixed = f->summed_blocks && f->summed_blocks < f->copy.count;
-	for (struct vram_move *m = f->mixed ? f->moves : NULL; m; m = m->next)
+	for (struct vram_transfer *m = f->mixed ? f->transfers : NULL; m; m = m->next)
 		f->each[m->checked ? rest++ : first++] = m;
 	f->piece = bytes < piece ? (uint32_t)(piece / bytes) : 1;
 	for (uint32_t i = 0; f->summing && f->fence && i < f->copy.parts; i++)

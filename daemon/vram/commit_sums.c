@@ -4,7 +4,7 @@
  */
 #include "daemon/vram/commit_sums.h"
 
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
@@ -25,7 +25,7 @@ enum {
 struct commit_sums {
 	/* With the cache's lock: */
 	struct vram_slot *staged, **staged_end;
-	struct vram_move *waiting, **waiting_end; /* down */
+	struct vram_transfer *waiting, **waiting_end; /* down */
 	bool lost;                     /* a list has ended with the GPU */
 	/* With the lock of the queues: */
 	struct vram_slot *first, **end;
@@ -92,7 +92,7 @@ struct vram_slot *vram_sums_unsent(struct gpu *g)
 
 /* ---- moves down that wait ---- */
 
-void vram_sum_wait(struct vram_move *m, struct gpu *g)
+void vram_sum_wait(struct vram_transfer *m, struct gpu *g)
 {
 	struct commit_sums *q = g->commit_sums;
 
@@ -102,10 +102,10 @@ void vram_sum_wait(struct vram_move *m, struct gpu *g)
 	q->waiting_end = &m->next;
 }
 
-struct vram_move *vram_summed_take(struct gpu *g)
+struct vram_transfer *vram_summed_take(struct gpu *g)
 {
 	struct commit_sums *q = g->commit_sums;
-	struct vram_move *first = q->waiting;
+	struct vram_transfer *first = q->waiting;
 
 	q->waiting = NULL;
 	q->waiting_end = &q->waiting;

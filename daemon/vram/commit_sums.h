@@ -29,7 +29,7 @@
 struct block;
 struct commit_sums;
 struct gpu;
-struct vram_move;
+struct vram_transfer;
 struct vram_slot;
 
 /* Blocks of one shape, which a device sums. Its last owner frees it. */
@@ -55,10 +55,10 @@ void vram_sum_stage(struct vram_slot *s);
 bool vram_sums_staged(const struct gpu *g);
 /* What has not begun, by sum_next: the caller's. */
 struct vram_slot *vram_sums_unsent(struct gpu *g);
-/* A move down that has come, of a block whose sum is due on that GPU. */
-void vram_sum_wait(struct vram_move *m, struct gpu *g);
+/* A transfer down that has come, of a block whose sum is due on that GPU. */
+void vram_sum_wait(struct vram_transfer *m, struct gpu *g);
 /* Those that wait, the caller's. */
-struct vram_move *vram_summed_take(struct gpu *g);
+struct vram_transfer *vram_summed_take(struct gpu *g);
 /* A list that has ended; NULL. vram_sums_ended() when all of it is done with. */
 struct sum_list *vram_sums_next_ended(struct gpu *g);
 void vram_sums_ended(struct sum_list *l);

@@ -18,7 +18,7 @@
 #include "daemon/block/values.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
@@ -75,7 +75,7 @@ static uint64_t vram_address(const struct vram_slot *s)
 	return s->span->place->address + s->index * s->span->place->stride;
 }
 
-static struct device_pair pair_of(const struct vram_move *m)
+static struct device_pair pair_of(const struct vram_transfer *m)
 {
 	const struct gpu *g = m->gpu;
 
@@ -91,9 +91,9 @@ static struct device_pair pair_of(const struct vram_move *m)
 
 /* So that the submission thread has asked for it by the time that it is at it. Only of what is staged with it: that is
  * still there. */
-static void foretell(struct vram_queue *q, struct vram_move *m)
+static void foretell(struct vram_queue *q, struct vram_transfer *m)
 {
-	struct vram_move **before = &q->lately[q->put % VRAM_HINT_DISTANCE];
+	struct vram_transfer **before = &q->lately[q->put % VRAM_HINT_DISTANCE];
 
 	if (q->put++ >= VRAM_HINT_DISTANCE)
 		(*before)->next_hint = m;
@@ -101,13 +101,13 @@ static void foretell(struct vram_queue *q, struct vram_move *m)
 }
 
 /* The one behind it, in a queue or a list. */
-static struct vram_move *following(const struct vram_move *m)
+static struct vram_transfer *following(const struct vram_transfer *m)
 {
 	__builtin_prefetch(m->next_hint);
 	return m->next;
 }
 
-void vram_enqueue(struct gpu *g, struct vram_move *m)
+void vram_enqueue(struct gpu *g, struct vram_transfer *m)
 {
 	struct vram_queue *q = &g->queue[m->way];
 
@@ -194,7 +194,7 @@ static struct copy_batch *to_look_take(struct gpu *g)
 	return f;
 }
 
-/* What a lease waits for, if the submission thread can begin it at once, is made a list here: its moves are in this
+/* What a lease waits for, if the submission thread can begin it at once, is made a list here: its transfers are in this
  * processor's cache. Then the submission thread has it copied, and whoever has brought it wakes those that sum it, when
  * his reply is on its way: that takes as long as the copies' first calls. */
 static void publish_up(struct gpu *g)
@@ -218,7 +218,7 @@ static bool gathers(const struct gpu *g)
 {
 	const struct cache *c = g->cache;
 	const struct vram_queue *q = &g->queue[DEVICE_UP];
-	const struct vram_move *m = q->first;
+	const struct vram_transfer *m = q->first;
 	uint64_t blocks = 0, bytes = 0;
 
 	if (!c->tier || g->fetching < GATHERED || g->waiting || c->vram->waiting_host || c->loads_wait || q->fences ||
@@ -263,7 +263,7 @@ void vram_publish(struct cache *c)
 void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to)
 {
 	const struct vram_queue *q = &g->queue[DEVICE_UP];
-	const struct vram_move *m = q->staged;
+	const struct vram_transfer *m = q->staged;
 
 	while (m && !m->block)
 		m = m->next;
@@ -283,15 +283,15 @@ bool vram_queued(struct gpu *g, enum device_way way)
 	return is;
 }
 
-static bool is_of(const struct vram_move *m, const struct gpu *g)
+static bool is_of(const struct vram_transfer *m, const struct gpu *g)
 {
 	return m->gpu == g || (m->from && m->from->pool->gpu == g);
 }
 
-struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)
+struct vram_transfer *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of)
 {
 	struct vram_queue *q = &g->queue[way];
-	struct vram_move *taken = NULL, **end = &taken, **at, *m;
+	struct vram_transfer *taken = NULL, **end = &taken, **at, *m;
 
 	vram_publish(g->cache);
 	pthread_mutex_lock(&g->queue_lock);
@@ -481,7 +481,7 @@ void vram_lease_announce(struct cache *c)
 	}
 }
 
-static bool same_shape(const struct vram_move *a, const struct vram_move *b)
+static bool same_shape(const struct vram_transfer *a, const struct vram_transfer *b)
 {
 	const struct pool *p = a->pool, *q = b->pool;
 
@@ -494,9 +494,9 @@ static uint32_t within(uint64_t n, uint64_t least, uint64_t most)
 }
 
 /* Whether a fence stands behind blocks of the first one's shape. */
-static bool is_watched(const struct vram_queue *q, const struct vram_move *first)
+static bool is_watched(const struct vram_queue *q, const struct vram_transfer *first)
 {
-	const struct vram_move *m = first;
+	const struct vram_transfer *m = first;
 
 	for (uint32_t i = 0; q->fences && m && m->block && i < LIST_MAX && same_shape(m, first); i++)
 		m = following(m);
@@ -509,7 +509,7 @@ uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
 }
 
 /* Blocks of the list that begins with this one, at most. */
-static uint32_t list_max(const struct vram_queue *q, const struct vram_move *first)
+static uint32_t list_max(const struct vram_queue *q, const struct vram_transfer *first)
 {
 	const uint64_t bytes = first->pool->geometry.block_bytes;
 	uint32_t most = vram_list_blocks(first->pool, LIST_MAX);
@@ -524,9 +524,9 @@ static uint32_t list_max(const struct vram_queue *q, const struct vram_move *fir
 }
 
 /* What is leased from now on may not rely on these: a fence behind them would be reached without them. */
-static void moves_fail(const struct copy_batch *f)
+static void transfers_fail(const struct copy_batch *f)
 {
-	for (const struct vram_move *m = f->moves; m; m = m->next)
+	for (const struct vram_transfer *m = f->transfers; m; m = m->next)
 		m->slot->failed = true;
 	vram_fences_fail(f->gpu);
 }
@@ -556,7 +556,7 @@ static void copy_batch_done(struct device_copy *copy, enum status s)
 	f->copied_us = vram_clock_us();
 	if (s && f->copy.way == DEVICE_UP) {
 		cache_lock(f->gpu->cache);
-		moves_fail(f);
+		transfers_fail(f);
 		cache_unlock(f->gpu->cache);
 	}
 	if (f->copy.way == DEVICE_UP)
@@ -566,7 +566,7 @@ static void copy_batch_done(struct device_copy *copy, enum status s)
 }
 
 /* How far the list is, if the fence behind it asks: else the fence gets a list of its own, that copies next to nothing. */
-static void copy_batch_fence(struct copy_batch *f, struct vram_move *fence)
+static void copy_batch_fence(struct copy_batch *f, struct vram_transfer *fence)
 {
 	struct gpu *g = f->gpu;
 
@@ -575,7 +575,7 @@ static void copy_batch_fence(struct copy_batch *f, struct vram_move *fence)
 	f->copy.progress_base = fence->base + fence->layers - f->copy.parts;
 }
 
-static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, const struct vram_move *first,
+static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, const struct vram_transfer *first,
 					uint32_t count)
 {
 	const struct pool *p = count ? first->pool : NULL;
@@ -590,7 +590,7 @@ static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, cons
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way,
 					.done = copy_batch_done,
 					.part_bytes = count ? p->geometry.layer_bytes : FENCE_BYTES };
-	f->each = (struct vram_move **)&f->pairs[pairs];
+	f->each = (struct vram_transfer **)&f->pairs[pairs];
 	f->left = (_Atomic uint32_t *)&f->each[pairs];
 	f->pairs[0] = (struct device_pair){ g->scratch->from, g->scratch->to.address };
 	atomic_init(&f->parts, 1);
@@ -598,7 +598,7 @@ static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, cons
 }
 
 /* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next, or a call is still at it. */
-static bool is_much_announced(const struct gpu *g, const struct vram_move *m, uint32_t blocks)
+static bool is_much_announced(const struct gpu *g, const struct vram_transfer *m, uint32_t blocks)
 {
 	uint32_t come = 0;
 
@@ -614,7 +614,7 @@ static bool is_much_announced(const struct gpu *g, const struct vram_move *m, ui
 static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 {
 	struct vram_queue *q = &g->queue[way];
-	struct vram_move *first = q->first, *m = first, *last = NULL;
+	struct vram_transfer *first = q->first, *m = first, *last = NULL;
 	struct copy_batch *f;
 	uint32_t count = 0, most;
 
@@ -638,7 +638,7 @@ static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 	}
 	q->count -= count + (f->fence != NULL);
 	if (count) {
-		f->moves = first;
+		f->transfers = first;
 		last->next = NULL;
 	}
 	if (f->fence)

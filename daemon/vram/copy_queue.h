@@ -12,12 +12,12 @@ struct cache;
 struct cache_keys;
 struct gpu;
 struct pool;
-struct vram_move;
+struct vram_transfer;
 
 void *gpu_submission(void *gpu);
 /* A list has ended, in all its parts: the rest is the completion thread's. Without the lock. */
 void vram_copy_batch_ended(void *copy_batch);
-void vram_enqueue(struct gpu *g, struct vram_move *m);
+void vram_enqueue(struct gpu *g, struct vram_transfer *m);
 /* As many blocks as a list has whose layers nobody waits for; `most` at most. */
 uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
 /* What was enqueued is the submission threads' now, and who waits for room looks again: as the lock is left. */
@@ -28,7 +28,7 @@ void vram_tail(struct gpu *g, uint64_t *from, uint64_t *to);
  * at after it. */
 bool vram_queued(struct gpu *g, enum device_way way);
 /* Of a GPU's queue, in their order; for who ends them. */
-struct vram_move *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of);
+struct vram_transfer *vram_queue_take(struct gpu *g, enum device_way way, const struct gpu *of);
 /* No list begins any more; with `over` the submission thread ends. */
 void vram_submission_halt(struct gpu *g, bool over);
 /* Any thread. */

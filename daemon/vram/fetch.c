@@ -11,7 +11,7 @@
 #include "daemon/block/tier.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
@@ -20,7 +20,7 @@
 
 enum { PATIENCE_MS = 100, PATIENCES = 7 };
 
-static bool is_patient(const struct cache *c, const struct vram_move *m)
+static bool is_patient(const struct cache *c, const struct vram_transfer *m)
 {
 	const uint64_t patience_us = 1000ull * (c->options.gpu_patience_ms ? c->options.gpu_patience_ms : PATIENCE_MS);
 	const struct vram_pool *vp = m->gpu->pools[m->pool->number];
@@ -33,12 +33,12 @@ static bool is_patient(const struct cache *c, const struct vram_move *m)
 	return now < since + patience_us && now < m->waits_us + PATIENCES * patience_us;
 }
 
-bool vram_only_spare(const struct cache *c, const struct vram_move *m)
+bool vram_only_spare(const struct cache *c, const struct vram_transfer *m)
 {
 	return c->tier && (m->priority != RING_URGENT || is_patient(c, m));
 }
 
-enum status vram_load(struct cache *c, const struct vram_move *m)
+enum status vram_load(struct cache *c, const struct vram_transfer *m)
 {
 	const enum take_effort effort = vram_only_spare(c, m) ? TAKE_SPARE : TAKE_ANY;
 	const struct fetch_how how = { .priority = m->priority, .effort = effort, .for_gpu = true };
@@ -63,14 +63,14 @@ void vram_memory_spares(struct cache *c)
 	}
 }
 
-void vram_fetched(struct cache *c, struct vram_move *m, bool is)
+void vram_fetched(struct cache *c, struct vram_transfer *m, bool is)
 {
 	if (m->fetched != is)
 		c->vram->fetched_bytes += is ? m->pool->geometry.need_bytes : -m->pool->geometry.need_bytes;
 	m->fetched = is;
 }
 
-bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
+bool vram_fetched_enough(struct cache *c, const struct vram_transfer *m)
 {
 	const uint64_t need = m->pool->geometry.need_bytes, bytes = c->vram->fetched_bytes + need;
 	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
@@ -79,14 +79,14 @@ bool vram_fetched_enough(struct cache *c, const struct vram_move *m)
 	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
 }
 
-bool vram_memory_short(struct cache *c, const struct vram_move *m)
+bool vram_memory_short(struct cache *c, const struct vram_transfer *m)
 {
 	struct memory_class *k = m->block->pool->class;
 
 	return vram_only_spare(c, m) && k->grow_refused == c->room_epoch && !c->tiers[TIER_MEMORY]->spares(c, k);
 }
 
-bool vram_memory_comes(struct cache *c, const struct vram_move *m)
+bool vram_memory_comes(struct cache *c, const struct vram_transfer *m)
 {
 	return vram_memory_comes_free(m->gpu) ||
 	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || tiers_hurry(c, m->block->pool)));

@@ -12,7 +12,7 @@
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -51,25 +51,26 @@ void gpu_lost(struct gpu *g, const char *why)
 		vram_unqueue_write_through(g->write_through);
 	vram_submission_halt(g, false);
 	vram_fences_fail(g); /* those of lists under way, too, which the device may take its time to end */
-	vram_moves_fail(g->cache, g);
+	vram_transfers_fail(g->cache, g);
 	vram_completion_wake(g);
 	pthread_cond_broadcast(&g->cache->vram->room);
 }
 
 /* ---- moves ---- */
 
-static void fail_each(struct cache *c, struct vram_move *doomed)
+static void fail_each(struct cache *c, struct vram_transfer *doomed)
 {
-	for (struct vram_move *m; (m = doomed);) {
+	for (struct vram_transfer *m; (m = doomed);) {
 		doomed = m->next;
-		vram_move_fail(c, m);
+		vram_transfer_fail(c, m);
 	}
 }
 
 /* Takes the GPU's of those that wait, and has them end. Those of others that would come from it look for another copy when they go on. */
-static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_move ***end, const struct gpu *g)
+static void fail_waiting(struct cache *c, struct vram_transfer **first, struct vram_transfer ***end,
+			 const struct gpu *g)
 {
-	struct vram_move *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
+	struct vram_transfer *doomed = NULL, **doomed_end = &doomed, **at = first, *m;
 
 	while ((m = *at)) {
 		if (m->gpu != g) {
@@ -85,7 +86,7 @@ static void fail_waiting(struct cache *c, struct vram_move **first, struct vram_
 	fail_each(c, doomed);
 }
 
-void vram_moves_fail(struct cache *c, struct gpu *g)
+void vram_transfers_fail(struct cache *c, struct gpu *g)
 {
 	struct vram *v = c->vram;
 
@@ -97,12 +98,12 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 		fail_each(c, vram_queue_take(g, (enum device_way)way, g));
 	for (uint32_t i = 0; i < v->count; i++)
 		fail_each(c, vram_queue_take(v->gpu[i], DEVICE_ACROSS, g));
-	for (uint32_t i = 0; i < VRAM_MOVE_BUCKETS; i++)
-		for (struct vram_move *m = v->moves[i], *next; m; m = next) {
+	for (uint32_t i = 0; i < VRAM_TRANSFER_BUCKETS; i++)
+		for (struct vram_transfer *m = v->transfers[i], *next; m; m = next) {
 			next = m->hash_next;
 			if (m->gpu != g || m->step != STEP_HOST || m->way == DEVICE_DOWN || m->slot)
 				continue;
-			vram_move_fail(c, m);
+			vram_transfer_fail(c, m);
 		}
 }
 
@@ -111,7 +112,7 @@ void vram_moves_fail(struct cache *c, struct gpu *g)
 /* By a list that has begun. */
 static bool is_read(const struct cache *c, const struct block *b)
 {
-	const struct vram_move *m = *vram_moves_of(c, b);
+	const struct vram_transfer *m = *vram_transfers_of(c, b);
 
 	while (m && (m->block != b || m->way == DEVICE_UP || m->step != STEP_QUEUED))
 		m = m->hash_next;
@@ -149,14 +150,14 @@ static struct vram_slot *lost_copy(const struct block *b)
 	return s;
 }
 
-void vram_read_ended(struct cache *c, struct vram_move *m, enum status s)
+void vram_read_ended(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct block *b = m->way != DEVICE_UP && block_live(m->block) && lost_copy(m->block) ? m->block : NULL;
 	struct vram_slot *lost;
 
 	if (b)
 		block_pin(b);
-	vram_move_end(c, m, s);
+	vram_transfer_end(c, m, s);
 	while (b && block_live(b) && (lost = lost_copy(b)) && !is_left(c, lost))
 		vram_evict(c, lost, COUNTER_EVICTED_GPU_LOST);
 	if (b)

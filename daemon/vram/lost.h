@@ -8,16 +8,16 @@
 
 struct cache;
 struct gpu;
-struct vram_move;
+struct vram_transfer;
 
 /* The GPU gives nothing any more. */
 void gpu_lost(struct gpu *g, const char *why);
-/* All of its moves that wait or stand in a queue end, and those that stand in one to come from it. */
-void vram_moves_fail(struct cache *c, struct gpu *g);
+/* All of its transfers that wait or stand in a queue end, and those that stand in one to come from it. */
+void vram_transfers_fail(struct cache *c, struct gpu *g);
 /* By its completion thread, of a lost one: takes some of its copies off the accounting; `swept` when there are no more. */
 void vram_sweep(struct cache *c, struct gpu *g);
-/* A move of a list ends so; what the sweep has left for it, on GPUs that were lost meanwhile, goes with it. */
-void vram_read_ended(struct cache *c, struct vram_move *m, enum status s);
+/* A transfer of a list ends so; what the sweep has left for it, on GPUs that were lost meanwhile, goes with it. */
+void vram_read_ended(struct cache *c, struct vram_transfer *m, enum status s);
 /* By its completion thread: leaves the lock, as the driver may take its time. True: the device says that it is lost.
  * From vram_stop on it is not asked any more: g->lost. */
 bool gpu_asks(struct cache *c, struct gpu *g);

@@ -5,7 +5,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/wait.h"
 #include "daemon/vram/copy_queue.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -81,9 +81,9 @@ uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
 
 /* ---- fences ---- */
 
-static struct vram_move *fence_create(struct gpu *g, struct progress_page *progress_page, uint32_t layers)
+static struct vram_transfer *fence_create(struct gpu *g, struct progress_page *progress_page, uint32_t layers)
 {
-	struct vram_move *m = calloc(1, sizeof(*m));
+	struct vram_transfer *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return NULL;
@@ -96,7 +96,7 @@ static struct vram_move *fence_create(struct gpu *g, struct progress_page *progr
 	return m;
 }
 
-static uint32_t fence_enqueue(struct vram_move *m)
+static uint32_t fence_enqueue(struct vram_transfer *m)
 {
 	m->base = m->progress_page->next[m->gpu->number];
 	m->progress_page->next[m->gpu->number] += m->layers;
@@ -109,7 +109,7 @@ static uint32_t fence_enqueue(struct vram_move *m)
 
 bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base)
 {
-	struct vram_move *m = fence_create(g, progress_page, layers);
+	struct vram_transfer *m = fence_create(g, progress_page, layers);
 
 	if (!m)
 		return false;
@@ -135,7 +135,7 @@ void vram_fence_drop(struct cache_wait *w)
 
 void vram_fence_place(struct cache_wait *w)
 {
-	struct vram_move *m = w->fence;
+	struct vram_transfer *m = w->fence;
 
 	if (m->gpu->lost || m->gpu->cache->vram->stopping || !m->gpu->ups) {
 		vram_fence_drop(w);
@@ -146,9 +146,9 @@ void vram_fence_place(struct cache_wait *w)
 	w->fence_base = fence_enqueue(m);
 }
 
-void vram_fence_end(struct vram_move *m, enum status s)
+void vram_fence_end(struct vram_transfer *m, enum status s)
 {
-	struct vram_move **at = &m->gpu->fences;
+	struct vram_transfer **at = &m->gpu->fences;
 
 	while (*at != m)
 		at = &(*at)->hash_next;

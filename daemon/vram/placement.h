@@ -13,7 +13,7 @@ struct cache;
 struct cache_wait;
 struct gpu;
 struct pool;
-struct vram_move;
+struct vram_transfer;
 struct vram_slot;
 
 /* Where a call wants its blocks. */
@@ -46,6 +46,6 @@ void vram_fence_early(struct gpu *g, struct progress_page *progress_page, uint32
 void vram_fence_place(struct cache_wait *w);
 void vram_fence_drop(struct cache_wait *w); /* the wait ends without */
 /* Its list has ended so, or will never begin. Frees it. */
-void vram_fence_end(struct vram_move *fence, enum status s);
+void vram_fence_end(struct vram_transfer *fence, enum status s);
 
 #endif

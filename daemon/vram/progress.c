@@ -3,7 +3,7 @@
 #include "daemon/vram/progress.h"
 
 #include "daemon/block/lock.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/state.h"
 #include "store/device.h"
 #include "store/host/extent.h"
@@ -103,6 +103,6 @@ bool progress_page_tells(const struct progress_page *b, const struct gpu *g)
 
 void vram_fences_fail(struct gpu *g)
 {
-	for (struct vram_move *m = g->fences; m; m = m->hash_next)
+	for (struct vram_transfer *m = g->fences; m; m = m->hash_next)
 		progress_page_fail(m->progress_page, g);
 }

@@ -10,9 +10,9 @@
 #include "store/status.h"
 
 struct gpu;
-struct vram_move;
+struct vram_transfer;
 
-enum { VRAM_HINT_DISTANCE = 8 }; /* moves that the submission thread asks for at a time */
+enum { VRAM_HINT_DISTANCE = 8 }; /* transfers that the submission thread asks for at a time */
 
 /* What lists are for: to be leased, layer by layer; to come up otherwise; to go down; to another GPU. */
 enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
@@ -22,8 +22,8 @@ struct copy_batch {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
 	struct copy_batch *next;       /* of the ended; of those that are to be looked at */
-	struct vram_move *moves, *fence;
-	struct vram_move **each;       /* [copy.count], the moves again; up: those to be summed first */
+	struct vram_transfer *transfers, *fence;
+	struct vram_transfer **each;   /* [copy.count], the moves again; up: those to be summed first */
 	enum status status;
 	uint64_t begun_us, copied_us;
 	bool sealed;                   /* down: what came has its header and checksums */
@@ -47,16 +47,16 @@ struct copy_batch {
  * the fence behind them, and those of a long call that waits for the end begin to be copied while it is still at its
  * later ones. */
 struct vram_queue {
-	struct vram_move *staged, **staged_end;
-	struct vram_move *lately[VRAM_HINT_DISTANCE]; /* put there: the last ones, in turns */
+	struct vram_transfer *staged, **staged_end;
+	struct vram_transfer *lately[VRAM_HINT_DISTANCE]; /* put there: the last ones, in turns */
 	uint32_t put;
-	struct vram_move *staged_fence; /* the last one; */
+	struct vram_transfer *staged_fence; /* the last one; */
 	uint32_t staged_fences;        /* how many, */
 	uint32_t staged_count;         /* and in all */
 	/* With the GPU's queue_lock: */
-	struct vram_move *first, **end;
+	struct vram_transfer *first, **end;
 	/* what stands behind the last fence: nobody waits for its layers, and a lease may overtake it, */
-	struct vram_move **tail;
+	struct vram_transfer **tail;
 	uint64_t tail_us;              /* for a while from when a list of it last began */
 	uint32_t count, fences;        /* in it; fences among them */
 	uint32_t under_way;            /* lists that are being copied, or summed */

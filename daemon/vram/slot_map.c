@@ -6,7 +6,7 @@
 #include "daemon/block/observer.h"
 #include "daemon/block/tier.h"
 #include "daemon/vram/checksum.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"
@@ -235,9 +235,9 @@ struct vram_slot *vram_near(const struct block *b, const struct gpu *g)
 	return s;
 }
 
-struct vram_move *vram_down_of(const struct cache *c, const struct block *b)
+struct vram_transfer *vram_down_of(const struct cache *c, const struct block *b)
 {
-	struct vram_move *m = *vram_moves_of(c, b);
+	struct vram_transfer *m = *vram_transfers_of(c, b);
 
 	while (m && (m->block != b || m->way != DEVICE_DOWN))
 		m = m->hash_next;

@@ -12,7 +12,7 @@ struct arena_slot;
 struct block;
 struct cache;
 struct gpu;
-struct vram_move;
+struct vram_transfer;
 struct policy_event;
 struct pool;
 
@@ -32,12 +32,12 @@ uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
 struct vram_slot *vram_sum_due(const struct block *b);
 /* A ready one on a GPU that is not lost, and whose copies that GPU can have without host memory between them. */
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
-/* Its move down; NULL. It has one. */
-struct vram_move *vram_down_of(const struct cache *c, const struct block *b);
+/* Its transfer down; NULL. It has one. */
+struct vram_transfer *vram_down_of(const struct cache *c, const struct block *b);
 bool vram_downloading(struct cache *c, const struct block *b);
 /* A slot that room gave becomes the block's. */
 struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
-/* It is the block's no more, and free. Its move has ended. */
+/* It is the block's no more, and free. Its transfer has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);
 /* What its put said, from now on known without the block's header. */

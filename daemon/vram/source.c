@@ -35,7 +35,7 @@ void vram_copy_batch_timed(const struct copy_batch *f)
 {
 	const uint64_t bytes = (uint64_t)f->copy.count * f->copy.parts * f->copy.part_bytes;
 
-	if (f->copy.way == DEVICE_DOWN && !f->status && f->moves)
+	if (f->copy.way == DEVICE_DOWN && !f->status && f->transfers)
 		rate_came(&f->gpu->down_rate, bytes, f->begun_us, clock_us());
 }
 

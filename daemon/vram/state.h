@@ -28,10 +28,10 @@ struct copy_batch;
 struct gpu_scratch;
 struct list_times;
 struct vram_prefetch;
-struct vram_move;
+struct vram_transfer;
 struct vram_queue;
 
-enum { VRAM_MOVE_BUCKETS = 4096 };
+enum { VRAM_TRANSFER_BUCKETS = 4096 };
 
 struct gpu {
 	struct cache *cache;
@@ -46,8 +46,8 @@ struct gpu {
 	struct gpu_accounting accounting;
 	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* that have entered theirs */
-	struct vram_move *waiting, **waiting_end; /* for a slot here */
-	struct vram_move *fences;      /* in the queue of ups or under way, by hash_next */
+	struct vram_transfer *waiting, **waiting_end; /* for a slot here */
+	struct vram_transfer *fences;  /* in the queue of ups or under way, by hash_next */
 	struct vram_slot *write_through, *write_through_last; /* copies that are to go down, oldest first */
 	uint64_t write_through_us;     /* not before that, by the machine's clock */
 	uint32_t downs;                /* moves down that have begun */
@@ -102,11 +102,11 @@ struct vram {
 	const struct device_ops *ops;
 	struct gpu *gpu[DEVICES_MAX];
 	uint32_t count;
-	struct vram_move *moves[VRAM_MOVE_BUCKETS];
-	struct vram_move *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
+	struct vram_transfer *transfers[VRAM_TRANSFER_BUCKETS];
+	struct vram_transfer *waiting_host, **waiting_host_end; /* downs that wait for a slot of host memory */
 	uint64_t fetched_bytes;        /* slots of memory of ups on their way from a disk, until they have one on their GPU */
-	uint32_t move_count;
-	struct vram_move *spare;       /* ended moves, for new ones */
+	uint32_t transfer_count;
+	struct vram_transfer *spare;   /* ended moves, for new ones */
 	uint32_t spare_count;
 	bool staged;                   /* something is enqueued and not published */
 	bool room_due;                 /* who waits for `room` is to be told */
@@ -164,10 +164,10 @@ static inline void vram_completion_wake(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
-/* The bucket in which its moves are, with others'. */
-static inline struct vram_move **vram_moves_of(const struct cache *c, const struct block *b)
+/* The bucket in which its transfers are, with others'. */
+static inline struct vram_transfer **vram_transfers_of(const struct cache *c, const struct block *b)
 {
-	return &c->vram->moves[((uintptr_t)b >> 6) % VRAM_MOVE_BUCKETS];
+	return &c->vram->transfers[((uintptr_t)b >> 6) % VRAM_TRANSFER_BUCKETS];
 }
 
 /* A call has begun to fill the GPU's queue of ups, and goes on to; it has published all. Any thread. */

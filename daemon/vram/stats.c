@@ -7,7 +7,7 @@
 
 #include "daemon/block/lock.h"
 #include "daemon/block/views.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
@@ -40,7 +40,7 @@ void vram_times_add(const struct copy_batch *f)
 {
 	struct list_times *t = times_of(f);
 
-	if (f->status || !f->moves)
+	if (f->status || !f->transfers)
 		return;
 	add(&t->lists, 1);
 	add(&t->bytes, f->copy.count * f->copy.parts * f->copy.part_bytes);

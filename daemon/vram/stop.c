@@ -55,7 +55,7 @@ static void halt(struct cache *c)
 	v->stopping = true;
 	for (uint32_t i = 0; i < v->count; i++) {
 		vram_submission_halt(v->gpu[i], true);
-		vram_moves_fail(c, v->gpu[i]);
+		vram_transfers_fail(c, v->gpu[i]);
 		vram_completion_wake(v->gpu[i]);
 	}
 	pthread_cond_broadcast(&v->room);

@@ -9,8 +9,8 @@
  * Bytes that are not the block's end their move, and the copy that they are of: who waits gets the block from another,
  * or does without.
  *
- * What is begun by a call ends later. A move that cannot be begun is undone, and the caller has its status. The end of a
- * load makes the ups that wait for it go on, and what waited for room may come to nothing: both are queued
+ * What is begun by a call ends later. A transfer that cannot be begun is undone, and the caller has its status. The end
+ * of a load makes the ups that wait for it go on, and what waited for room may come to nothing: both are queued
  * (block/ends.h), and run when the lock is left.
  */
 #include "daemon/vram/transfer.h"
@@ -28,7 +28,7 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/fetch.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/slot_map.h"
@@ -48,9 +48,9 @@ enum { WRITE_THROUGH_AGAIN_US = 100 * 1000 };
 
 /* ---- who moves ---- */
 
-struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g)
+struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g)
 {
-	struct vram_move *m = *vram_moves_of(c, b);
+	struct vram_transfer *m = *vram_transfers_of(c, b);
 
 	while (m && (m->block != b || m->gpu != g || m->way == DEVICE_DOWN))
 		m = m->hash_next;
@@ -58,9 +58,9 @@ struct vram_move *vram_up_of(const struct cache *c, const struct block *b, const
 }
 
 /* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no memory. */
-static struct vram_move *move_alloc(struct vram *v)
+static struct vram_transfer *transfer_alloc(struct vram *v)
 {
-	struct vram_move *m = v->spare;
+	struct vram_transfer *m = v->spare;
 
 	if (!m)
 		return aligned_alloc(VRAM_LINE, (sizeof(*m) + VRAM_LINE - 1) / VRAM_LINE * VRAM_LINE);
@@ -70,7 +70,7 @@ static struct vram_move *move_alloc(struct vram *v)
 	return m;
 }
 
-static void move_free(struct vram *v, struct vram_move *m)
+static void transfer_free(struct vram *v, struct vram_transfer *m)
 {
 	if (v->spare_count == VRAM_SPARES_MAX) {
 		free(m);
@@ -83,7 +83,7 @@ static void move_free(struct vram *v, struct vram_move *m)
 
 void vram_spares_free(struct vram *v)
 {
-	struct vram_move *m;
+	struct vram_transfer *m;
 
 	while ((m = v->spare)) {
 		v->spare = m->next;
@@ -91,24 +91,24 @@ void vram_spares_free(struct vram *v)
 	}
 }
 
-static struct vram_move *move_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
+static struct vram_transfer *transfer_create(struct cache *c, struct gpu *g, struct block *b, enum device_way way)
 {
-	struct vram_move *m = move_alloc(c->vram), **bucket = vram_moves_of(c, b);
+	struct vram_transfer *m = transfer_alloc(c->vram), **bucket = vram_transfers_of(c, b);
 
 	if (!m)
 		return NULL;
-	*m = (struct vram_move){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
+	*m = (struct vram_transfer){ .way = way, .gpu = g, .block = b, .pool = b->pool, .hash_next = *bucket };
 	*bucket = m;
 	block_pin(b);
 	c->moving_bytes += b->pool->geometry.need_bytes;
-	c->vram->move_count++;
+	c->vram->transfer_count++;
 	if (way == DEVICE_DOWN)
 		vram_down_begun(g, b);
 	return m;
 }
 
 /* Of one in its place already nothing but the end is to come: its copy has come to nothing. */
-static enum status move_join(struct cache *c, struct vram_move *m, struct cache_wait *w, bool wait_end)
+static enum status transfer_join(struct cache *c, struct vram_transfer *m, struct cache_wait *w, bool wait_end)
 {
 	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP || m->step == STEP_QUEUED ? &m->done : &m->placed;
 
@@ -117,18 +117,18 @@ static enum status move_join(struct cache *c, struct vram_move *m, struct cache_
 	l = wait_link(c, w, m->block);
 	if (!l)
 		return STATUS_EXHAUSTED;
-	l->move_next = *list;
+	l->transfer_next = *list;
 	*list = l;
 	return STATUS_OK;
 }
 
-static void move_tell(struct cache *c, struct cache_wait_link **list, enum status s)
+static void transfer_tell(struct cache *c, struct cache_wait_link **list, enum status s)
 {
 	struct cache_wait_link *l = *list, *next;
 
 	*list = NULL;
 	for (; l; l = next) {
-		next = l->move_next;
+		next = l->transfer_next;
 		wait_link_done(c, l, s);
 	}
 }
@@ -136,33 +136,33 @@ static void move_tell(struct cache *c, struct cache_wait_link **list, enum statu
 /* Who waits needs its copy here from now on, and none in memory. */
 static void links_apart(struct cache_wait_link *l, struct gpu *g)
 {
-	for (; l; l = l->move_next)
+	for (; l; l = l->transfer_next)
 		wait_link_apart(l, g);
 }
 
 /* Its accounting is done: frees it, and may free the block. */
-static void move_leave(struct cache *c, struct vram_move *m, enum status s)
+static void transfer_leave(struct cache *c, struct vram_transfer *m, enum status s)
 {
-	struct vram_move **at = vram_moves_of(c, m->block);
+	struct vram_transfer **at = vram_transfers_of(c, m->block);
 	struct block *b = m->block;
 
 	while (*at != m)
 		at = &(*at)->hash_next;
 	*at = m->hash_next;
 	c->moving_bytes -= b->pool->geometry.need_bytes;
-	c->vram->move_count--;
+	c->vram->transfer_count--;
 	if (m->way == DEVICE_DOWN)
 		vram_down_over(m->gpu, b);
 	if (block_live(b))
 		vram_sync(b);
-	move_tell(c, &m->placed, s);
-	move_tell(c, &m->done, s);
+	transfer_tell(c, &m->placed, s);
+	transfer_tell(c, &m->done, s);
 	block_unpin(b);
-	move_free(c->vram, m);
+	transfer_free(c->vram, m);
 	c->vram->room_due = true;
 }
 
-static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step step)
+static void wait_in(struct vram_transfer ***end, struct vram_transfer *m, enum transfer_step step)
 {
 	m->step = step;
 	m->next = NULL;
@@ -170,17 +170,18 @@ static void wait_in(struct vram_move ***end, struct vram_move *m, enum move_step
 	*end = &m->next;
 }
 
-static const struct vram_move *last_waiting(const struct gpu *g)
+static const struct vram_transfer *last_waiting(const struct gpu *g)
 {
-	return g->waiting ? (const struct vram_move *)((char *)g->waiting_end - offsetof(struct vram_move, next)) : NULL;
+	return g->waiting ? (const struct vram_transfer *)((char *)g->waiting_end - offsetof(struct vram_transfer,
+	    next)) : NULL;
 }
 
 /* For a slot on its GPU, or of memory on the way there: before what nobody waits for, and behind what came before it. */
-static void wait_for_room(struct vram_move *m)
+static void wait_for_room(struct vram_transfer *m)
 {
 	struct gpu *g = m->gpu;
-	const struct vram_move *last = last_waiting(g);
-	struct vram_move **at = &g->waiting;
+	const struct vram_transfer *last = last_waiting(g);
+	struct vram_transfer **at = &g->waiting;
 
 	m->waits_us = m->waits_us ? m->waits_us : vram_clock_us();
 	if (!last || last->priority <= m->priority) {
@@ -195,7 +196,8 @@ static void wait_for_room(struct vram_move *m)
 }
 
 /* It goes on, or ends, by this when the lock is left. */
-static void move_due(struct cache *c, struct vram_move *m, void (*run)(struct cache *, struct end *), enum status s)
+static void transfer_due(struct cache *c, struct vram_transfer *m, void (*run)(struct cache *, struct end *),
+			 enum status s)
 {
 	m->step = STEP_DUE;
 	m->ended = s;
@@ -213,7 +215,7 @@ static uint64_t host_address(const struct block *b, const struct gpu *g)
 }
 
 /* Where the bytes come from, if not from host memory. */
-static struct vram_slot *source_across(const struct vram_move *m)
+static struct vram_slot *source_across(const struct vram_transfer *m)
 {
 	struct vram_slot *s = m->way == DEVICE_ACROSS ? vram_near(m->block, m->gpu) : NULL;
 
@@ -227,7 +229,7 @@ static enum device_way way_of(const struct gpu *g, const struct block *b, bool w
 }
 
 /* What the header said travels with the bytes; that of a copy in memory is read by the submission thread, beside them. */
-static void take_along(const struct vram_move *m)
+static void take_along(const struct vram_transfer *m)
 {
 	struct vram_slot *s = m->slot;
 	const struct vram_slot *from = m->from;
@@ -242,14 +244,14 @@ static void take_along(const struct vram_move *m)
 	s->summed = from->summed;
 }
 
-static enum vram_need need_of(const struct cache *c, const struct vram_move *m)
+static enum vram_need need_of(const struct cache *c, const struct vram_transfer *m)
 {
 	if (m->priority == RING_URGENT)
 		return vram_only_spare(c, m) ? NEED_SOON : NEED_NOW;
 	return c->tier ? NEED_SPARE : NEED_OPTIONAL;
 }
 
-static enum status slot_take(struct cache *c, struct vram_move *m)
+static enum status slot_take(struct cache *c, struct vram_transfer *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
 	struct arena_slot slot;
@@ -268,42 +270,42 @@ static enum status slot_take(struct cache *c, struct vram_move *m)
 }
 
 /* If it has one, its copy has come there, or will not. */
-static void slot_leave(const struct vram_move *m)
+static void slot_leave(const struct vram_transfer *m)
 {
 	if (m->slot)
 		m->gpu->pools[m->block->pool->number]->class->coming--;
 }
 
 /* Its way begins on a disk, or on a GPU that cannot copy it across. */
-static bool needs_memory(const struct vram_move *m)
+static bool needs_memory(const struct vram_transfer *m)
 {
 	return !m->block->span && !source_across(m);
 }
 
 /* Those before it wait for the same. */
-static bool stands_behind(const struct vram_move *m)
+static bool stands_behind(const struct vram_transfer *m)
 {
-	const struct vram_move *last = last_waiting(m->gpu);
+	const struct vram_transfer *last = last_waiting(m->gpu);
 
 	return last && last->priority <= m->priority && last->pool == m->pool && needs_memory(last);
 }
 
 /* It has to wait for memory that it may take. */
-static bool fetch_waits(struct cache *c, const struct vram_move *m)
+static bool fetch_waits(struct cache *c, const struct vram_transfer *m)
 {
 	const struct block *b = m->block;
 
 	return !b->moving && !vram_ready(b) && (stands_behind(m) || vram_fetched_enough(c, m) || vram_memory_short(c, m));
 }
 
-static enum status fetch(struct cache *c, const struct vram_move *m)
+static enum status fetch(struct cache *c, const struct vram_transfer *m)
 {
 	if (fetch_waits(c, m))
 		return STATUS_EXHAUSTED;
 	return vram_load(c, m);
 }
 
-static enum status fetch_begin(struct cache *c, struct vram_move *m)
+static enum status fetch_begin(struct cache *c, struct vram_transfer *m)
 {
 	enum status s = fetch(c, m);
 
@@ -326,7 +328,7 @@ static enum status fetch_begin(struct cache *c, struct vram_move *m)
 
 /* As far as it goes without waiting. more: others wait for room on its GPU. OK: it waits, or is in its queue; else it is
  * the caller's to end. */
-static enum status up_go_on(struct cache *c, struct vram_move *m, bool more)
+static enum status up_go_on(struct cache *c, struct vram_transfer *m, bool more)
 {
 	struct block *b = m->block;
 	enum status s;
@@ -359,11 +361,11 @@ static enum status up_go_on(struct cache *c, struct vram_move *m, bool more)
 		m->slot->order = ++m->gpu->ups;
 	vram_enqueue(m->gpu, m);
 	links_apart(m->placed, m->gpu);
-	move_tell(c, &m->placed, STATUS_OK);
+	transfer_tell(c, &m->placed, STATUS_OK);
 	return STATUS_OK;
 }
 
-static void up_end(struct cache *c, struct vram_move *m, enum status s)
+static void up_end(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct block *b = m->block;
 
@@ -381,11 +383,11 @@ static void up_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 	if (s && s != STATUS_BUSY)
 		cache_count(c, COUNTER_GPU_UP_FAILED, 1);
-	move_leave(c, m, s);
+	transfer_leave(c, m, s);
 }
 
 /* What the GPUs cannot do among themselves goes by host memory. */
-static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
+static bool again_by_host(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	if (m->way != DEVICE_ACROSS || s == STATUS_OK || !block_live(m->block) || m->gpu->lost || c->vram->stopping)
 		return false;
@@ -398,7 +400,7 @@ static bool again_by_host(struct cache *c, struct vram_move *m, enum status s)
 }
 
 /* Somebody who cannot wait as long has joined it. */
-static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority priority)
+static void up_hurry(struct cache *c, struct vram_transfer *m, enum ring_priority priority)
 {
 	if (priority >= m->priority)
 		return;
@@ -409,7 +411,7 @@ static void up_hurry(struct cache *c, struct vram_move *m, enum ring_priority pr
 }
 
 /* It has its place in the order of the ups, and is copied or will be. */
-static bool is_placed(const struct vram_move *m)
+static bool is_placed(const struct vram_transfer *m)
 {
 	return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !m->slot->failed;
 }
@@ -418,7 +420,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 		    bool now)
 {
 	struct vram_slot *there = vram_slot_on(b, g);
-	struct vram_move *m;
+	struct vram_transfer *m;
 	enum status s;
 
 	if (there && there->state == VRAM_READY)
@@ -431,10 +433,10 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	if (m && now)
 		return is_placed(m) ? STATUS_OK : STATUS_BUSY;
 	if (m)
-		return is_placed(m) && !wait_end ? STATUS_OK : move_join(c, m, w, wait_end);
+		return is_placed(m) && !wait_end ? STATUS_OK : transfer_join(c, m, w, wait_end);
 	if (now && !b->span)
 		return STATUS_BUSY;
-	m = move_create(c, g, b, way_of(g, b, wait_end));
+	m = transfer_create(c, g, b, way_of(g, b, wait_end));
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->priority = priority;
@@ -442,7 +444,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	s = up_go_on(c, m, g->waiting);
 	if (!s && (m->step < STEP_QUEUED || m->way == DEVICE_ACROSS || wait_end)) {
 		if (now) { /* nothing of it was begun but to make room */
-			struct vram_move **at = &g->waiting;
+			struct vram_transfer **at = &g->waiting;
 
 			while (*at != m)
 				at = &(*at)->next;
@@ -451,7 +453,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 				g->waiting_end = at;
 			s = STATUS_BUSY;
 		} else {
-			return move_join(c, m, w, wait_end);
+			return transfer_join(c, m, w, wait_end);
 		}
 	}
 	if (s)
@@ -460,9 +462,9 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 }
 
 /* The next of the block's ups that wait for host memory. */
-static struct vram_move *awaiting(const struct cache *c, const struct block *b)
+static struct vram_transfer *awaiting(const struct cache *c, const struct block *b)
 {
-	struct vram_move *m = *vram_moves_of(c, b);
+	struct vram_transfer *m = *vram_transfers_of(c, b);
 
 	while (m && (m->block != b || m->way == DEVICE_DOWN || m->step != STEP_HOST || m->slot))
 		m = m->hash_next;
@@ -472,7 +474,7 @@ static struct vram_move *awaiting(const struct cache *c, const struct block *b)
 /* The block has come to memory, or has not. */
 static void up_came(struct cache *c, struct end *e)
 {
-	struct vram_move *m = vram_move_of_end(e);
+	struct vram_transfer *m = vram_transfer_of_end(e);
 	enum status s = m->ended ? m->ended : m->block->span ? STATUS_OK : STATUS_EXHAUSTED;
 
 	m->step = STEP_ROOM;
@@ -495,17 +497,17 @@ static void up_came(struct cache *c, struct end *e)
 
 void vram_host_came(struct cache *c, struct block *b, enum status s)
 {
-	struct vram_move *m;
+	struct vram_transfer *m;
 
 	b->awaited = false;
 	while ((m = awaiting(c, b)))
-		move_due(c, m, up_came, s);
+		transfer_due(c, m, up_came, s);
 }
 
 /* What waited for room comes to nothing. */
 static void up_over(struct cache *c, struct end *e)
 {
-	struct vram_move *m = vram_move_of_end(e);
+	struct vram_transfer *m = vram_transfer_of_end(e);
 
 	up_end(c, m, m->ended);
 }
@@ -514,7 +516,7 @@ static void up_over(struct cache *c, struct end *e)
  * blocks stand in turn), unless more of it has begun to go down. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
-	struct vram_move *m = g->waiting, *next;
+	struct vram_transfer *m = g->waiting, *next;
 	bool memory_full = false;
 
 	g->feeds++;
@@ -533,7 +535,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 		}
 		s = up_go_on(c, m, next || g->waiting);
 		if (s)
-			move_due(c, m, up_over, s);
+			transfer_due(c, m, up_over, s);
 		else if (m->step == STEP_ROOM && needs_memory(m))
 			memory_full = true;
 		else if (m->step == STEP_ROOM && g->downs == downs)
@@ -543,7 +545,7 @@ void vram_feed(struct cache *c, struct gpu *g)
 
 /* ---- down ---- */
 
-static void host_slot_back(struct vram_move *m)
+static void host_slot_back(struct vram_transfer *m)
 {
 	if (!m->span)
 		return;
@@ -552,7 +554,7 @@ static void host_slot_back(struct vram_move *m)
 	m->span = NULL;
 }
 
-static enum status host_slot_get(struct cache *c, struct vram_move *m)
+static enum status host_slot_get(struct cache *c, struct vram_transfer *m)
 {
 	static const enum take_effort efforts[2][2] = { { TAKE_ANY, TAKE_SPARE }, { TAKE_BELOW, TAKE_BELOW_SPARE } };
 	const enum take_effort effort = efforts[m->idle][m->spare];
@@ -567,7 +569,7 @@ static enum status host_slot_get(struct cache *c, struct vram_move *m)
 	return STATUS_EXHAUSTED;
 }
 
-static enum status down_go_on(struct cache *c, struct vram_move *m)
+static enum status down_go_on(struct cache *c, struct vram_transfer *m)
 {
 	enum status s;
 
@@ -589,8 +591,8 @@ static enum status down_go_on(struct cache *c, struct vram_move *m)
 	return STATUS_OK;
 }
 
-/* The move ends so; who waits for the block in memory gets it from another copy, if there is one. */
-static void down_from_another(struct cache *c, struct vram_move *m, enum status s)
+/* The transfer ends so; who waits for the block in memory gets it from another copy, if there is one. */
+static void down_from_another(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	const bool gone = s == STATUS_CORRUPT || m->gpu->lost; /* else the next try would be of the same copy, or come back to it */
 	const struct fetch_how how = { .priority = RING_URGENT, .not_gpu = !gone, .links = m->done };
@@ -599,13 +601,13 @@ static void down_from_another(struct cache *c, struct vram_move *m, enum status 
 
 	block_pin(b);
 	m->done = NULL;
-	move_leave(c, m, s);
+	transfer_leave(c, m, s);
 	if (!b->slab_map && !vram_ready(b) && s == STATUS_CORRUPT)
 		block_remove(c, b, CACHE_REASON_CORRUPT);
 	else if ((waiting || b->awaited) && (b->slab_map || (gone && vram_ready(b))))
 		s = tiers_fetch(c, b, &how, NULL);
 	if (s) {
-		move_tell(c, &waiting, s);
+		transfer_tell(c, &waiting, s);
 		if (b->awaited)
 			vram_host_came(c, b, s);
 	}
@@ -613,7 +615,7 @@ static void down_from_another(struct cache *c, struct vram_move *m, enum status 
 }
 
 /* Its copy was not the block's any more. */
-static void down_corrupt(struct cache *c, struct vram_move *m)
+static void down_corrupt(struct cache *c, struct vram_transfer *m)
 {
 	cache_count(c, COUNTER_CORRUPT, 1);
 	cache_count(c, COUNTER_GPU_DOWN_CORRUPT, 1);
@@ -634,18 +636,18 @@ static void write_through_again(struct vram_slot *s, enum status why)
 }
 
 /* What came before the sum of the block's commit is not what was summed. */
-static bool is_wrong_early(const struct vram_move *m)
+static bool is_wrong_early(const struct vram_transfer *m)
 {
 	return m->early && m->slot->block == m->block && m->slot->summed && m->slot->sums != m->sums;
 }
 
-static void down_ended(struct cache *c, struct vram_move *m, enum status s)
+static void down_ended(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct block *b = m->block;
 	struct vram_slot *from = m->slot;
 	const uint64_t position = from->position;
 	const bool refused = s == STATUS_BUSY || (s && m->write_through && !from->write_through);
-	const bool again = refused && block_live(b); /* else the slot may be gone with the move's pin */
+	const bool again = refused && block_live(b); /* else the slot may be gone with the transfer's pin */
 
 	m->bad |= !s && is_wrong_early(m);
 	if (!s && m->bad && block_live(b)) {
@@ -670,19 +672,19 @@ static void down_ended(struct cache *c, struct vram_move *m, enum status s)
 	}
 	if (b->awaited)
 		vram_host_came(c, b, s);
-	move_leave(c, m, s);
+	transfer_leave(c, m, s);
 	if (again && from->dirty)
 		write_through_again(from, s);
 }
 
 /* The sum that what came is to be compared with is gone with its GPU. */
-static bool has_lost_sum(const struct vram_move *m)
+static bool has_lost_sum(const struct vram_transfer *m)
 {
 	return m->early && vram_sums_lost(m->gpu) && !(m->slot->block == m->block && m->slot->summed);
 }
 
 /* What has come before the sum of the block's commit waits for that: the GPU copies and sums side by side. */
-static void down_end(struct cache *c, struct vram_move *m, enum status s)
+static void down_end(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	if (!s && m->early && vram_sum_due(m->block))
 		vram_sum_wait(m, vram_sum_due(m->block)->pool->gpu);
@@ -692,19 +694,19 @@ static void down_end(struct cache *c, struct vram_move *m, enum status s)
 
 static void down_over(struct cache *c, struct end *e)
 {
-	struct vram_move *m = vram_move_of_end(e);
+	struct vram_transfer *m = vram_transfer_of_end(e);
 
 	down_end(c, m, m->ended);
 }
 
 /* It could not be begun, and has no waiter. */
-static void down_undo(struct cache *c, struct vram_move *m, enum status s)
+static void down_undo(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct vram_slot *from = m->slot;
 
 	if (s != STATUS_BUSY)
 		cache_count(c, COUNTER_GPU_DOWN_FAILED, 1);
-	move_leave(c, m, s);
+	transfer_leave(c, m, s);
 	if (s == STATUS_BUSY && from->dirty)
 		write_through_again(from, s);
 }
@@ -712,7 +714,7 @@ static void down_undo(struct cache *c, struct vram_move *m, enum status s)
 static enum status down(struct cache *c, struct block *b, bool spare, bool idle, struct cache_wait *w)
 {
 	struct vram_slot *from = vram_ready(b);
-	struct vram_move *m;
+	struct vram_transfer *m;
 	enum status s;
 
 	if (b->span)
@@ -721,13 +723,13 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 	if (m) {
 		m->spare &= spare;
 		m->idle &= idle;
-		return move_join(c, m, w, true);
+		return transfer_join(c, m, w, true);
 	}
 	if (b->moving) /* a load: it comes from its disk */
 		return tiers_fetch(c, b, &(struct fetch_how){ .priority = RING_URGENT }, w);
 	if (!from)
 		return STATUS_UNAVAILABLE;
-	m = move_create(c, from->pool->gpu, b, DEVICE_DOWN);
+	m = transfer_create(c, from->pool->gpu, b, DEVICE_DOWN);
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->slot = from;
@@ -737,7 +739,7 @@ static enum status down(struct cache *c, struct block *b, bool spare, bool idle,
 	s = down_go_on(c, m);
 	if (!s) {
 		vram_sync(b);
-		return move_join(c, m, w, true);
+		return transfer_join(c, m, w, true);
 	}
 	down_undo(c, m, s);
 	return s;
@@ -754,22 +756,22 @@ enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how 
 	return s;
 }
 
-static void downs_go_on(struct cache *c, struct vram_move *m)
+static void downs_go_on(struct cache *c, struct vram_transfer *m)
 {
-	for (struct vram_move *next; m; m = next) {
+	for (struct vram_transfer *next; m; m = next) {
 		enum status s;
 
 		next = m->next;
 		s = down_go_on(c, m);
 		if (s)
-			move_due(c, m, down_over, s);
+			transfer_due(c, m, down_over, s);
 	}
 }
 
 void vram_feed_host(struct cache *c)
 {
 	struct vram *v = c->vram;
-	struct vram_move *m = v->waiting_host;
+	struct vram_transfer *m = v->waiting_host;
 
 	v->waiting_host = NULL;
 	v->waiting_host_end = &v->waiting_host;
@@ -779,18 +781,18 @@ void vram_feed_host(struct cache *c)
 /* Its sum has come, or will not: the sum of a lost GPU is not waited for. */
 static void down_summed(struct cache *c, struct end *e)
 {
-	struct vram_move *m = vram_move_of_end(e);
+	struct vram_transfer *m = vram_transfer_of_end(e);
 
 	down_end(c, m, vram_sums_lost(m->gpu) ? STATUS_UNAVAILABLE : STATUS_OK);
 }
 
 bool vram_summed_end(struct cache *c, struct gpu *g)
 {
-	struct vram_move *first = vram_summed_take(g);
+	struct vram_transfer *first = vram_summed_take(g);
 
-	for (struct vram_move *m = first, *next; m; m = next) {
+	for (struct vram_transfer *m = first, *next; m; m = next) {
 		next = m->next;
-		move_due(c, m, down_summed, STATUS_OK);
+		transfer_due(c, m, down_summed, STATUS_OK);
 	}
 	return first;
 }
@@ -798,13 +800,13 @@ bool vram_summed_end(struct cache *c, struct gpu *g)
 /* ---- ends ---- */
 
 /* What has come to another GPU is not what its sums say: the copy that it is of goes, too, as of what comes down. */
-static bool is_wrong_across(const struct vram_move *m)
+static bool is_wrong_across(const struct vram_transfer *m)
 {
 	return m->way == DEVICE_ACROSS && m->arrived && m->slot->summed && m->slot->sums != m->sums &&
 	       block_live(m->block);
 }
 
-static void across_corrupt(struct cache *c, struct vram_move *m)
+static void across_corrupt(struct cache *c, struct vram_transfer *m)
 {
 	struct vram_slot *from = m->from;
 	struct block *b = m->block;
@@ -824,12 +826,12 @@ static void across_corrupt(struct cache *c, struct vram_move *m)
 }
 
 /* Copied from what was found to be wrong meanwhile. */
-static bool from_corrupt(const struct vram_move *m)
+static bool from_corrupt(const struct vram_transfer *m)
 {
 	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);
 }
 
-void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
+void vram_transfer_end(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	if (!m->block) {
 		vram_fence_end(m, s);
@@ -847,18 +849,18 @@ void vram_move_end(struct cache *c, struct vram_move *m, enum status s)
 	}
 }
 
-static void move_over(struct cache *c, struct end *e)
+static void transfer_over(struct cache *c, struct end *e)
 {
-	struct vram_move *m = vram_move_of_end(e);
+	struct vram_transfer *m = vram_transfer_of_end(e);
 
-	vram_move_end(c, m, m->ended);
+	vram_transfer_end(c, m, m->ended);
 }
 
-void vram_move_fail(struct cache *c, struct vram_move *m)
+void vram_transfer_fail(struct cache *c, struct vram_transfer *m)
 {
 	if (m->step == STEP_HOST)
 		m->gpu->fetching--;
 	if (m->slot && m->way != DEVICE_DOWN)
 		m->slot->failed = true; /* no lease is to rely on it until then */
-	move_due(c, m, move_over, STATUS_UNAVAILABLE);
+	transfer_due(c, m, transfer_over, STATUS_UNAVAILABLE);
 }

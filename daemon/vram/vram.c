@@ -19,7 +19,7 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/lost.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/queue.h"
@@ -217,7 +217,7 @@ static struct vram_class *class_wanting(const struct gpu *g)
 /* With the lock, which it leaves if need be. False: there is nothing to do. */
 static bool keep_once(struct cache *c, struct gpu *g)
 {
-	struct vram_move *host = c->vram->waiting_host;
+	struct vram_transfer *host = c->vram->waiting_host;
 	struct vram_class *k = class_wanting(g);
 
 	if (k) {
@@ -255,16 +255,16 @@ static bool keep_once(struct cache *c, struct gpu *g)
 /* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
 static void ends_fetch(const struct cache *c, const struct copy_batch *f, uint32_t at)
 {
-	const uint32_t moves = f->moves && !f->mixed ? f->copy.count : 0;
-	const struct vram_move *m;
+	const uint32_t transfers = f->transfers && !f->mixed ? f->copy.count : 0;
+	const struct vram_transfer *m;
 
-	if (at + 2 * ENDS_HINT_DISTANCE < moves) {
+	if (at + 2 * ENDS_HINT_DISTANCE < transfers) {
 		m = f->each[at + 2 * ENDS_HINT_DISTANCE];
 		__builtin_prefetch(m, 1);
 		__builtin_prefetch(&m->step, 1);
 		__builtin_prefetch(&m->done);
 	}
-	if (at + ENDS_HINT_DISTANCE >= moves)
+	if (at + ENDS_HINT_DISTANCE >= transfers)
 		return;
 	m = f->each[at + ENDS_HINT_DISTANCE];
 	block_hint(m->block);
@@ -275,7 +275,7 @@ static void ends_fetch(const struct cache *c, const struct copy_batch *f, uint32
 }
 
 /* With a GPU that is lost the device may not know what has come: the sums do. */
-static enum status came(const struct copy_batch *f, const struct vram_move *m)
+static enum status came(const struct copy_batch *f, const struct vram_transfer *m)
 {
 	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
 }
@@ -284,7 +284,7 @@ static enum status came(const struct copy_batch *f, const struct vram_move *m)
 static void copy_batch_end(struct cache *c, struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
-	struct vram_move *m, *next;
+	struct vram_transfer *m, *next;
 	uint32_t ended = 0;
 
 	observe_uses_due(c);
@@ -296,7 +296,7 @@ static void copy_batch_end(struct cache *c, struct copy_batch *f)
 	vram_copy_batch_timed(f);
 	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
 		gpu_lost(g, "a list of copies was lost with it");
-	for (m = f->moves; m; m = next) {
+	for (m = f->transfers; m; m = next) {
 		next = m->next;
 		ends_fetch(c, f, ended);
 		vram_read_ended(c, m, came(f, m));
@@ -306,7 +306,7 @@ static void copy_batch_end(struct cache *c, struct copy_batch *f)
 		cache_lock(c);
 	}
 	if (f->fence)
-		vram_move_end(c, f->fence, f->status);
+		vram_transfer_end(c, f->fence, f->status);
 	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for
 	 * lists alone. */
 	atomic_fetch_sub_explicit(&g->queue[f->copy.way].copy_batches, 1, memory_order_relaxed);

@@ -27,7 +27,7 @@
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/session/session.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -583,7 +583,7 @@ static void recount_queues(struct gpu *g)
 	for (int way = 0; way < 3; way++) {
 		uint32_t count = 0, fences = 0;
 
-		for (const struct vram_move *m = g->queue[way].first; m; m = m->next, count++)
+		for (const struct vram_transfer *m = g->queue[way].first; m; m = m->next, count++)
 			fences += !m->block;
 		ck_assert_uint_eq(g->queue[way].count, count);
 		ck_assert_uint_eq(g->queue[way].fences, fences);
@@ -657,14 +657,14 @@ void rig_check_accounting(struct cache *c)
 	recount_slab_maps(c, &b);
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
 		recount_queues(c->vram->gpu[i]);
-	if (!c->vram || !c->vram->move_count) {
+	if (!c->vram || !c->vram->transfer_count) {
 		recount_gpus(c, &b);
 		ck_assert_uint_eq(index_records(c->index), published + b.disk_only + b.gpu_only);
 	}
 	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
 	recount_quota(c);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
-	if ((!c->tier || !c->tier->move_count) && (!c->vram || !c->vram->move_count))
+	if ((!c->tier || !c->tier->transfer_count) && (!c->vram || !c->vram->transfer_count))
 		ck_assert_uint_eq(b.lease_pins, b.block_pins);
 	cache_unlock(c);
 }

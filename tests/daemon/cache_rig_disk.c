@@ -97,8 +97,8 @@ static bool quiet(struct cache *c)
 	cache_lock(c);
 	spill_pump(c);
 	vram_pump(c);
-	is = !c->tier || (!c->tier->move_count && !tier_wants(c));
-	is = is && (!c->vram || !c->vram->move_count);
+	is = !c->tier || (!c->tier->transfer_count && !tier_wants(c));
+	is = is && (!c->vram || !c->vram->transfer_count);
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++)
 		is = is && (!c->vram->gpu[i]->lost || c->vram->gpu[i]->swept);
 	cache_unlock(c);

@@ -372,7 +372,7 @@ static void check_books(struct life *l)
 	while (!quiet) {
 		pthread_mutex_lock(&l->pause);
 		cache_lock(l->c);
-		quiet = l->c->tier->move_count == 0;
+		quiet = l->c->tier->transfer_count == 0;
 		for (uint32_t i = 0; quiet && i < l->c->tier->unit_count; i++)
 			compare_disk(l, &l->c->tier->units[i]);
 		if (quiet)
@@ -381,8 +381,8 @@ static void check_books(struct life *l)
 		pthread_mutex_unlock(&l->pause);
 		if (!quiet && now_us() - since > WAIT_MS * 1000ull)
 			wrong(l,
-			      "moves do not end: %u; loads wait for memory %d, tombstones for a disk %d; disk 0: %u spills, %u loads, failed %d",
-			      l->c->tier->move_count, l->c->tier->waiting_for_memory != NULL,
+			      "transfers do not end: %u; loads wait for memory %d, tombstones for a disk %d; disk 0: %u spills, %u loads, failed %d",
+			      l->c->tier->transfer_count, l->c->tier->waiting_for_memory != NULL,
 			      l->c->tier->waiting_tombstones != NULL,
 			      l->c->tier->units[0].spilling, l->c->tier->units[0].loading, l->c->tier->units[0].failed);
 		if (!quiet)

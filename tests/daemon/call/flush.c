@@ -144,7 +144,7 @@ static void comes_down_to_an_earlier_place(struct vram_rig *v, struct cache_wait
 }
 
 /* _i: it comes down meanwhile, or stays on the GPU alone. */
-START_TEST(a_block_moves_while_all_is_flushed)
+START_TEST(a_block_transfers_while_all_is_flushed)
 {
 	struct cache_wait w = { .ready = nothing };
 	struct rig_disks d;
@@ -222,7 +222,7 @@ int main(void)
 	int failures;
 
 	tcase_set_timeout(t, 120);
-	tcase_add_loop_test(t, a_block_moves_while_all_is_flushed, 0, 2);
+	tcase_add_loop_test(t, a_block_transfers_while_all_is_flushed, 0, 2);
 	tcase_add_test(t, a_copy_on_the_disk_is_lost_while_all_is_flushed);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);

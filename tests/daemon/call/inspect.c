@@ -163,7 +163,7 @@ static bool in_memory(struct rig *r, uint64_t n)
 
 /* Half of the blocks have been looked at, and are gone for it. Those that are left leave memory and come back before
  * the others are put anew: each of them is looked at where it is now, and none of the others again. */
-START_TEST(the_scrub_sees_what_moves)
+START_TEST(the_scrub_sees_what_transfers)
 {
 	struct cache_verified sum = { 0 };
 	struct cache_options o;
@@ -253,7 +253,8 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { inspection_shows_one_block, the_scrub_finds_damage, the_scrub_sees_what_moves,
+	const TTest *const tests[] = { inspection_shows_one_block, the_scrub_finds_damage,
+				       the_scrub_sees_what_transfers,
 				       statistics_are_named_once };
 
 	return rig_main("cache_admin", tests, sizeof(tests) / sizeof(tests[0]));

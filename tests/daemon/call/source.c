@@ -109,10 +109,10 @@ static void world_open(struct world *w)
 	world_open_with(w, 1, 1, 0);
 }
 
-static void check_moves(const struct world *w, uint32_t gpu, uint32_t disk)
+static void check_transfers(const struct world *w, uint32_t gpu, uint32_t disk)
 {
-	ck_assert_uint_eq(w->v.r.c->vram->move_count, gpu);
-	ck_assert_uint_eq(w->v.r.c->tier->move_count, disk);
+	ck_assert_uint_eq(w->v.r.c->vram->transfer_count, gpu);
+	ck_assert_uint_eq(w->v.r.c->tier->transfer_count, disk);
 }
 
 static void world_close(struct world *w, bool comes)
@@ -154,7 +154,7 @@ START_TEST(the_cheaper_brings_it)
 	seems(w.gpu, row->gpu_us, row->gpu_queue);
 	seems(w.disk, row->disk_us, row->disk_queue);
 	ck_assert_int_eq(source_bring(w.v.r.c, w.b, RING_URGENT, NULL), STATUS_OK);
-	check_moves(&w, !row->disk, row->disk);
+	check_transfers(&w, !row->disk, row->disk);
 	w.gpu->queued -= row->gpu_queue * VR_SLOT_BYTES;
 	w.disk->queued -= row->disk_queue * VR_SLOT_BYTES;
 	world_close(&w, true);
@@ -170,7 +170,7 @@ START_TEST(one_that_stalls_is_dear)
 	seems(w.gpu, 1, 1);
 	w.gpu->ended_us -= 1000 * 1000;
 	ck_assert_int_eq(source_bring(w.v.r.c, w.b, RING_URGENT, NULL), STATUS_OK);
-	check_moves(&w, 0, 1);
+	check_transfers(&w, 0, 1);
 	w.gpu->queued -= VR_SLOT_BYTES;
 	world_close(&w, true);
 }
@@ -192,13 +192,13 @@ START_TEST(what_one_refuses_the_other_brings)
 		block[0]->slab_map->sealed = true;
 	atomic_store(&shut, true);
 	ck_assert_uint_eq(source_bring_run(w.v.r.c, 1, block, RING_URGENT, &wait), 0);
-	check_moves(&w, _i, !_i);
+	check_transfers(&w, _i, !_i);
 	if (!_i) {
 		cache_unlock(w.v.r.c);
 		RIG_AWAIT(at_gate == 1);
 		cache_lock(w.v.r.c);
 		ck_assert_uint_eq(source_bring_run(w.v.r.c, MORE, block, RING_URGENT, &wait), 0);
-		check_moves(&w, MORE - 1 - QUEUE, 1 + QUEUE);
+		check_transfers(&w, MORE - 1 - QUEUE, 1 + QUEUE);
 	}
 	block[0]->slab_map->sealed = false;
 	atomic_store(&shut, false);
@@ -224,14 +224,14 @@ START_TEST(each_disk_has_its_own_speed)
 	seems(&u[1].reads, 100000, 0);
 	for (uint64_t n = 0; n < SLOTS; n++) {
 		struct block *b = block_of_key(&w.v.r, n);
-		const uint32_t gpu = w.v.r.c->vram->move_count, disk = w.v.r.c->tier->move_count;
+		const uint32_t gpu = w.v.r.c->vram->transfer_count, disk = w.v.r.c->tier->transfer_count;
 		const bool fast = b->slab_map->class->unit == &u[0];
 
 		seems(w.gpu, 1000, w.gpu->queued / VR_SLOT_BYTES);
 		w.gpu->bytes *= (double)(w.gpu->queued / VR_SLOT_BYTES + 1); /* whatever it has to do already */
 		seems(&u[0].reads, 1, u[0].reads.queued / VR_SLOT_BYTES);
 		ck_assert_int_eq(source_bring(w.v.r.c, b, RING_URGENT, NULL), STATUS_OK);
-		check_moves(&w, gpu + !fast, disk + fast);
+		check_transfers(&w, gpu + !fast, disk + fast);
 		on_fast += fast;
 	}
 	ck_assert_uint_gt(on_fast, 0);
@@ -252,7 +252,7 @@ START_TEST(a_long_list_is_split)
 	for (uint64_t n = 0; n < LIST; n++)
 		block[n] = block_of_key(&w.v.r, n);
 	ck_assert_uint_eq(source_bring_run(w.v.r.c, LIST, block, RING_URGENT, &wait), 0);
-	check_moves(&w, SOURCE_RUN, LIST - SOURCE_RUN);
+	check_transfers(&w, SOURCE_RUN, LIST - SOURCE_RUN);
 	cache_unlock(w.v.r.c);
 	RIG_AWAIT(called == 1);
 	cache_wait_end(w.v.r.c, &wait);
@@ -270,9 +270,9 @@ START_TEST(what_is_under_way_is_joined)
 
 	world_open(&w);
 	ck_assert_int_eq(source_fetch(w.v.r.c, w.b, _i ? &plain : &from_disk, NULL), STATUS_OK);
-	check_moves(&w, _i, !_i);
+	check_transfers(&w, _i, !_i);
 	ck_assert_int_eq(source_fetch(w.v.r.c, w.b, _i ? &from_disk : &plain, NULL), STATUS_OK);
-	check_moves(&w, _i, !_i);
+	check_transfers(&w, _i, !_i);
 	world_close(&w, true);
 }
 END_TEST
@@ -285,7 +285,7 @@ START_TEST(no_room_is_no_room_for_any)
 
 	world_open(&w);
 	ck_assert_int_eq(source_fetch(w.v.r.c, w.b, &spare, NULL), STATUS_BUSY);
-	check_moves(&w, 0, 0);
+	check_transfers(&w, 0, 0);
 	world_close(&w, false);
 }
 END_TEST
@@ -304,7 +304,7 @@ START_TEST(links_are_told_of_the_end)
 	how.links = wait_link(w.v.r.c, &wait, w.b);
 	ck_assert_ptr_nonnull(how.links);
 	ck_assert_int_eq(source_fetch(w.v.r.c, w.b, &how, NULL), STATUS_OK);
-	check_moves(&w, !(_i & 1), _i & 1);
+	check_transfers(&w, !(_i & 1), _i & 1);
 	ck_assert_int_eq(called, 0);
 	cache_unlock(w.v.r.c);
 	RIG_AWAIT(called == 1);

@@ -176,7 +176,7 @@ static void all_ok(const enum status *st, uint32_t count)
 }
 
 /* Blocks of both disks, one of which then fails: a flush of all is acknowledged when the other has them, as the next start proves. */
-START_TEST(test_write_error_moves_to_the_other_disk)
+START_TEST(test_write_error_transfers_to_the_other_disk)
 {
 	struct rig_disks d;
 	enum status st[24];
@@ -383,7 +383,7 @@ static void keep_spills_off(struct rig *r, bool full)
 
 /* Memory that another class is to get has blocks that are nowhere else, and the disk takes none of them, since it hangs or has no place: that
  * is waited for, but not long, and the first try is served. */
-START_TEST(test_memory_does_not_wait_for_a_disk_to_move)
+START_TEST(test_memory_does_not_wait_for_a_disk_to_transfer)
 {
 	const struct kv_layout l = rig_layout_other(40);
 	struct cache_options o;
@@ -784,13 +784,13 @@ int main(void)
 
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, test_read_error_costs_that_disk, 0, 2);
-	tcase_add_loop_test(tc, test_write_error_moves_to_the_other_disk, 0, 2);
+	tcase_add_loop_test(tc, test_write_error_transfers_to_the_other_disk, 0, 2);
 	tcase_add_loop_test(tc, test_failed_write_is_not_acknowledged, 0, 2);
 	tcase_add_loop_test(tc, test_failed_sync_is_not_acknowledged, 0, 2);
 	tcase_add_loop_test(tc, test_a_disk_that_fails_during_a_flush, 0, 2);
 	tcase_add_loop_test(tc, test_full_disk_stops_spills_and_reads_go_on, 0, 2);
 	tcase_add_loop_test(tc, test_settling_ends_when_disks_have_no_place, 0, 2);
-	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_move, 0, 2);
+	tcase_add_loop_test(tc, test_memory_does_not_wait_for_a_disk_to_transfer, 0, 2);
 	tcase_add_test(tc, test_a_slab_that_is_not_made_keeps_no_chores);
 	tcase_add_test(tc, test_what_fails_to_come_prefetch_takes_no_room);
 	tcase_add_loop_test(tc, test_short_transfers_are_whole_in_the_end, 0, 2);

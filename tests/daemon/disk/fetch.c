@@ -306,7 +306,7 @@ START_TEST(a_disk_that_dies_ends_all_pieces)
 END_TEST
 
 /* What moves already is not begun again; the other pieces are. */
-START_TEST(what_moves_already_is_said)
+START_TEST(what_transfers_already_is_said)
 {
 	world_open();
 	gate.shut = true;
@@ -373,7 +373,7 @@ int main(void)
 		what_others_want_is_not_cancelled,
 		what_is_deleted_meanwhile_stays_so,
 		a_disk_that_dies_ends_all_pieces,
-		what_moves_already_is_said,
+		what_transfers_already_is_said,
 		the_estimate_counts_the_queue,
 	};
 

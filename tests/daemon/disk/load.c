@@ -15,7 +15,7 @@
 #include "daemon/call/source.h"
 #include "daemon/call/stream.h"
 #include "daemon/disk/load.h"
-#include "daemon/disk/move.h"
+#include "daemon/disk/disk_transfer.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
 #include "store/index.h"
@@ -331,12 +331,13 @@ START_TEST(the_stop_ends_what_waits_for_memory)
 	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
 	cache_lock(r.c);
 	for (uint32_t i = 0; i < WAITING; i++) {
-		struct move *m = tier_move_create(r.c, MOVE_LOAD, block_at(&r, i)->slab_map->class->unit, RING_URGENT);
+		struct disk_transfer *m = tier_transfer_create(r.c, TRANSFER_LOAD,
+		    block_at(&r, i)->slab_map->class->unit, RING_URGENT);
 
 		ck_assert_ptr_nonnull(m);
 		m->slab_map = block_at(&r, i)->slab_map;
-		tier_move_enter(m, block_at(&r, i));
-		ck_assert_int_eq(tier_move_join(m, &w), STATUS_OK);
+		tier_transfer_enter(m, block_at(&r, i));
+		ck_assert_int_eq(tier_transfer_join(m, &w), STATUS_OK);
 		m->waiting_next = NULL;
 		*r.c->tier->waiting_for_memory_end = m;
 		r.c->tier->waiting_for_memory_end = &m->waiting_next;

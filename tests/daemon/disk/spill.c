@@ -129,7 +129,7 @@ START_TEST(the_coldest_are_clean)
 END_TEST
 
 /* To see what is cold is no passing of a hand: nobody has used anything, and the oldest go first. */
-START_TEST(a_look_moves_no_hand)
+START_TEST(a_look_transfers_no_hand)
 {
 	struct rig_disks d;
 	struct rig r;
@@ -273,7 +273,8 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { the_coldest_are_clean, a_look_moves_no_hand, what_no_disk_wants_goes_in_its_turn, what_memory_has_too_is_counted_out,
+	const TTest *const tests[] = { the_coldest_are_clean, a_look_transfers_no_hand,
+				       what_no_disk_wants_goes_in_its_turn, what_memory_has_too_is_counted_out,
 				       the_disk_gives_up_what_memory_gave_up_first, layouts_take_turns };
 
 	return rig_main("cache_spill", tests, sizeof(tests) / sizeof(tests[0]));

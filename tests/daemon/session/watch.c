@@ -208,7 +208,7 @@ START_TEST(the_first_look_around_is_in_pieces)
 END_TEST
 
 /* What is there at the beginning is told once before SYNCED, also where it moves from the disk to memory meanwhile. */
-START_TEST(a_block_that_moves_is_told_once)
+START_TEST(a_block_that_transfers_is_told_once)
 {
 	enum { HOST = 16, BLOCKS = 4 * HOST };
 	struct cache_watch_event e;
@@ -259,7 +259,7 @@ int main(void)
 {
 	const TTest *const tests[] = { events_come_in_order, one_that_lags_is_told_to_look_anew,
 				       the_first_look_around_is_consistent, the_first_look_around_is_in_pieces,
-				       a_block_that_moves_is_told_once, watches_have_a_bound };
+				       a_block_that_transfers_is_told_once, watches_have_a_bound };
 
 	return rig_main("cache_watch", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -424,7 +424,7 @@ static void spill(struct vram_rig *v)
 		ck_assert_int_lt(i, 10000);
 		ck_assert_int_eq(cache_flush(v->r.c, v->r.s.id, &k, v->r.now, &w, &st, &v->r.why), STATUS_BUSY);
 		cache_lock(v->r.c);
-		is = v->r.c->tier->move_count;
+		is = v->r.c->tier->transfer_count;
 		cache_unlock(v->r.c);
 		rig_tick(v->r.c, v->r.now); /* makes a slab */
 	}

@@ -1,5 +1,5 @@
-/* Ends of moves to GPUs: none runs inside the call that brings it about, each wait is told once, and a hold of the lock
- * tells of no more than its bound. */
+/* Ends of transfers to GPUs: none runs inside the call that brings it about, each wait is told once, and a hold of the
+ * lock tells of no more than its bound. */
 #include "daemon/block/ends.h"
 
 #include "daemon/block/block.h"
@@ -105,9 +105,9 @@ static void hold_over(struct cache *c)
 	vram_publish(c);
 }
 
-/* Hundreds of moves, some of them begun, when their GPU is lost. A hold of the completion thread's may end 64 of a list
- * besides. */
-START_TEST(a_lost_gpu_ends_its_moves_in_bounded_holds)
+/* Hundreds of transfers, some of them begun, when their GPU is lost. A hold of the completion thread's may end 64 of a
+ * list besides. */
+START_TEST(a_lost_gpu_ends_its_transfers_in_bounded_holds)
 {
 	_Atomic int called = 0;
 	struct cache_wait w = { .ready = vr_count, .arg = &called };
@@ -158,7 +158,7 @@ int main(void)
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, the_end_of_a_load_ends_no_up_inside_itself, 0, 3);
-	tcase_add_test(t, a_lost_gpu_ends_its_moves_in_bounded_holds);
+	tcase_add_test(t, a_lost_gpu_ends_its_transfers_in_bounded_holds);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

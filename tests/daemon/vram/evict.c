@@ -6,7 +6,7 @@
 #include "daemon/block/views.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/evict.h"
-#include "daemon/vram/move_table.h"
+#include "daemon/vram/transfer_table.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
 #include "eviction/policy.h"
@@ -288,7 +288,7 @@ START_TEST(what_is_full_is_asked_once)
 	}
 	g = v.r.c->vram->gpu[0];
 	RIG_AWAIT(lock_with_downs(&v, MEMORY_MORE)); /* the others have found no memory */
-	for (const struct vram_move *m = g->waiting; m; m = m->next)
+	for (const struct vram_transfer *m = g->waiting; m; m = m->next)
 		ck_assert_uint_eq(m->block->pool->number, waiting++ % 2);
 	ck_assert_uint_eq(waiting, 2 * WAITING);
 	ck_assert(g->classes->evictable);

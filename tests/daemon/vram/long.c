@@ -78,7 +78,7 @@ static bool walk_watched(struct policy *p, bool (*visit)(const struct policy_nod
 static void insert_watched(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
 	watched.inserted++;
-	watched.alone += watched.cache->vram->move_count > 1 && !vram_queued(watched.gpu, DEVICE_UP) &&
+	watched.alone += watched.cache->vram->transfer_count > 1 && !vram_queued(watched.gpu, DEVICE_UP) &&
 	    !gpu_copy_batches(watched.gpu, DEVICE_UP);
 	watched.own->insert(p, n, e);
 }
@@ -116,7 +116,7 @@ struct gpu *__wrap_vram_find_rest(struct cache *c, const struct vram_search *s, 
 	for (int ms = 0, moving = 1; c == idles.cache && moving && ms < SECONDS_MAX * 1000; ms++) {
 		usleep(1000);
 		cache_lock(c);
-		moving = idles.fails ? !idles.fails->shed : (int)c->vram->move_count;
+		moving = idles.fails ? !idles.fails->shed : (int)c->vram->transfer_count;
 		cache_unlock(c);
 	}
 	if (c == idles.cache)

@@ -654,7 +654,7 @@ START_TEST(two_ways_to_memory_at_once)
 		ck_assert_int_eq(vram_down(v.r.c, b, false, NULL), STATUS_OK);
 		ck_assert_int_eq(source_bring(v.r.c, b, RING_URGENT, NULL), STATUS_OK);
 	}
-	ck_assert_uint_eq(v.r.c->vram->move_count + v.r.c->tier->move_count, 1);
+	ck_assert_uint_eq(v.r.c->vram->transfer_count + v.r.c->tier->transfer_count, 1);
 	cache_unlock(v.r.c);
 	index_read_unlock();
 	rig_quiet(&v.r);

@@ -1,6 +1,6 @@
 /* Transfers to and from GPUs that have begun. */
-#ifndef TERRACE_DAEMON_VRAM_MOVE_TABLE_H
-#define TERRACE_DAEMON_VRAM_MOVE_TABLE_H
+#ifndef TERRACE_DAEMON_VRAM_TRANSFER_TABLE_H
+#define TERRACE_DAEMON_VRAM_TRANSFER_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,16 +21,17 @@ struct vram_slot;
 
 enum { VRAM_SPARES_MAX = 8192 };
 
-enum move_step { STEP_NEW, STEP_HOST, STEP_DUE, STEP_ROOM, STEP_QUEUED };
+enum transfer_step { STEP_NEW, STEP_HOST, STEP_DUE, STEP_ROOM, STEP_QUEUED };
 
-/* The submission thread goes through queues that other processors have filled: what it needs of a move is on the move's
- * first cache line, and it asks for the line of `ahead` before it comes there. */
-struct vram_move {
-	struct vram_move *next;        /* of the queue, the list or those that wait */
+/* The submission thread goes through queues that other processors have filled: what it needs of a transfer is on the
+ * transfer's first cache line, and it asks for the line of `ahead` before it comes there. */
+struct vram_transfer {
+	struct vram_transfer *next;    /* of the queue, the list or those that wait */
 	struct block *block;           /* pinned; NULL: a fence */
 	struct device_pair pair;       /* in a queue: what is to be copied */
 	const struct pool *pool;       /* the block's */
-	struct vram_move *next_hint;   /* some way behind it in the queue when it was put there: a guess, not to be followed */
+	/* some way behind it in the queue when it was put there: a guess, not to be followed */
+	struct vram_transfer *next_hint;
 	enum device_way way;
 	bool checked;                  /* up: its bytes were looked at when they came to memory for it */
 	bool fetched;                  /* up: they came there for it, or will, and it has not entered its queue: in vram->fetched_bytes */
@@ -40,9 +41,9 @@ struct vram_move {
 	bool overtakes;                /* the same: nothing that it tells of stands in the tail */
 	struct progress_page *progress_page; /* the same */
 	struct gpu *gpu;               /* up, across: to; down: from */
-	struct vram_move *hash_next;   /* of the bucket by block */
+	struct vram_transfer *hash_next; /* of the bucket by block */
 	enum ring_priority priority;   /* up: of a load for it */
-	enum move_step step;           /* waits for the copy in host memory; in the queue of ends; for a slot; for its turn */
+	enum transfer_step step;       /* waits for the copy in host memory; in the queue of ends; for a slot; for its turn */
 	struct vram_slot *from;        /* across: on another GPU */
 	struct memory_slot host;         /* down: to */
 	struct span_map *span;
@@ -60,9 +61,9 @@ struct vram_move {
 	struct end end;
 };
 
-static inline struct vram_move *vram_move_of_end(struct end *e)
+static inline struct vram_transfer *vram_transfer_of_end(struct end *e)
 {
-	return (struct vram_move *)((char *)e - offsetof(struct vram_move, end));
+	return (struct vram_transfer *)((char *)e - offsetof(struct vram_transfer, end));
 }
 
 #endif

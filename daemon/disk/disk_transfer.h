@@ -1,6 +1,6 @@
 /* One transfer between memory and a disk. */
-#ifndef TERRACE_DAEMON_DISK_MOVE_H
-#define TERRACE_DAEMON_DISK_MOVE_H
+#ifndef TERRACE_DAEMON_DISK_DISK_TRANSFER_H
+#define TERRACE_DAEMON_DISK_DISK_TRANSFER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,23 +25,23 @@ struct slot_header;
 struct fetch;
 struct unit;
 
-struct move {
+struct disk_transfer {
 	struct disk_request io;        /* first */
 	struct end end;
 	struct cache *cache;
-	enum move_kind kind;
+	enum transfer_kind kind;
 	enum ring_priority priority;
-	struct move *block_next;       /* of the bucket by block */
-	struct move *tombstone_next;   /* of the bucket by name, if `tombstone` */
-	struct move *waiting_next;     /* loads that wait for memory; tombstones that the disk did not take yet */
-	struct move *abandoned_next;
+	struct disk_transfer *block_next; /* of the bucket by block */
+	struct disk_transfer *tombstone_next; /* of the bucket by name, if `tombstone` */
+	struct disk_transfer *waiting_next; /* loads that wait for memory; tombstones that the disk did not take yet */
+	struct disk_transfer *abandoned_next;
 	struct cache_wait_link *links;
 	struct unit *unit;
 	struct slab_map *slab_map;
 	uint32_t slab_map_slot;
 	struct block *block;           /* pinned; NULL: a tombstone */
 	struct memory_slot slot;         /* of a load */
-	struct fetch *fetch;    /* of a load whose slot is the fetch's; NULL: the slot is the move's own */
+	struct fetch *fetch;    /* of a load whose slot is the fetch's; NULL: the slot is the transfer's own */
 	uint32_t piece;                /* of it */
 	struct span_map *span;
 	bool spare;                    /* of a load: takes only what memory can spare, unless another call waits for it */
@@ -52,9 +52,9 @@ struct move {
 	uint64_t dead_generation;
 	struct pool *dead_pool;
 	struct slot_header *page;      /* of a tombstone */
-	struct move *also;             /* a tombstone's second name for the header, after a write that failed */
+	struct disk_transfer *also;    /* a tombstone's second name for the header, after a write that failed */
 	/* of a spill out of a slab map: the tombstone of the slot that the block has there */
-	struct move *old;
+	struct disk_transfer *old;
 	bool written;                  /* ... and in slab map->copied */
 	enum status landed;            /* ... the word of the sync behind it */
 	uint64_t begun_us, ended_us;   /* of a load: when its disk was asked, and when that had read it */
@@ -63,12 +63,12 @@ struct move {
 	bool known;                    /* of a load: header_crc is that of the header which was written there, */
 	uint32_t header_crc;           /* ... and in the end that of the one which was read */
 	uint64_t position;             /* of the block's first token */
-	struct move *written_next;     /* of those that are to be checked */
+	struct disk_transfer *written_next; /* of those that are to be checked */
 };
 
-static inline struct move *move_of_end(struct end *e)
+static inline struct disk_transfer *transfer_of_end(struct end *e)
 {
-	return (struct move *)((char *)e - offsetof(struct move, end));
+	return (struct disk_transfer *)((char *)e - offsetof(struct disk_transfer, end));
 }
 
 #endif
