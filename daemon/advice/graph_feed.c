@@ -161,7 +161,7 @@ static void rows_sum(const float *rows, uint32_t n, uint32_t d, float *restrict 
 }
 
 /* The mean of its keys' first 64 rotated dims, to the full range of 8 bits; false: it has none. */
-static bool keys_mean(const struct pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
+static bool keys_mean(const struct layout_pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
 {
 	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX], most = 0;
 	const uint32_t n = tokens < SKETCH_TOKENS ? tokens : SKETCH_TOKENS;

@@ -12,7 +12,7 @@
 
 struct block;
 struct cache;
-struct pool;
+struct layout_pool;
 struct request;
 
 enum { PREFETCH_WISHES = 64 };

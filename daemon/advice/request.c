@@ -71,7 +71,8 @@ void advice_destroy(struct cache *c)
 
 /* ---- letters ---- */
 
-void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k)
+void advice_ask(struct cache *c, const struct asking *q, struct layout_pool *const *pools, uint32_t layouts,
+		const struct cache_keys *k)
 {
 	struct mailbox *m = &c->advice->mail;
 	const uint32_t names = HEAD_WORDS + (k->grid ? 2 : 1) * layouts;
@@ -108,7 +109,7 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 	r->priority = (uint8_t)letter_read(m, l, 3);
 	r->conversation = 0;
 	for (uint32_t i = 0; i < r->layouts; i++)
-		r->pool[i] = (struct pool *)(uintptr_t)letter_read(m, l, HEAD_WORDS + i);
+		r->pool[i] = (struct layout_pool *)(uintptr_t)letter_read(m, l, HEAD_WORDS + i);
 	const uint64_t shape = letter_read(m, l, 4);
 
 	r->first = (uint32_t)(shape >> 32);
@@ -278,7 +279,7 @@ static void tell_disk(struct cache *c, const struct request *r, struct unit *u)
 }
 
 /* The class of the layout's copies on the GPU; NULL: it has none there. */
-static const struct vram_class *class_on(const struct gpu *g, const struct pool *p)
+static const struct vram_class *class_on(const struct gpu *g, const struct layout_pool *p)
 {
 	const struct vram_pool *vp = g->pools[p->number];
 

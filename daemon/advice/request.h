@@ -34,7 +34,7 @@ struct request {
 	uint32_t first;                /* position of the first key; of a session with a grid */
 	struct grid grid;              /* unit 0: of a plain session */
 	uint64_t conversation;         /* a number of its own for each chain that goes on */
-	struct pool *pool[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pool[CACHE_LAYOUTS_MAX];
 	uint64_t name[CACHE_KEYS_MAX];
 };
 
@@ -58,7 +58,8 @@ bool advice_create(struct cache *c);
 bool advice_stop(struct cache *c);
 void advice_destroy(struct cache *c);
 /* Any thread, with or without the lock: leaves a letter. */
-void advice_ask(struct cache *c, const struct asking *q, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k);
+void advice_ask(struct cache *c, const struct asking *q, struct layout_pool *const *pools, uint32_t layouts,
+		const struct cache_keys *k);
 /* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
 

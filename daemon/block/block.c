@@ -34,7 +34,7 @@ void block_name_set(struct block *b, const struct index_ident *ident)
 	index_name_set(&b->record, sizeof(*b), ident);
 }
 
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+enum status block_create(struct cache *c, struct layout_pool *p, const struct policy_event *e, uint32_t key_bytes,
 			 struct block **out)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
@@ -82,7 +82,7 @@ void block_discard(struct cache *c, struct block *b)
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us)
 {
 	const struct index_ident name = block_name(b);
-	struct pool *p = block_pool(b);
+	struct layout_pool *p = block_pool(b);
 	enum status s;
 
 	b->stored_us = now_us;

@@ -28,7 +28,7 @@ enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc(); its key: block_key() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
-	struct pool *pool;
+	struct layout_pool *pool;
 	struct span_map *span;         /* NULL: not in memory */
 	struct slab_map *slab_map;     /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
@@ -63,7 +63,7 @@ struct block *block_alloc(uint32_t key_bytes);
 void block_name_set(struct block *b, const struct index_ident *ident);
 /* An unpublished block with a slot, and with room for a key of so many bytes. e: of what is to be put, as far as it is
  * known, for admission; NULL: not asked. */
-enum status block_create(struct cache *c, struct pool *p, const struct policy_event *e, uint32_t key_bytes,
+enum status block_create(struct cache *c, struct layout_pool *p, const struct policy_event *e, uint32_t key_bytes,
 			 struct block **out);
 /* Frees an unpublished one. */
 void block_discard(struct cache *c, struct block *b);
@@ -151,7 +151,7 @@ static inline void block_hint(const struct block *b)
 	__builtin_prefetch(&b->id_next);
 }
 
-static inline struct pool *block_pool(const struct block *b)
+static inline struct layout_pool *block_pool(const struct block *b)
 {
 	return b->pool;
 }

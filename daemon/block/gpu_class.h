@@ -16,7 +16,7 @@ struct arena_span;
 struct block;
 struct gpu;
 struct policy;
-struct pool;
+struct layout_pool;
 
 enum { VRAM_EXTENT_BITS = 24 }; /* extents of GPU g have ids from (g + 1) << 24 on */
 
@@ -97,7 +97,7 @@ struct vram_class {
 /* A layout on one GPU. Lives as long as the cache. */
 struct vram_pool {
 	struct gpu *gpu;
-	struct pool *pool;
+	struct layout_pool *pool;
 	struct vram_class *class;
 	uint64_t blocks, dirty;        /* of the class's, of this layout */
 	bool lost;                     /* the GPU is: no copy here is to be had */

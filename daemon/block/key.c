@@ -33,14 +33,15 @@ uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
 	return h ? h : 1;
 }
 
-void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
+void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
 {
 	*out = (struct index_ident){
 		.layout_id = p->layout_id, .tenant = p->tenant->number, .key_bytes = key_bytes, .key = key
 	};
 }
 
-void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
+void block_slot_ident(const struct layout_pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes,
+		      struct slot_ident *out)
 {
 	*out = (struct slot_ident){
 		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
@@ -118,7 +119,7 @@ void prefix_begin(struct prefix *p, uint32_t count)
 	memset(p->valid, 0xff, (count / 64 + 1) * sizeof(p->valid[0]));
 }
 
-void prefix_layout(struct prefix_run *r, const struct pool *pool)
+void prefix_layout(struct prefix_run *r, const struct layout_pool *pool)
 {
 	uint32_t tokens = pool->layout.block_tokens, window = pool->layout.window;
 
@@ -175,7 +176,7 @@ bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const st
 	return !g->chained || b->tokens == grid_units_at(&g->rule[layout], (uint64_t)k->first + i) * g->unit;
 }
 
-static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
+static void cells_find(struct cache *c, const struct layout_pool *pool, uint32_t l, const struct cache_keys *k,
 		       struct block **found)
 {
 	struct index_record *records[FIND_BATCH];
@@ -199,7 +200,7 @@ static void cells_find(struct cache *c, const struct pool *pool, uint32_t l, con
 	}
 }
 
-void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found)
 {
 	struct index_record *records[FIND_BATCH];

@@ -12,7 +12,7 @@ struct block;
 struct cache;
 struct grid_rule;
 struct index_ident;
-struct pool;
+struct layout_pool;
 struct slot_ident;
 
 enum { CHUNK_KEYS = 64 }; /* keys handled in one go under the lock */
@@ -45,13 +45,14 @@ struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
 /* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 /* The key stays the caller's. */
-void block_ident(const struct pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
+void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
 /* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
-void block_slot_ident(const struct pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
+void block_slot_ident(const struct layout_pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes,
+		      struct slot_ident *out);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 bool ident_equal(const struct index_ident *a, const struct index_ident *b);
 void prefix_begin(struct prefix *p, uint32_t count);
-void prefix_layout(struct prefix_run *r, const struct pool *pool);
+void prefix_layout(struct prefix_run *r, const struct layout_pool *pool);
 void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
 uint32_t prefix_longest(const struct prefix *p);
 /* The turn that asks for something after a block of that turn; 0: not known. */
@@ -64,7 +65,7 @@ uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, 
  * tokens tell of a call that says wrong positions. */
 bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
-void blocks_find(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k,
+void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct pool *pool_by_id(struct cache *c, uint64_t layout_id)
+struct layout_pool *layout_pool_by_id(struct cache *c, uint64_t layout_id)
 {
 	for (uint32_t i = 0; i < c->pool_count; i++)
 		if (c->pools[i]->layout_id == layout_id)
@@ -20,10 +20,11 @@ struct pool *pool_by_id(struct cache *c, uint64_t layout_id)
 	return NULL;
 }
 
-static enum status pool_create(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out,
+static enum status layout_pool_create(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
+			       struct layout_pool **out,
 			       const char **why)
 {
-	struct pool *p;
+	struct layout_pool *p;
 	bool made;
 	enum status s = quota_take(holder, QUOTA_LAYOUTS, 1, why);
 
@@ -64,12 +65,13 @@ fail:
 	return s;
 }
 
-enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why)
+enum status layout_pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
+    struct layout_pool **out, const char **why)
 {
-	struct pool *p = pool_by_id(c, kv_layout_id(l));
+	struct layout_pool *p = layout_pool_by_id(c, kv_layout_id(l));
 
 	if (!p)
-		return pool_create(c, holder, l, out, why);
+		return layout_pool_create(c, holder, l, out, why);
 	if (memcmp(&p->layout, l, sizeof(*l))) {
 		*why = "another layout has the same id";
 		return STATUS_UNSUPPORTED;

@@ -39,7 +39,7 @@ struct unwritten_walk {
 };
 
 /* A layout of a tenant. Lives as long as the cache. */
-struct pool {
+struct layout_pool {
 	struct cache *cache;
 	uint32_t number;
 	struct tenant *tenant;
@@ -48,7 +48,7 @@ struct pool {
 	struct kv_geometry geometry;
 	struct quota_holder *holder;   /* who brought it */
 	struct memory_class *class;    /* of its slots in host memory */
-	struct pool *class_next;       /* in the class's list */
+	struct layout_pool *class_next; /* in the class's list */
 	uint32_t watches;              /* that want its events */
 	uint64_t blocks;               /* published, in memory */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
@@ -64,8 +64,9 @@ struct pool {
 };
 
 /* peer: who brings it if it is new; NULL: not known. */
-enum status pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l, struct pool **out, const char **why);
-struct pool *pool_by_id(struct cache *c, uint64_t layout_id);
+enum status layout_pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
+    struct layout_pool **out, const char **why);
+struct layout_pool *layout_pool_by_id(struct cache *c, uint64_t layout_id);
 void pools_free(struct cache *c);
 
 #endif

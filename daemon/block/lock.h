@@ -87,7 +87,7 @@ struct cache {
 	struct timespec growth_until;  /* so long others wait for him */
 	uint64_t now_us;               /* the latest any caller brought */
 	struct tenant tenant;          /* the only one of this version */
-	struct pool *pools[POOLS_MAX];
+	struct layout_pool *pools[POOLS_MAX];
 	uint32_t pool_count;
 	struct memory_class *classes[CLASSES_MAX]; /* of slots of host memory */
 	uint32_t class_count;

@@ -82,7 +82,7 @@ struct memory_class_sums memory_class_sums(const struct memory_class *k)
 {
 	struct memory_class_sums sums = { 0 };
 
-	for (const struct pool *p = k->pools; p; p = p->class_next) {
+	for (const struct layout_pool *p = k->pools; p; p = p->class_next) {
 		sums.blocks += p->blocks;
 		sums.dirty += p->dirty;
 		sums.no_spill += p->no_spill;

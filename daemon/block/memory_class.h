@@ -18,7 +18,7 @@ struct block;
 struct cache;
 struct policy;
 struct policy_node;
-struct pool;
+struct layout_pool;
 
 enum { CLASS_COLD_IDS = 64 };
 
@@ -35,7 +35,7 @@ struct memory_class {
 	uint32_t number;               /* in the cache's list */
 	uint64_t stride;               /* bytes from slot to slot */
 	struct arena_class *arena;
-	struct pool *pools;            /* the layouts in it, by class_next */
+	struct layout_pool *pools;     /* the layouts in it, by class_next */
 	struct policy *policy;
 	uint64_t policy_room;          /* slots that it was told of last */
 	struct span_map *spans, *spans_last; /* by rising place */

@@ -30,12 +30,12 @@
 struct block;
 struct cache;
 struct cache_wait_link;
-struct pool;
+struct layout_pool;
 struct source;
 
 /* One name of a run. */
 struct run_key {
-	struct pool *pool;             /* of its layout */
+	struct layout_pool *pool;      /* of its layout */
 	struct index_ident name;       /* its key lives as long as the run, or the piece */
 	struct block *block;           /* what the index has under that name, alive; NULL: nothing */
 };

@@ -32,7 +32,7 @@ struct memory_class;
 struct memory_extent;
 struct memory_slot;
 struct policy_event;
-struct pool;
+struct layout_pool;
 
 /* What may go for a slot. */
 enum take_effort {
@@ -86,7 +86,7 @@ struct tier_ops {
 	enum status (*store)(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 	/* Begins to write more of that layout here, as room in memory is waited for. False: nothing is under way or
 	 * to be begun. The tier's lock. */
-	bool (*hurry)(struct cache *c, struct pool *p);
+	bool (*hurry)(struct cache *c, struct layout_pool *p);
 	/* Begins what background work there is, and what has waited for room. Called once after the tier's ends
 	 * (block/ends.h). The tier's lock. */
 	void (*pump)(struct cache *c);
@@ -102,7 +102,7 @@ struct tier_ops {
 	bool (*spares)(struct cache *c, struct memory_class *k);
 	/* Whether the policy would rather keep what it has than give a slot to the block of this event. The class's
 	 * lock. */
-	bool (*refuses)(struct cache *c, struct pool *p, const struct policy_event *e);
+	bool (*refuses)(struct cache *c, struct layout_pool *p, const struct policy_event *e);
 	/* Makes room that take() may find, which may last a tenth of a second. vain: the caller has tried as often as
 	 * it makes sense. No lock. */
 	void (*grow)(struct cache *c, struct memory_class *k, bool vain);
@@ -155,7 +155,7 @@ static inline enum status tiers_fetch(struct cache *c, struct block *b, const st
 }
 
 /* The disks' part; without disks nothing is under way. */
-static inline bool tiers_hurry(struct cache *c, struct pool *p)
+static inline bool tiers_hurry(struct cache *c, struct layout_pool *p)
 {
 	return c->tiers[TIER_DISK] && c->tiers[TIER_DISK]->hurry(c, p);
 }

@@ -50,7 +50,7 @@ void unwritten_set(struct block *b, bool is)
 		take_out(&b->pool->unwritten, &b->record.link);
 }
 
-void unwritten_walk_begin(struct unwritten_walk *w, struct pool *p)
+void unwritten_walk_begin(struct unwritten_walk *w, struct layout_pool *p)
 {
 	unwritten_walk_end(w);
 	*w = (struct unwritten_walk){ .list = &p->unwritten, .next = p->unwritten.walks };

@@ -11,13 +11,13 @@
 #include <stdint.h>
 
 struct block;
-struct pool;
+struct layout_pool;
 struct unwritten_walk;
 
 /* The published block has no copy on a disk, or has one, or is no longer published. Does nothing if it was known. */
 void unwritten_set(struct block *b, bool is);
 /* Begins at the first block. A walk that was begun is ended first, and end() of one that was not does nothing. */
-void unwritten_walk_begin(struct unwritten_walk *w, struct pool *p);
+void unwritten_walk_begin(struct unwritten_walk *w, struct layout_pool *p);
 void unwritten_walk_end(struct unwritten_walk *w);
 /* The next block; NULL with *budget 0: go on from here; NULL with some left: no more. Counts down *budget for each. */
 struct block *unwritten_walk_next(struct unwritten_walk *w, uint32_t *budget);

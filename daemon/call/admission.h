@@ -13,7 +13,7 @@ struct lease;
 /* One Lease, or Warm. */
 struct admission {
 	struct cache *cache;
-	struct pool *const *pools;
+	struct layout_pool *const *pools;
 	uint32_t layouts;
 	const struct cache_keys *keys;
 	struct vram_want want;

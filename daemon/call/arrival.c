@@ -54,7 +54,7 @@ struct arrival {
 	struct batch *batch;
 	struct index_ident ident;      /* its key is: */
 	uint8_t key[INDEX_KEY_MAX];
-	struct pool *pool;
+	struct layout_pool *pool;
 	struct cache_wait_link *links; /* of the calls that wait for it, by transfer_next */
 	struct block *block;           /* unpublished, whose slot is being filled; NULL: the name is asked for */
 	struct work check;
@@ -275,7 +275,7 @@ static bool ask_begin(struct cache *c, struct source *s, const struct key_run *r
 static enum status arrival_judge(struct arrival *n)
 {
 	struct block *b = n->block;
-	const struct pool *p = n->pool;
+	const struct layout_pool *p = n->pool;
 	const char *tenant = n->batch->cache->tenant.name;
 	uint8_t layout[LAYOUT_BYTES_MAX], *at = block_slot_at(b);
 	struct slot_ident ident;
@@ -482,7 +482,7 @@ static void lack_gather(struct lack *k, const struct admission *a, const struct 
 
 	for (uint32_t i = 0; i < cells && k->count < ARRIVALS_A_CALL; i++) {
 		const uint8_t *key = a->keys->bytes + (size_t)(i / a->layouts) * a->keys->key_bytes;
-		struct pool *p = a->pools[i % a->layouts];
+		struct layout_pool *p = a->pools[i % a->layouts];
 
 		if (l->block[i] || !has_cell(a, i))
 			continue;

@@ -35,7 +35,7 @@
 struct commit {
 	struct cache *cache;
 	const struct cache_commit_call *q;
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	struct lease *lease;           /* NULL: none wanted, or it did not fit */
 	struct cache_leased leased;

@@ -79,7 +79,7 @@ static uint32_t unsynced_units(const struct tier *t, const struct index_ident *i
 	return units;
 }
 
-static enum status remove_key(struct cache *c, struct pool *const *pools, uint32_t layouts,
+static enum status remove_key(struct cache *c, struct layout_pool *const *pools, uint32_t layouts,
 			      const struct cache_keys *one, struct cache_wait *w)
 {
 	struct block *found[CACHE_LAYOUTS_MAX];
@@ -210,7 +210,8 @@ static bool may_be_there(struct cache *c, const struct index_ident *ident, uint3
 }
 
 /* With the lock, at the deadline. False: of no key it is known that it is gone for good. */
-static bool known_in_part(struct cache *c, struct pool *const *pools, uint32_t layouts, const struct cache_keys *k, const struct cache_wait *w,
+static bool known_in_part(struct cache *c, struct layout_pool *const *pools, uint32_t layouts,
+			  const struct cache_keys *k, const struct cache_wait *w,
 			  enum status *statuses)
 {
 	bool known = false;
@@ -235,7 +236,7 @@ static bool known_in_part(struct cache *c, struct pool *const *pools, uint32_t l
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
 			 struct cache_wait *w, const char **why)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_pools(c, session, pools);
 	enum status status;
 

@@ -58,7 +58,7 @@ static void explain_rank(struct cache *c, const struct block *b, struct cache_ex
 	out->ranked = s.found;
 }
 
-static void explain_rival(struct cache *c, const struct pool *p, struct cache_explained *out)
+static void explain_rival(struct cache *c, const struct layout_pool *p, struct cache_explained *out)
 {
 	const struct policy_node *n = p->class->not_admitted;
 	const struct block *b;
@@ -252,7 +252,8 @@ static void explain_eviction(struct cache *c, const struct eviction_log_entry *g
 	out->regretted = g->regretted;
 }
 
-static bool explain_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes, struct cache_explained *out)
+static bool explain_pool(struct cache *c, struct layout_pool *p, const uint8_t *key, uint32_t key_bytes,
+			 struct cache_explained *out)
 {
 	const struct index_record *found;
 	struct index_ident ident;

@@ -40,7 +40,7 @@ enum { WAITED_SPILLS = 256, WAITED_LOOKS = 4, WALK_BLOCKS = 4096 }; /* at a time
 
 struct flush {
 	struct cache *cache;
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	const struct cache_keys *keys;
 	struct cache_wait *wait;

@@ -26,7 +26,7 @@ enum { VERIFY_BLOCKS = 256, VERIFY_LOOKS = 2048 };
 
 static void view_common(const struct block *b, struct cache_block_view *v)
 {
-	const struct pool *p = block_pool(b);
+	const struct layout_pool *p = block_pool(b);
 
 	*v = (struct cache_block_view){
 		.layout_id = p->layout_id, .generation = b->generation, .block_bytes = p->geometry.block_bytes,
@@ -72,7 +72,7 @@ static void view_header(struct cache *c, const struct block *b, const struct scr
 	memcpy(v->parent, h.parent, sizeof(v->parent));
 }
 
-static bool inspect_pool(struct cache *c, struct pool *p, const uint8_t *key, uint32_t key_bytes,
+static bool inspect_pool(struct cache *c, struct layout_pool *p, const uint8_t *key, uint32_t key_bytes,
 			 struct cache_block_view *out)
 {
 	struct index_record *found;
@@ -192,7 +192,7 @@ uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t 
 
 	cache_lock(c);
 	for (n = 0; n < c->pool_count && n < max; n++) {
-		const struct pool *p = c->pools[n];
+		const struct layout_pool *p = c->pools[n];
 
 		out[n] = (struct cache_layout_view){ .layout_id = p->layout_id, .block_bytes = p->geometry.block_bytes,
 						     .host_blocks = p->blocks, .disk_blocks = p->disk_blocks,

@@ -312,7 +312,7 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 }
 
 /* Once a lease: its first call. In a read section. */
-static void lease_advise(struct cache *c, uint64_t session, struct pool *const *pools, uint32_t layouts,
+static void lease_advise(struct cache *c, uint64_t session, struct layout_pool *const *pools, uint32_t layouts,
 		      const struct cache_keys *k, struct block *const *found)
 {
 	const uint32_t l = k->grid ? k->grid->main : 0;
@@ -336,7 +336,7 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 			struct cache_wait *w, const char **why)
 {
 	const struct cache_on *on = q->on ? q->on : &cache_on_host;
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	uint32_t layouts = session_shape(c, q->session, pools, &grid);
 	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;

@@ -33,7 +33,7 @@ static uint8_t state_of(struct index_record *r)
 }
 
 /* One layout of a lookup. Without states, no more is asked than the answer needs. */
-static void lookup_layout(struct cache *c, const struct pool *pool, const struct cache_keys *k,
+static void lookup_layout(struct cache *c, const struct layout_pool *pool, const struct cache_keys *k,
 			  struct prefix *p, uint8_t *states, uint32_t stride)
 {
 	struct index_record *found[FIND_BATCH];
@@ -55,7 +55,7 @@ static void lookup_layout(struct cache *c, const struct pool *pool, const struct
 }
 
 /* The same in a session with a grid. */
-static void lookup_cells(struct cache *c, const struct pool *pool, uint32_t l, const struct cache_keys *k,
+static void lookup_cells(struct cache *c, const struct layout_pool *pool, uint32_t l, const struct cache_keys *k,
 			 struct prefix *p, uint8_t *states)
 {
 	struct cache_keys asked = *k;
@@ -101,10 +101,10 @@ static uint32_t chain_end(const struct cache_keys *k, uint32_t prefix)
 
 /* In a read section: the turn of the last block of the prefix, 0 if it is not known; and whether that is on a disk alone: ends of chains
  * leave memory first. */
-static uint16_t turn_of(struct cache *c, struct pool *const *pools, const struct cache_keys *k, uint32_t prefix,
+static uint16_t turn_of(struct cache *c, struct layout_pool *const *pools, const struct cache_keys *k, uint32_t prefix,
 			bool *on_disk)
 {
-	const struct pool *pool = pools[k->grid ? k->grid->main : 0];
+	const struct layout_pool *pool = pools[k->grid ? k->grid->main : 0];
 	struct index_record *found = NULL;
 
 	if (k->grid)
@@ -119,7 +119,7 @@ static uint16_t turn_of(struct cache *c, struct pool *const *pools, const struct
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *keys, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	uint32_t layouts = session_shape(c, session, pools, &grid);
 	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;
@@ -162,7 +162,7 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *keys, uint64_t now_us,
 			    uint32_t *found, const char **why)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	uint32_t layouts = session_shape(c, session, pools, &grid), hits = 0;
 	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;
@@ -214,7 +214,7 @@ enum status cache_report(struct cache *c, uint64_t session, const struct cache_k
 	const enum cache_event event = hint->event;
 	const int32_t priority = hint->priority;
 	const uint64_t ttl_ms = hint->ttl_ms;
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	uint32_t found, layouts = session_shape(c, session, pools, &grid);
 	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL), *k = &with_grid;

@@ -45,7 +45,7 @@ struct reserve {
 	const struct cache_on *on;
 	struct gpu *gpu;
 	bool exhausted;                /* memory that has run out stays out for the rest of the call */
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	uint32_t done;                 /* keys dealt with */
 	bool chained;                  /* a block covers several keys */

@@ -33,11 +33,11 @@
 #include "store/status.h"
 
 /* The pool of the block, or NULL with the status. */
-static struct pool *stream_pool(struct cache *c, const struct cache_stream_call *q, struct grid *grid,
+static struct layout_pool *stream_pool(struct cache *c, const struct cache_stream_call *q, struct grid *grid,
 				enum status *status, const char **why)
 {
 	const struct cache_keys one = { NULL, 1, q->key_bytes };
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts = session_shape(c, q->session, pools, grid);
 
 	*status = STATUS_NOT_FOUND;
@@ -65,7 +65,7 @@ static const char *write_refusal(enum status s)
 }
 
 /* What is put, and where in its sequence. */
-static const char *write_problem(const struct cache_stream_call *q, const struct pool *p, const struct grid *g,
+static const char *write_problem(const struct cache_stream_call *q, const struct layout_pool *p, const struct grid *g,
 				 struct slot_info *full)
 {
 	const uint32_t unit = g->unit ? g->unit : p->layout.block_tokens;
@@ -89,7 +89,7 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 {
 	enum status status;
 	struct grid grid;
-	struct pool *p = stream_pool(c, q, &grid, &status, why);
+	struct layout_pool *p = stream_pool(c, q, &grid, &status, why);
 	struct slot_info full = { .tokens = 0 };
 	struct reservation *r;
 	struct session *s;
@@ -258,7 +258,7 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 {
 	enum status status;
 	struct grid grid;
-	struct pool *p = stream_pool(c, q, &grid, &status, why);
+	struct layout_pool *p = stream_pool(c, q, &grid, &status, why);
 	struct index_record *found;
 	struct index_ident ident;
 

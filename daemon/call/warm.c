@@ -160,7 +160,7 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 		       const char **why)
 {
 	const struct cache_on on = { .gpu = q->gpu };
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	uint32_t layouts = session_shape(c, q->session, pools, &grid);
 	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;

@@ -19,7 +19,7 @@
 struct block;
 struct cache;
 struct cache_wait_link;
-struct pool;
+struct layout_pool;
 struct slab_map;
 struct slot_header;
 struct fetch;
@@ -50,7 +50,7 @@ struct disk_transfer {
 	struct index_ident dead;       /* its key: */
 	uint8_t dead_key[SLOT_KEY_MAX];
 	uint64_t dead_generation;
-	struct pool *dead_pool;
+	struct layout_pool *dead_pool;
 	struct slot_header *page;      /* of a tombstone */
 	struct disk_transfer *also;    /* a tombstone's second name for the header, after a write that failed */
 	/* of a spill out of a slab map: the tombstone of the slot that the block has there */

@@ -34,7 +34,7 @@ _Static_assert((int)LAYOUT_BYTES_MAX <= (int)SLOT_LAYOUT_MAX, "it stands in the 
 static void tell_layouts(struct cache *c)
 {
 	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
-		const struct pool *p = c->pools[c->tier->layouts_kept];
+		const struct layout_pool *p = c->pools[c->tier->layouts_kept];
 		struct layout_record l = { .layout_id = p->layout_id, .slot_bytes = p->geometry.need_bytes };
 		struct record r;
 
@@ -107,7 +107,7 @@ void catalog_untell(struct cache *c, const struct index_ident *ident)
 
 /* ---- what was flushed ---- */
 
-static void promise_key(const struct pool *p, uint8_t key[PROMISE_KEY_BYTES])
+static void promise_key(const struct layout_pool *p, uint8_t key[PROMISE_KEY_BYTES])
 {
 	memcpy(key, "flsh", 4);
 	memcpy(key + 4, &p->layout_id, sizeof(p->layout_id));
@@ -151,7 +151,7 @@ void promise_block(struct cache *c, struct block *b, const struct slot_header *h
 		record_promise(c, b);
 }
 
-void promise_pool(struct cache *c, struct pool *p)
+void promise_pool(struct cache *c, struct layout_pool *p)
 {
 	const uint64_t generation = c->tier->attached_generation;
 	uint8_t key[PROMISE_KEY_BYTES];

@@ -11,7 +11,7 @@ struct block;
 struct cache;
 struct cache_wait;
 struct index_ident;
-struct pool;
+struct layout_pool;
 struct slot_header;
 struct unit;
 
@@ -30,7 +30,7 @@ void catalog_untell(struct cache *c, const struct index_ident *ident);
  * Flush waits for. A catalog that is lost, or made anew, takes this knowledge with it. */
 void promise_block(struct cache *c, struct block *b, const struct slot_header *h);
 /* A Flush of everything acknowledges soon what is on disks of the layout: all blocks up to the newest. */
-void promise_pool(struct cache *c, struct pool *p);
+void promise_pool(struct cache *c, struct layout_pool *p);
 /* Waits for a commit of all that the catalog was told; for a sync of a unit. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);

@@ -56,7 +56,7 @@ enum {
 /* A copy of a block on a disk, from a record or a header. */
 struct found {
 	struct index_ident ident;      /* its key is the record's or the header's */
-	struct pool *pool;
+	struct layout_pool *pool;
 	struct unit *unit;
 	struct disk_place place;
 	uint64_t generation, position, stored_unix_ms;
@@ -216,14 +216,14 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 	struct layout_record l;
 	struct kv_layout layout;
 	const char *why;
-	struct pool *p;
+	struct layout_pool *p;
 
 	if (layout_record_decode(key, key_bytes, value, value_bytes, &l) || !layout_unpack(l.layout, l.layout_bytes, &layout) ||
 	    kv_layout_id(&layout) != l.layout_id)
 		return true;
 	cache_lock(x->cache);
 	CRASH_POINT("restore_layout");
-	pool_get(x->cache, quota_join(x->cache->quota, NULL), &layout, &p, &why);
+	layout_pool_get(x->cache, quota_join(x->cache->quota, NULL), &layout, &p, &why);
 	cache_unlock(x->cache);
 	return restorer_goes_on(x);
 }
@@ -254,7 +254,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	cache_lock(c);
 	CRASH_POINT("restore_record");
 	note_generation(c, f.generation);
-	f.pool = r.tenant == c->tenant.number ? pool_by_id(c, r.layout_id) : NULL;
+	f.pool = r.tenant == c->tenant.number ? layout_pool_by_id(c, r.layout_id) : NULL;
 	if (f.pool && f.unit) {
 		take_up(x, &f);
 	} else {
@@ -271,7 +271,7 @@ static bool on_promise(void *arg, const void *key, size_t key_bytes, const void 
 {
 	struct cache *c = arg;
 	uint64_t layout_id, generation;
-	struct pool *p;
+	struct layout_pool *p;
 
 	if (key_bytes < 4 || memcmp(key, "flsh", 4) != 0)
 		return false;
@@ -280,7 +280,7 @@ static bool on_promise(void *arg, const void *key, size_t key_bytes, const void 
 	memcpy(&layout_id, (const uint8_t *)key + 4, sizeof(layout_id));
 	memcpy(&generation, value, sizeof(generation));
 	cache_lock(c);
-	p = pool_by_id(c, layout_id);
+	p = layout_pool_by_id(c, layout_id);
 	if (p && p->flushed_generation < generation)
 		p->flushed_generation = generation;
 	cache_unlock(c);
@@ -295,9 +295,9 @@ static void promises_recall(struct cache *c)
 
 /* ---- from the headers ---- */
 
-static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
+static struct layout_pool *pool_of_header(struct cache *c, const struct slot_header *h)
 {
-	struct pool *p = pool_by_id(c, h->layout_id);
+	struct layout_pool *p = layout_pool_by_id(c, h->layout_id);
 	struct kv_layout layout;
 	const char *why;
 
@@ -305,7 +305,7 @@ static struct pool *pool_of_header(struct cache *c, const struct slot_header *h)
 		return NULL;
 	if (p || !layout_unpack(h->layout, h->layout_bytes, &layout) || kv_layout_id(&layout) != h->layout_id)
 		return p;
-	return pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
+	return layout_pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
 }
 
 /* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one got a tombstone

@@ -103,7 +103,7 @@ static enum status read_wait(const struct scrub_target *t, struct scrub_read *r,
 
 enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
 {
-	const struct pool *p = b->pool;
+	const struct layout_pool *p = b->pool;
 	struct slot_ident ident;
 	struct scrub_read *r = scrub_read_create(p->geometry.need_bytes);
 	enum status s;
@@ -166,7 +166,7 @@ struct scrub_look {
 	enum status sound;             /* what the check found */
 	struct cache *cache;
 	struct unit *unit;
-	struct pool *pool;
+	struct layout_pool *pool;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	uint64_t generation;
 	struct scrub_target target;

@@ -113,7 +113,7 @@ static struct block *coldest_dirty(struct cache *c, struct memory_class *k, uint
 }
 
 /* The next dirty block of a layout, from where the last search ended; NULL: a whole round, or the budget, brought none. */
-static struct block *next_unwritten(struct cache *c, struct pool *p, uint32_t *budget)
+static struct block *next_unwritten(struct cache *c, struct layout_pool *p, uint32_t *budget)
 {
 	bool round = false;
 
@@ -135,7 +135,7 @@ static struct block *next_unwritten(struct cache *c, struct pool *p, uint32_t *b
 /* The same of the class: of one of its layouts after the other. */
 static struct block *next_dirty(struct cache *c, struct memory_class *k, uint32_t *budget)
 {
-	struct pool *p = k->pools, *first;
+	struct layout_pool *p = k->pools, *first;
 
 	while (p && p->number != k->spill_pool)
 		p = p->class_next;
@@ -248,7 +248,7 @@ static bool is_spilling(const struct unit *u)
 	return v.health != DISK_SLOW;
 }
 
-bool spill_hurry(struct cache *c, struct pool *p)
+bool spill_hurry(struct cache *c, struct layout_pool *p)
 {
 	const uint64_t no_spill = memory_class_sums(p->class).no_spill;
 	bool under_way;

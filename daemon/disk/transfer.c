@@ -111,7 +111,7 @@ void tier_transfer_leave(struct disk_transfer *m)
 	m->cache->tier->transfer_count--;
 }
 
-static void tombstone_enter(struct disk_transfer *m, struct pool *p, const struct index_ident *ident,
+static void tombstone_enter(struct disk_transfer *m, struct layout_pool *p, const struct index_ident *ident,
 			    uint64_t generation)
 {
 	struct disk_transfer **bucket = tombstone_bucket(m->cache, ident);
@@ -239,7 +239,7 @@ static void tombstone_dropped(struct cache *c, struct end *e)
 /* The header that the slot has, as far as a tombstone repeats it. */
 static void dead_header(const struct cache *c, const struct disk_transfer *m, struct slot_header *h)
 {
-	const struct pool *p = m->dead_pool;
+	const struct layout_pool *p = m->dead_pool;
 
 	*h = (struct slot_header){
 		.magic = SLOT_MAGIC, .version = SLOT_VERSION, .generation = m->dead_generation,
@@ -338,7 +338,7 @@ void burials_release(struct cache *c, struct slab_map *r)
 	}
 }
 
-void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p,
+void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct layout_pool *p,
 		const struct index_ident *ident,
 		uint64_t generation)
 {
@@ -676,7 +676,7 @@ static void spill_done(struct disk_request *q)
 
 static enum status spill_submit(struct cache *c, struct disk_transfer *m, struct block *b, struct block *victim)
 {
-	const struct pool *p = b->pool;
+	const struct layout_pool *p = b->pool;
 	enum status s;
 
 	CRASH_POINT("spill_begin");

@@ -14,7 +14,7 @@ struct cache_wait;
 struct cache_wait_link;
 struct index_ident;
 struct disk_transfer;
-struct pool;
+struct layout_pool;
 struct slab_map;
 struct unit;
 
@@ -30,7 +30,7 @@ void spill_abandon(struct cache *c, const struct block *b);
  * copy was written, synced, and spills_land was called. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
 /* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
-void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct pool *p,
+void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct layout_pool *p,
 		const struct index_ident *ident,
 		uint64_t generation);
 /* Copies that were written out of a slab map (of its list `copied`) have been synced (OK), or have not. Without the

@@ -204,7 +204,7 @@ bool room_keeps_out(struct cache *c, struct memory_class *k, const struct policy
 	return v && !c->policy->admit(k->policy, e, v);
 }
 
-bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e)
+bool room_refuses(struct cache *c, struct layout_pool *p, const struct policy_event *e)
 {
 	bool not_admitted = p->not_admitted_us == e->now_us && e->position == p->not_admitted_position + 1;
 

@@ -14,12 +14,12 @@ struct cache;
 struct memory_class;
 struct memory_slot;
 struct policy_event;
-struct pool;
+struct layout_pool;
 
 /* The table's take, refuses, spares, grow and room_changed (block/tier.h) of memory. What follows a refused block in
  * its chain is refused with it. */
 enum status room_take(struct cache *c, struct memory_class *k, enum take_effort effort, struct memory_slot *out);
-bool room_refuses(struct cache *c, struct pool *p, const struct policy_event *e);
+bool room_refuses(struct cache *c, struct layout_pool *p, const struct policy_event *e);
 bool room_spares(struct cache *c, struct memory_class *k);
 void room_changed(struct cache *c);
 /* Evicts what so many slots cost at once, if nothing is lost with it: taken one by one, they then lie side by side. */

@@ -16,7 +16,7 @@
 
 static void enter(struct cache *c, struct block *b, uint64_t position)
 {
-	const struct pool *p = block_pool(b);
+	const struct layout_pool *p = block_pool(b);
 	const struct policy_event e = {
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
 		.position = position / p->layout.block_tokens, .moved = b->slab_map || b->vram,

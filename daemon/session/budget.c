@@ -129,7 +129,8 @@ bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t c
 	return true;
 }
 
-bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *pools, uint32_t count, const char **why)
+bool fit_gpu(const struct cache *c, const struct gpu *g, struct layout_pool *const *pools, uint32_t count,
+	     const char **why)
 {
 	const struct memory m = {
 		.place = "GPU",
@@ -151,7 +152,7 @@ bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *poo
 	return true;
 }
 
-static bool fit_disk(const struct disk_most *d, struct pool *const *pools, uint32_t count, const char **why)
+static bool fit_disk(const struct disk_most *d, struct layout_pool *const *pools, uint32_t count, const char **why)
 {
 	const struct limit l = { "disk", (int)d->number, "a slab that takes all of it has", d->slot_bytes,
 				 "its size in disks" };
@@ -164,7 +165,7 @@ static bool fit_disk(const struct disk_most *d, struct pool *const *pools, uint3
 
 void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, const struct cache_unfit *u), void *arg)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	const uint32_t count = session_pools(c, session, pools);
 	struct cache_unfit u = { .disk = -1 };
 	struct disk_most disk;

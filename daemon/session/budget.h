@@ -21,7 +21,7 @@ enum { PINS_WISHES = 2 };
 struct cache;
 struct gpu;
 struct kv_layout;
-struct pool;
+struct layout_pool;
 struct session;
 
 /* Bytes that may still be pinned: in memory; on that GPU. */
@@ -36,7 +36,8 @@ enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, c
  * the cause and the option to raise, good until the thread's next call here. */
 bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t count, const char **why);
 /* The same of a GPU; one that could not be opened has no bound. With the lock or without. */
-bool fit_gpu(const struct cache *c, const struct gpu *g, struct pool *const *pools, uint32_t count, const char **why);
+bool fit_gpu(const struct cache *c, const struct gpu *g, struct layout_pool *const *pools, uint32_t count,
+	     const char **why);
 
 /* A GPU or a disk on which no block of some layout of a session can lie. */
 struct cache_unfit {

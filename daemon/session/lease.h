@@ -11,7 +11,7 @@
 struct block;
 struct cache;
 struct gpu;
-struct pool;
+struct layout_pool;
 struct quota_wish;
 struct session;
 struct vram_slot;
@@ -24,7 +24,7 @@ struct lease {
 	struct session *session;
 	struct gpu *gpu;               /* where some of its blocks are; NULL: all in memory */
 	uint64_t handle, bytes;
-	const struct pool *main;       /* whose blocks stand for the chain, with a grid; NULL: a plain session */
+	const struct layout_pool *main; /* whose blocks stand for the chain, with a grid; NULL: a plain session */
 	uint64_t call;                 /* that it was granted to, by the caller's number; 0: it has none */
 	uint32_t count;
 	uint32_t gpu_slots;            /* of the blocks, on the GPU */

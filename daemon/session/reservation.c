@@ -84,7 +84,7 @@ const char *slot_info_problem(const struct slot_info *info, uint32_t unit, bool 
 /* Which layouts want a slot: OK, EXISTS (none), BUSY (one is being written). In a read section. */
 static enum status key_state(struct cache *c, const struct reservation_wish *w, bool *wanted, uint64_t *bytes)
 {
-	struct pool *const *pools = w->pools;
+	struct layout_pool *const *pools = w->pools;
 	const uint8_t *key = w->key;
 	enum status s = STATUS_EXISTS;
 	struct index_ident ident;
@@ -120,7 +120,7 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	aging_add(&c->grants->reservation_age, &r->aging, now_us);
 }
 
-static enum status reservation_fill(struct cache *c, struct reservation *r, struct pool *const *pools,
+static enum status reservation_fill(struct cache *c, struct reservation *r, struct layout_pool *const *pools,
 				    const bool *wanted)
 {
 	const uint32_t key_room = r->open ? SLOT_KEY_MAX : r->key_bytes; /* an open block gets its key at its commit */
@@ -292,7 +292,7 @@ void reservation_end(struct cache *c, struct reservation *r)
  * own to know: all its bytes count. */
 static void zero_rest(const struct reservation *r, const struct block *b, uint32_t tokens)
 {
-	const struct pool *p = block_pool(b);
+	const struct layout_pool *p = block_pool(b);
 	uint8_t *block = block_slot_at(b) + SLOT_HEADER_BYTES;
 
 	if (!r->stream && !kv_is_opaque(&p->layout))
@@ -304,7 +304,7 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct block *b = r->part[l].block;
-		const struct pool *p = b ? block_pool(b) : NULL;
+		const struct layout_pool *p = b ? block_pool(b) : NULL;
 		struct slot_info info = r->info;
 
 		if (!b)

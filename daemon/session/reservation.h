@@ -14,7 +14,7 @@ struct cache;
 struct gpu;
 struct grid_rule;
 struct index_ident;
-struct pool;
+struct layout_pool;
 struct session;
 
 enum { RESERVATIONS_MAX = 1 << 16 };
@@ -50,7 +50,7 @@ struct reservation {
 /* A reservation as it is asked for. */
 struct reservation_wish {
 	struct gpu *gpu;               /* NULL: in memory */
-	struct pool *const *pools;     /* [layouts] */
+	struct layout_pool *const *pools; /* [layouts] */
 	uint32_t layouts;
 	uint64_t cells;                /* a bit for each layout that is to have a slot */
 	const struct grid_rule *rules; /* [layouts]; NULL: of a plain session */

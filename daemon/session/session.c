@@ -119,7 +119,7 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 	out->layouts = session_layouts(s);
 	out->unit = (uint32_t)(atomic_load_explicit(&s->shape, memory_order_relaxed) >> 8);
 	for (uint32_t i = 0; i < out->layouts; i++) {
-		const struct pool *p = session_pool(s, i);
+		const struct layout_pool *p = session_pool(s, i);
 
 		out->layout_id[i] = p->layout_id;
 		out->block_bytes[i] = p->geometry.block_bytes;
@@ -197,7 +197,7 @@ void session_reset(struct session *s)
 }
 
 /* There is a slot. */
-static enum status session_start(struct cache *c, struct pool *const *pools, const struct grid *grid,
+static enum status session_start(struct cache *c, struct layout_pool *const *pools, const struct grid *grid,
 				 const struct cache_open_call *q, struct session **out, const char **why)
 {
 	const uint32_t n = q->layout_count;
@@ -231,7 +231,7 @@ static enum status session_start(struct cache *c, struct pool *const *pools, con
 static enum status session_of(struct cache *c, struct quota_holder *holder, const struct cache_open_call *q,
 			      const struct grid *grid, struct cache_session_view *out, const char **why)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
 	enum status status = quota_take(holder, QUOTA_SESSIONS, 1, why);
 
@@ -239,7 +239,7 @@ static enum status session_of(struct cache *c, struct quota_holder *holder, cons
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < q->layout_count && !status; i++)
-		status = pool_get(c, holder, &q->layouts[i], &pools[i], why);
+		status = layout_pool_get(c, holder, &q->layouts[i], &pools[i], why);
 	if (!status)
 		status = session_start(c, pools, grid, q, &s, why);
 	if (status) {
@@ -349,7 +349,7 @@ uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t num
 
 uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct grid grid;
 	const uint32_t layouts = session_shape(c, session, pools, &grid);
 
@@ -360,12 +360,12 @@ uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cac
 
 uint32_t cache_session_layouts(struct cache *c, uint64_t session)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 
 	return session_pools(c, session, pools);
 }
 
-uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
+uint32_t session_pools(struct cache *c, uint64_t id, struct layout_pool **pools)
 {
 	struct session *s = session_at(c, id);
 	uint32_t n;
@@ -382,7 +382,7 @@ uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools)
 	return n;
 }
 
-uint32_t session_shape(struct cache *c, uint64_t id, struct pool **pools, struct grid *grid)
+uint32_t session_shape(struct cache *c, uint64_t id, struct layout_pool **pools, struct grid *grid)
 {
 	const uint32_t n = session_pools(c, id, pools);
 	struct session *s = n ? session_at(c, id) : NULL;

@@ -17,7 +17,7 @@ struct grid;
 struct grid_wish;
 struct kv_layout;
 struct lease;
-struct pool;
+struct layout_pool;
 struct quota_holder;
 struct reservation;
 
@@ -28,7 +28,7 @@ enum session_state { SESSION_FREE, SESSION_OPEN, SESSION_DETACHED };
 struct session {
 	_Atomic uint64_t id;           /* its handle; 0 unless open */
 	_Atomic uint32_t layouts;
-	struct pool *_Atomic pool[CACHE_LAYOUTS_MAX];
+	struct layout_pool *_Atomic pool[CACHE_LAYOUTS_MAX];
 	_Atomic uint64_t shape;        /* the grid: unit << 8 | chained << 7 | main; 0: a plain session */
 	_Atomic uint64_t rule[CACHE_LAYOUTS_MAX]; /* the grid's, packed; not of a plain session */
 	_Atomic bool called;           /* since the last tick, by calls that bring no time */
@@ -86,9 +86,9 @@ uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cac
 /* Number of layouts of a session, 0 if unknown. */
 uint32_t cache_session_layouts(struct cache *c, uint64_t session);
 /* Without the lock: copies an open session's pools; 0: unknown session. */
-uint32_t session_pools(struct cache *c, uint64_t id, struct pool **pools);
+uint32_t session_pools(struct cache *c, uint64_t id, struct layout_pool **pools);
 /* The same with the grid, of which a plain session's is left alone but for its unit: 0. */
-uint32_t session_shape(struct cache *c, uint64_t id, struct pool **pools, struct grid *grid);
+uint32_t session_shape(struct cache *c, uint64_t id, struct layout_pool **pools, struct grid *grid);
 struct session *session_find(struct cache *c, uint64_t handle); /* open, or a detached session; else NULL */
 struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
 /* The same, and it notes the call. */
@@ -99,7 +99,7 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 /* Everything after the last atomic field begins anew. */
 void session_reset(struct session *s);
 
-static inline struct pool *session_pool(struct session *s, uint32_t layout)
+static inline struct layout_pool *session_pool(struct session *s, uint32_t layout)
 {
 	return atomic_load_explicit(&s->pool[layout], memory_order_relaxed);
 }

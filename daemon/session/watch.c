@@ -58,7 +58,7 @@ static void item_of(const struct block *b, enum cache_watch_kind kind, uint32_t 
 
 static void watch_event(struct cache *c, const struct block *b, enum cache_watch_kind kind, enum cache_reason reason)
 {
-	const struct pool *p = block_pool(b);
+	const struct layout_pool *p = block_pool(b);
 	struct watch_item item;
 
 	if (!p->watches)

@@ -13,7 +13,7 @@
 struct block;
 struct cache;
 struct cache_watch_event;
-struct pool;
+struct layout_pool;
 struct quota_holder;
 
 enum { WATCHES_MAX = 64 };
@@ -28,7 +28,7 @@ struct cache_watch {
 	struct cache *cache;
 	struct cache_watch *next;
 	uint64_t session, sequence;
-	struct pool *pool[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pool[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	uint32_t key_bytes_max;        /* blocks of longer keys are not told */
 	struct quota_holder *holder;

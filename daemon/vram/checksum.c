@@ -67,7 +67,7 @@ static void seal(const struct cache *c, struct vram_transfer *m, bool whole)
 {
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
-	const struct pool *p = b->pool;
+	const struct layout_pool *p = b->pool;
 	uint8_t layout[LAYOUT_BYTES_MAX];
 	struct slot_ident ident;
 	struct slot_info info = { .parent_bytes = s->parent_bytes, .role = s->role, .turn = s->turn, .tokens = b->tokens,

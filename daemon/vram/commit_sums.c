@@ -131,7 +131,7 @@ static void list_done(struct piece_sums *sums, enum status s)
 
 static bool is_alike(const struct vram_slot *a, const struct vram_slot *b)
 {
-	const struct pool *p = a->pool->pool, *q = b->pool->pool;
+	const struct layout_pool *p = a->pool->pool, *q = b->pool->pool;
 
 	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
@@ -139,7 +139,7 @@ static bool is_alike(const struct vram_slot *a, const struct vram_slot *b)
 /* How many of those that stand first go into one list. */
 static uint32_t list_count(const struct vram_slot *first)
 {
-	const struct pool *p = first->pool->pool;
+	const struct layout_pool *p = first->pool->pool;
 	const uint64_t fit = LIST_BYTES / p->geometry.block_bytes;
 	uint32_t most = DEVICE_SUMS_MAX / piece_sums_each(&p->geometry), count = 0;
 
@@ -152,7 +152,7 @@ static uint32_t list_count(const struct vram_slot *first)
 
 static struct sum_list *list_make(struct gpu *g, const struct vram_slot *first, uint32_t count)
 {
-	const struct pool *p = first->pool->pool;
+	const struct layout_pool *p = first->pool->pool;
 	const uint32_t each = piece_sums_each(&p->geometry);
 	struct sum_list *l = malloc(sizeof(*l) + count * (sizeof(l->at[0]) + sizeof(l->slot[0]) + sizeof(l->block[0]) +
 							  each * sizeof(uint32_t)));

@@ -483,7 +483,7 @@ void vram_lease_announce(struct cache *c)
 
 static bool same_shape(const struct vram_transfer *a, const struct vram_transfer *b)
 {
-	const struct pool *p = a->pool, *q = b->pool;
+	const struct layout_pool *p = a->pool, *q = b->pool;
 
 	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
@@ -503,7 +503,7 @@ static bool is_watched(const struct vram_queue *q, const struct vram_transfer *f
 	return q->fences && m && !m->block;
 }
 
-uint32_t vram_list_blocks(const struct pool *p, uint32_t most)
+uint32_t vram_list_blocks(const struct layout_pool *p, uint32_t most)
 {
 	return within(BYTES_MAX / p->geometry.block_bytes, 1, most);
 }
@@ -578,7 +578,7 @@ static void copy_batch_fence(struct copy_batch *f, struct vram_transfer *fence)
 static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, const struct vram_transfer *first,
 					uint32_t count)
 {
-	const struct pool *p = count ? first->pool : NULL;
+	const struct layout_pool *p = count ? first->pool : NULL;
 	const uint32_t pairs = count ? count : 1, parts = count ? p->geometry.steps : 1;
 	const uint32_t left = way == DEVICE_DOWN ? pairs : parts;
 	struct copy_batch *f =

@@ -11,7 +11,7 @@ struct block;
 struct cache;
 struct cache_keys;
 struct gpu;
-struct pool;
+struct layout_pool;
 struct vram_transfer;
 
 void *gpu_submission(void *gpu);
@@ -19,7 +19,7 @@ void *gpu_submission(void *gpu);
 void vram_copy_batch_ended(void *copy_batch);
 void vram_enqueue(struct gpu *g, struct vram_transfer *m);
 /* As many blocks as a list has whose layers nobody waits for; `most` at most. */
-uint32_t vram_list_blocks(const struct pool *p, uint32_t most);
+uint32_t vram_list_blocks(const struct layout_pool *p, uint32_t most);
 /* What was enqueued is the submission threads' now, and who waits for room looks again: as the lock is left. */
 void vram_publish(struct cache *c);
 /* A fence may not overtake ups whose order is from *from on, and below *to. */
@@ -36,7 +36,7 @@ void vram_submission_wake(struct gpu *g);
 /* The blocks of a call, which are looked for. */
 struct vram_search {
 	int32_t gpu;                   /* where they are wanted; CACHE_HOST: on none */
-	struct pool *const *pools;     /* [layouts] */
+	struct layout_pool *const *pools; /* [layouts] */
 	uint32_t layouts;
 	const struct cache_keys *keys;
 	struct block **found;          /* [keys * layouts], as blocks_find has it */

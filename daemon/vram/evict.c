@@ -558,7 +558,7 @@ void vram_pump(struct cache *c)
 
 /* ---- for those that need it in host memory ---- */
 
-void vram_settle(struct cache *c, struct pool *p, uint32_t most)
+void vram_settle(struct cache *c, struct layout_pool *p, uint32_t most)
 {
 	uint32_t budget = SETTLE_BLOCKS;
 	bool round = false;
@@ -637,7 +637,8 @@ bool vram_bring(struct cache *c, struct block *b, bool spare)
 
 /* ---- puts ---- */
 
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, uint32_t key_bytes, struct block **out)
+enum status vram_block_create(struct cache *c, struct gpu *g, struct layout_pool *p, uint32_t key_bytes,
+    struct block **out)
 {
 	struct vram_pool *vp = vram_pool_get(c, g, p);
 	struct block *b = vp ? block_alloc(key_bytes) : NULL;

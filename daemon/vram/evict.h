@@ -12,7 +12,7 @@ struct block;
 struct cache;
 struct cache_wait;
 struct gpu;
-struct pool;
+struct layout_pool;
 struct arena_slot;
 struct vram_class;
 struct vram_pool;
@@ -27,7 +27,8 @@ enum vram_need { NEED_NOW, NEED_SOON, NEED_OPTIONAL, NEED_SPARE };
 /* A free slot, evicting clean copies as needed. BUSY: something is under way that makes room. EXHAUSTED: nothing is. */
 enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
 /* An unpublished block with a slot there. */
-enum status vram_block_create(struct cache *c, struct gpu *g, struct pool *p, uint32_t key_bytes, struct block **out);
+enum status vram_block_create(struct cache *c, struct gpu *g, struct layout_pool *p, uint32_t key_bytes,
+    struct block **out);
 /* Tells policies what room their classes have now. */
 void vram_rooms_tell(struct cache *c);
 /* Evicts what so many slots cost at once, as far as nothing has to go down for it: taken one by one, they then lie
@@ -49,7 +50,7 @@ void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 bool vram_clean(const struct vram_slot *s);
 /* Begins to bring down what of the layout is on GPUs alone, `most` of it at a time, as far as memory has room that
  * costs nothing. Call again: each call looks at a few thousand blocks, and goes on where the one before stopped. */
-void vram_settle(struct cache *c, struct pool *p, uint32_t most);
+void vram_settle(struct cache *c, struct layout_pool *p, uint32_t most);
 /* Of a block that is on a GPU and not in host memory: it begins to come down, by the tier's table. spare: nothing that is
  * nowhere else goes for it: BUSY, memory has no other place. It may be told so as its end, too. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);

@@ -58,7 +58,7 @@ struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)
 	return s && s->state == VRAM_READY ? s : NULL;
 }
 
-void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)
+void vram_order(struct layout_pool *const *pools, uint32_t layouts, uint32_t *order)
 {
 	for (uint32_t i = 0; i < layouts; i++) {
 		uint32_t at = i;
@@ -69,7 +69,7 @@ void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order)
 	}
 }
 
-uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts)
+uint32_t vram_layers_most(struct layout_pool *const *pools, uint32_t layouts)
 {
 	uint32_t most = 0;
 

@@ -12,7 +12,7 @@ struct progress_page;
 struct cache;
 struct cache_wait;
 struct gpu;
-struct pool;
+struct layout_pool;
 struct vram_transfer;
 struct vram_slot;
 
@@ -35,9 +35,9 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
 /* Its slot on that GPU, if it is there whole; NULL. */
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 /* The numbers of the layouts, those with the fewest layers first. */
-void vram_order(struct pool *const *pools, uint32_t layouts, uint32_t *order);
+void vram_order(struct layout_pool *const *pools, uint32_t layouts, uint32_t *order);
 /* Layers of the one with the most. */
-uint32_t vram_layers_most(struct pool *const *pools, uint32_t layouts);
+uint32_t vram_layers_most(struct layout_pool *const *pools, uint32_t layouts);
 /* Behind the ups that have begun: how far they are is told at the progress page's word for that GPU. overtakes: what it
  * is to tell of is none of vram_tail's. False: no memory. */
 bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);

@@ -43,7 +43,7 @@ static struct vram_class *class_make(struct cache *c, struct gpu *g, struct aren
 }
 
 /* The class for the layout's blocks; NULL: no memory, or a block is larger than an extent. */
-static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const struct pool *p)
+static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const struct layout_pool *p)
 {
 	struct arena_class *arena;
 	struct vram_class *k;
@@ -56,7 +56,7 @@ static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const 
 	return class_make(c, g, arena);
 }
 
-struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p)
+struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct layout_pool *p)
 {
 	struct vram_pool *vp = g->pools[p->number];
 
@@ -205,7 +205,7 @@ struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *sl
 	return NULL;
 }
 
-uint64_t vram_only_blocks(const struct cache *c, const struct pool *p)
+uint64_t vram_only_blocks(const struct cache *c, const struct layout_pool *p)
 {
 	uint64_t n = 0;
 

@@ -14,9 +14,10 @@ struct cache;
 struct gpu;
 struct vram_transfer;
 struct policy_event;
-struct pool;
+struct layout_pool;
 
-struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct pool *p); /* made if new; NULL: no memory */
+/* made if new; NULL: no memory */
+struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct layout_pool *p);
 /* Slots of the class that can be had without evicting anything, but for the reserve. */
 uint64_t vram_room_free(const struct vram_class *k);
 /* Frees all that is known of its spans and classes, whoever has slots. */
@@ -27,7 +28,7 @@ void vram_classes_free(struct cache *c, struct gpu *g);
  * may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
 /* How many blocks of the layout GPUs have alone, but for those on their way down. */
-uint64_t vram_only_blocks(const struct cache *c, const struct pool *p);
+uint64_t vram_only_blocks(const struct cache *c, const struct layout_pool *p);
 /* The copy of which the sum of its commit is due (vram/commit_sums.h); NULL: none. */
 struct vram_slot *vram_sum_due(const struct block *b);
 /* A ready one on a GPU that is not lost, and whose copies that GPU can have without host memory between them. */

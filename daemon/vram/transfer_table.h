@@ -16,7 +16,7 @@ struct block;
 struct progress_page;
 struct cache_wait_link;
 struct gpu;
-struct pool;
+struct layout_pool;
 struct vram_slot;
 
 enum { VRAM_SPARES_MAX = 8192 };
@@ -29,7 +29,7 @@ struct vram_transfer {
 	struct vram_transfer *next;    /* of the queue, the list or those that wait */
 	struct block *block;           /* pinned; NULL: a fence */
 	struct device_pair pair;       /* in a queue: what is to be copied */
-	const struct pool *pool;       /* the block's */
+	const struct layout_pool *pool; /* the block's */
 	/* some way behind it in the queue when it was put there: a guess, not to be followed */
 	struct vram_transfer *next_hint;
 	enum device_way way;

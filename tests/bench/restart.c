@@ -119,7 +119,7 @@ static void key_of(uint64_t n, uint8_t key[KEY_BYTES])
 static bool plant(struct cache *c, uint64_t n)
 {
 	struct unit *u = &c->tier->units[0];
-	struct pool *p = c->pools[0];
+	struct layout_pool *p = c->pools[0];
 	struct slot_header h = { .magic = 0 };
 	struct disk_place place;
 	uint8_t key[KEY_BYTES];

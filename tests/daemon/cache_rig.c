@@ -435,7 +435,7 @@ static uint64_t recount_unit(struct unit *u, struct accounting *b, uint64_t *unv
 
 /* The list of what is on no disk has each such block of the layout once: what memory has of those, and what GPUs
  * have alone. */
-static void recount_unwritten(struct pool *p)
+static void recount_unwritten(struct layout_pool *p)
 {
 	struct unwritten_walk w = { .list = NULL };
 	uint64_t listed = 0, in_memory = 0;
@@ -461,7 +461,7 @@ static void recount_slab_maps(struct cache *c, struct accounting *b)
 	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
 		on_disk += recount_unit(&c->tier->units[i], b, &unverified);
 	for (uint32_t i = 0; i < c->pool_count; i++) {
-		const struct pool *p = c->pools[i];
+		const struct layout_pool *p = c->pools[i];
 		uint64_t count = 0;
 
 		for (const struct span_map *s = p->class->spans; s; s = s->next)

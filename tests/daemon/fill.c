@@ -40,7 +40,8 @@ static struct span_map *seed_span(struct memory_class *k, uint32_t slots)
 	return s;
 }
 
-static enum status seed_one(struct cache *c, struct pool *p, struct span_map *span, uint32_t index, const uint8_t *key,
+static enum status seed_one(struct cache *c, struct layout_pool *p, struct span_map *span, uint32_t index,
+			    const uint8_t *key,
 			    uint32_t key_bytes)
 {
 	struct block *b = block_alloc(key_bytes);
@@ -70,7 +71,7 @@ static enum status seed_one(struct cache *c, struct pool *p, struct span_map *sp
 enum status cache_seed(struct cache *c, uint64_t session, uint32_t layout, const struct cache_keys *k,
 		       uint64_t now_us)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	enum status s = STATUS_EXHAUSTED;
 	struct span_map *span;
 

@@ -11,7 +11,7 @@
 enum { BLOCKS = 8 };
 
 struct world {
-	struct pool pool;
+	struct layout_pool pool;
 	struct block block[BLOCKS];
 };
 

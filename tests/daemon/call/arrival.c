@@ -121,7 +121,7 @@ enum spoilt { SOUND, A_BYTE, THE_HEADER, ANOTHER_KEY, ANOTHER_TENANT, A_TOMBSTON
 static void slot_fill(const struct fetch_piece *p, enum spoilt how)
 {
 	const uint64_t n = number_of(&p->key);
-	const struct pool *pool = p->key.pool;
+	const struct layout_pool *pool = p->key.pool;
 	struct slot_info info = { .tokens = how == NO_TOKENS ? 0 : RIG_TOKENS, .position = n * RIG_TOKENS, .turn = 3 };
 	struct slot_ident ident;
 	uint8_t key[RIG_KEY_BYTES];

@@ -196,7 +196,7 @@ static void put_random(struct round *t)
 /* What the index has of the call's keys, whatever their positions. */
 static void look_into_index(struct round *t)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct cache_keys k = rig_keys(t->base + t->m.first, t->m.keys);
 	struct block *found[KEYS * MODEL_LAYOUTS];
 	const uint32_t layouts = session_pools(t->r->c, t->r->s.id, pools);

@@ -63,7 +63,7 @@ static double trades(struct rig *r, const char *reason)
 /* Of the only layout of a session. */
 static struct memory_class *class_of(const struct rig *r)
 {
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 
 	ck_assert_uint_eq(session_pools(r->c, r->s.id, pools), 1);
 	return pools[0]->class;
@@ -422,7 +422,7 @@ END_TEST
 START_TEST(layouts_of_nearly_one_size_share)
 {
 	struct cache_options o = rig_options(256);
-	struct pool *pools[CACHE_LAYOUTS_MAX];
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct kv_layout l[2] = { rig_layout(0, 0), rig_layout(200, 0) };
 	struct cache_place places[8];
 	struct cache_leased leased;
