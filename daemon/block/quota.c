@@ -57,7 +57,7 @@ static const struct thing {
 	[QUOTA_WATCHES] = { "watches", "watches", "close some", "" },
 	[QUOTA_PINNED] = { "pinned bytes", "pinned_bytes", "release some leases", "pinned_share or host_bytes" },
 	[QUOTA_ATTACHMENTS] = { "connections to fd_socket", "attachments", "close some", "connections_max" },
-	[QUOTA_LOCAL] = { "connections for local calls", "near_connections", "close some", "connections_max" },
+	[QUOTA_LOCAL] = { "connections for local calls", "local_connections", "close some", "connections_max" },
 	[QUOTA_RPC] = { "gRPC connections", "rpc_connections", "close some", "connections_max" },
 	[QUOTA_METRICS] = { "metrics connections", "metrics_connections", "close some", "" },
 	[QUOTA_CALLS] = { "calls at a time", "calls", "wait for some to end", "calls_max" },

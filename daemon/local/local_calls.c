@@ -250,12 +250,13 @@ static void method_stats(struct local_calls *n, uint32_t m, cache_stat_fn *emit,
 		all += calls;
 		if (!calls)
 			continue;
-		snprintf(labels, sizeof labels, "method=%s,status=%s,way=near", n->methods[m]->name, status_name((enum status)i));
+		snprintf(labels, sizeof labels, "method=%s,status=%s,way=local", n->methods[m]->name,
+		    status_name((enum status)i));
 		emit(arg, "terrace_rpc_calls_total", labels, (double)calls, true, "calls that have ended");
 	}
 	if (!all)
 		return;
-	snprintf(labels, sizeof labels, "method=%s,way=near", n->methods[m]->name);
+	snprintf(labels, sizeof labels, "method=%s,way=local", n->methods[m]->name);
 	emit(arg, "terrace_rpc_seconds_total", labels, (double)atomic_load_explicit(&n->stats[m].us, memory_order_relaxed) / 1e6,
 	     true, "time from a call's arrival to its answer");
 }
@@ -264,12 +265,13 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
 	struct local_calls *n = part;
 
-	emit(arg, "terrace_near_connections", "", atomic_load(&n->connections), false, "connections for local calls");
-	emit(arg, "terrace_near_connections_max", "", (double)n->daemon->config->connections_max, false, "bound of that");
-	emit(arg, "terrace_near_calls", "", atomic_load(&n->calls), false, "local calls under way");
-	emit(arg, "terrace_near_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
+	emit(arg, "terrace_local_connections", "", atomic_load(&n->connections), false, "connections for local calls");
+	emit(arg, "terrace_local_connections_max", "", (double)n->daemon->config->connections_max, false,
+	    "bound of that");
+	emit(arg, "terrace_local_calls", "", atomic_load(&n->calls), false, "local calls under way");
+	emit(arg, "terrace_local_refused_total", "reason=memory", (double)atomic_load(&n->refused_memory), true,
 	     "connections for local calls that were not made: there was no memory");
-	emit(arg, "terrace_near_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
+	emit(arg, "terrace_local_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
 	     "local calls sent to gRPC, since their replies might be too long for a packet");
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
 		method_stats(n, m, emit, arg);

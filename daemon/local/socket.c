@@ -819,15 +819,17 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
 	struct fd_socket *d = part;
 
-	emit(arg, "terrace_door_connections", "", atomic_load(&d->connections), false, "engine processes connected");
-	emit(arg, "terrace_door_connections_max", "", d->connections_max, false, "bound of that");
-	emit(arg, "terrace_door_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
-	emit(arg, "terrace_door_refused_total", "", (double)atomic_load(&d->refused), true,
+	emit(arg, "terrace_fd_socket_connections", "", atomic_load(&d->connections), false,
+	    "engine processes connected");
+	emit(arg, "terrace_fd_socket_connections_max", "", d->connections_max, false, "bound of that");
+	emit(arg, "terrace_fd_socket_packets_total", "", (double)atomic_load(&d->packets), true, "packets received");
+	emit(arg, "terrace_fd_socket_refused_total", "", (double)atomic_load(&d->refused), true,
 	     "connections refused because there were too many, or no descriptor for their process");
-	emit(arg, "terrace_door_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
+	emit(arg, "terrace_fd_socket_descriptors_total", "", (double)atomic_load(&d->lender.descriptors), true,
 	     "memory descriptors handed out");
-	emit(arg, "terrace_door_offers_total", "", (double)atomic_load(&d->offers), true, "extents offered to engines that map ahead");
-	emit(arg, "terrace_door_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
+	emit(arg, "terrace_fd_socket_offers_total", "", (double)atomic_load(&d->offers), true,
+	    "extents offered to engines that map ahead");
+	emit(arg, "terrace_fd_socket_releases_total", "", (double)atomic_load(&d->releases), true, "leases given back");
 }
 
 const struct part_ops fd_socket_part = {

@@ -426,7 +426,7 @@ class WithDaemon(unittest.TestCase):
 
     def test_local_calls_and_by_grpc(self):
         def near(stats, method):
-            return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK,way=near}" % method, 0)
+            return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK,way=local}" % method, 0)
 
         def by_grpc(stats, method):
             return stats.get("terrace_rpc_calls_total{method=Cache.%s,status=OK}" % method, 0)
@@ -445,21 +445,21 @@ class WithDaemon(unittest.TestCase):
                 for method in "Lookup", "Lease":
                     self.assertEqual(near(after, method) - near(before, method), 0 if far else 3)
                     self.assertEqual(by_grpc(after, method) - by_grpc(before, method), 3 if far else 0)
-            wait_for(lambda: daemon.stats()["terrace_near_connections"] == 0, 60, "the connections are closed")
+            wait_for(lambda: daemon.stats()["terrace_local_connections"] == 0, 60, "the connections are closed")
 
     def test_a_forked_child_keeps_no_connection(self):
         """It has their descriptors. The parent's closing them hangs up all the same."""
         with running(TERRACED, *SMALL) as daemon:
             with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
                 fill(session)
-                self.assertEqual(daemon.stats()["terrace_near_connections"], 1)
+                self.assertEqual(daemon.stats()["terrace_local_connections"], 1)
                 reader, writer = os.pipe()
                 child = os.fork()
                 if not child:
                     os.close(writer)
                     os.read(reader, 1)
                     os._exit(0)
-            for name in "terrace_near_connections", "terrace_door_connections":
+            for name in "terrace_local_connections", "terrace_fd_socket_connections":
                 wait_for(lambda: daemon.stats()[name] == 0, 60, "the daemon knows")
             self.assertEqual(os.waitpid(child, os.WNOHANG), (0, 0))  # it lives
             os.close(writer)
@@ -601,7 +601,7 @@ class WithGpu(unittest.TestCase):
                 lease.check()
             self.assertEqual(bytes(session.get(KEYS[1])[0]), bytes_of(1))  # the same bytes by stream
             session.gpu_ready(0, reservations=True, host_blocks=True)
-            wait_for(lambda: daemon.stats()["terrace_door_offers_total"] >= 2, 60, "the GPU's extent, and the one behind it, are offered")
+            wait_for(lambda: daemon.stats()["terrace_fd_socket_offers_total"] >= 2, 60, "the GPU's extent, and the one behind it, are offered")
             fill(session, [b"on the host only", b"warmed up there."])
             self.assertEqual(session.warm([b"warmed up there."], wait=True, gpu=0), 1)
             self.assertEqual(daemon.stats()["terrace_gpu_blocks{gpu=0}"], 5)

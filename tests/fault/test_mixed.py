@@ -31,7 +31,7 @@ WORKERS, BUCKET_US = 3, 16
 DONE = ("checked_blocks", "stored_gpu_blocks", "stored_host_blocks", "attends", "open_blocks", "warms")
 LATE_TOLD = 4                              # of an engine: each costs two looks at Stats
 WAITED_FOR = re.compile("terrace_(blocks|dirty|moved|gpu_|disk_(loads|spills|oldest|under|waiting|refused)|evictions_total|lease|loads|spills|dropped"
-                        "|extent|draining|rpc_(calls|seconds).*method=(Lease|Warm|Reserve|Commit)|near_calls|worker_(queued|running|refused))")
+                        "|extent|draining|rpc_(calls|seconds).*method=(Lease|Warm|Reserve|Commit)|local_calls|worker_(queued|running|refused))")
 UNBOUNDED = ("first", "reopen")            # a driver's time, and that to the next daemon
 SMI_SLACK_MIB = 16                         # what the driver keeps beside the memory it was asked for; 2 to 6 were seen
 

@@ -35,7 +35,7 @@ FLAGS = ("--host-bytes", "96MiB", "--extent-bytes", "1MiB", "--slab-bytes", "2Mi
 HELD = ("terrace_sessions", "terrace_ghost_sessions", "terrace_leases", "terrace_reservations", "terrace_open_blocks", "terrace_attachments",
         "terrace_watches", "terrace_pinned_bytes{tier=host}", "terrace_reserved_bytes{tier=host}", "terrace_quarantined_bytes{tier=host}",
         "terrace_quarantined_bytes{tier=gpu}", "terrace_gpu_held_bytes{gpu=0}",
-        "terrace_door_connections", "terrace_near_connections", "terrace_near_calls", "terrace_worker_queued")
+        "terrace_fd_socket_connections", "terrace_local_connections", "terrace_local_calls", "terrace_worker_queued")
 
 
 def definitions():

@@ -87,12 +87,13 @@ START_TEST(samples_of_a_metric_are_together)
 	struct metrics_text t = { .count = 0 };
 	size_t n;
 
-	metrics_text_row(&t, "a_total", "way=near", 1, true, "calls \\ with\na \"line\"");
+	metrics_text_row(&t, "a_total", "way=local", 1, true, "calls \\ with\na \"line\"");
 	metrics_text_row(&t, "b", "", 2, false, "b");
 	metrics_text_row(&t, "a_total", "", 3, true, "said before");
 	char *text = metrics_text_make(&t, &n);
 
-	ck_assert_str_eq(text, "# HELP a_total calls \\\\ with\\na \"line\"\n# TYPE a_total counter\na_total{way=\"near\"} 1\na_total 3\n"
+	ck_assert_str_eq(text,
+	    "# HELP a_total calls \\\\ with\\na \"line\"\n# TYPE a_total counter\na_total{way=\"local\"} 1\na_total 3\n"
 			       "# HELP b b\n# TYPE b gauge\nb 2\n");
 	free(text);
 	metrics_text_fini(&t);

@@ -68,14 +68,14 @@ START_TEST(calls_of_each_kind)
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
 	say(fd, FDSOCK_WARM, &warm, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
-	until("terrace_rpc_calls_total", "method=Cache.Commit,status=OK,way=near", 1);
-	until("terrace_rpc_calls_total", "method=Cache.Warm,status=OK,way=near", 1);
-	until("terrace_near_calls", "", 0);
+	until("terrace_rpc_calls_total", "method=Cache.Commit,status=OK,way=local", 1);
+	until("terrace_rpc_calls_total", "method=Cache.Warm,status=OK,way=local", 1);
+	until("terrace_local_calls", "", 0);
 	drop(reserved);
 	drop(committed);
 	drop(looked);
 	close(fd);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	close(keeper);
 }
 END_TEST
@@ -110,7 +110,7 @@ START_TEST(the_token_is_the_right)
 	ck_assert_uint_eq(w.session, 0);
 	ck_assert_int_eq(hear(fd, &w, sizeof w), 0);
 	close(fd);
-	ck_assert_double_eq(stat_of("terrace_near_connections", ""), 0);
+	ck_assert_double_eq(stat_of("terrace_local_connections", ""), 0);
 }
 END_TEST
 
@@ -134,7 +134,7 @@ START_TEST(another_session_is_denied)
 	q.session = s.session.id;
 	say(fd, FDSOCK_LOOKUP, &q, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
-	until("terrace_rpc_calls_total", "method=Cache.Lookup,status=DENIED,way=near", 2);
+	until("terrace_rpc_calls_total", "method=Cache.Lookup,status=DENIED,way=local", 2);
 	close(fd);
 }
 END_TEST
@@ -168,7 +168,7 @@ START_TEST(hostile_packets_hang_up)
 	memcpy(packet, &call, sizeof call);
 	ck_assert_int_eq(send(fd, packet, hostile[_i].bytes, MSG_NOSIGNAL), (ssize_t)hostile[_i].bytes);
 	ck_assert_int_eq(hear(fd, packet, sizeof packet), 0);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	close(fd);
 	close(caller());
 }
@@ -218,8 +218,8 @@ START_TEST(what_is_too_long_goes_by_grpc)
 	say(fd, FDSOCK_RESERVE, &reserve, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), FDSOCK_BY_GRPC);
 	held_becomes(0, 0);
-	ck_assert_double_eq(stat_of("terrace_near_by_grpc_total", ""), 1);
-	ck_assert_double_eq(stat_of("terrace_near_calls", ""), 0);
+	ck_assert_double_eq(stat_of("terrace_local_by_grpc_total", ""), 1);
+	ck_assert_double_eq(stat_of("terrace_local_calls", ""), 0);
 	say(fd, FDSOCK_LEASE, &lease, 0);
 	ck_assert_uint_eq(answer(fd, &terrace__v1__lease_reply__descriptor, &leased), STATUS_OK);
 	ck_assert_int_eq(leased->status, TERRACE__V1__STATUS__MISS);
@@ -313,7 +313,7 @@ START_TEST(many_callers)
 		close(engines[i].fd);
 	}
 	held_becomes(0, 0);
-	until("terrace_rpc_calls_total", "method=Cache.Lease,status=OK,way=near", 300 * CONNECTIONS);
+	until("terrace_rpc_calls_total", "method=Cache.Lease,status=OK,way=local", 300 * CONNECTIONS);
 	close(keeper);
 }
 END_TEST

@@ -155,9 +155,9 @@ static void counted(void)
 {
 	const uint64_t end = daemon_now_us() + NET_S * 1000000ull;
 
-	while (stat_of("terrace_near_connections", "") != taken() && daemon_now_us() < end)
+	while (stat_of("terrace_local_connections", "") != taken() && daemon_now_us() < end)
 		usleep(200);
-	ck_assert_double_eq(stat_of("terrace_near_connections", ""), taken());
+	ck_assert_double_eq(stat_of("terrace_local_connections", ""), taken());
 }
 
 static enum status open_one(int by, uint8_t of)
@@ -186,7 +186,8 @@ START_TEST(one_process_leaves_room)
 	for (int i = 0; i < 2 * CONNECTIONS; i++)
 		open_one(0, _i ? i % SESSIONS : 0);
 	ck_assert_uint_eq(taken(), CONNECTIONS - 2);
-	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=process"), CONNECTIONS + 2);
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=local_connections,reason=process"),
+	    CONNECTIONS + 2);
 	for (int i = 0; i < CONNECTIONS; i++)
 		open_one(1, 1);
 	ck_assert_uint_eq(process[1].count, 1);
@@ -202,8 +203,8 @@ START_TEST(one_user_leaves_room)
 	for (int i = 0; i < PROCESSES * CONNECTIONS; i++)
 		open_one(i / CONNECTIONS, (uint8_t)(i / CONNECTIONS));
 	ck_assert_uint_eq(taken(), CONNECTIONS - 1);
-	ck_assert_double_ge(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=user"), CONNECTIONS);
-	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=full"), 0);
+	ck_assert_double_ge(stat_of("terrace_quota_refused_total", "thing=local_connections,reason=user"), CONNECTIONS);
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=local_connections,reason=full"), 0);
 	kill(process[0].pid, SIGKILL);
 	process[0].count = 0;
 	counted();
@@ -238,8 +239,8 @@ START_TEST(by_the_rule)
 		refused += !may;
 	}
 	ck_assert_uint_gt(refused, STEPS / 20);
-	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=near_connections,reason=process") +
-				    stat_of("terrace_quota_refused_total", "thing=near_connections,reason=user"),
+	ck_assert_double_eq(stat_of("terrace_quota_refused_total", "thing=local_connections,reason=process") +
+				    stat_of("terrace_quota_refused_total", "thing=local_connections,reason=user"),
 			    refused);
 	for (int i = 0; i < PROCESSES; i++)
 		while (process[i].count)

@@ -227,9 +227,9 @@ void lease_waits(int fd, uint64_t left_us)
 
 	hold_copies();
 	say(fd, FDSOCK_LEASE, &q, left_us);
-	until("terrace_near_calls", "", 1);
+	until("terrace_local_calls", "", 1);
 	usleep(20000);
-	ck_assert_double_eq(stat_of("terrace_near_calls", ""), 1);
+	ck_assert_double_eq(stat_of("terrace_local_calls", ""), 1);
 }
 
 void until_a_worker_runs(void)

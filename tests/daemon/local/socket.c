@@ -104,9 +104,9 @@ START_TEST(conversation)
 	struct fdsock_unmapped u = { HEAD(FDSOCK_UNMAPPED), extent, 0 };
 
 	ck_assert_int_eq(send(fd, &u, sizeof u, 0), sizeof u);
-	until("terrace_door_packets_total", 5);
+	until("terrace_fd_socket_packets_total", 5);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -324,7 +324,7 @@ START_TEST(a_late_fd_socket_has_heard_the_hello)
 	for (;;) {
 		began = daemon_now_us();
 		fd = dial();
-		while (stat_of("terrace_door_connections") != 1 && daemon_now_us() - began < 1000000)
+		while (stat_of("terrace_fd_socket_connections") != 1 && daemon_now_us() - began < 1000000)
 			usleep(5000);
 		cache_lock(shell.daemon.cache);
 		usleep(200000); /* its tick waits for the lock */
@@ -332,7 +332,7 @@ START_TEST(a_late_fd_socket_has_heard_the_hello)
 			break; /* else it may have been for too long without a HELLO */
 		cache_unlock(shell.daemon.cache);
 		close(fd);
-		until("terrace_door_connections", 0);
+		until("terrace_fd_socket_connections", 0);
 	}
 	ck_assert_int_eq(send(fd, &h, sizeof h, 0), sizeof h);
 	usleep(2000000);
@@ -382,7 +382,7 @@ START_TEST(connections_are_bounded)
 		ck_assert_int_eq(hear(over, &byte, 1, NULL), 0);
 		close(over);
 	}
-	until("terrace_door_refused_total", 4);
+	until("terrace_fd_socket_refused_total", 4);
 	ck_assert_int_eq(lines_of("event=fd_socket_full connections=4 pid="), 1);
 	ck_assert_int_eq(lines_of("reason=\"too many connections to fd_socket: process "), 1);
 	ck_assert_int_eq(lines_of(" holds 4 of 6, and the 2 free ones are kept for others: close some, or raise connections_max\""), 1);
@@ -394,11 +394,11 @@ START_TEST(connections_are_bounded)
 		close(silent[i]);
 	}
 	close(fd[3]);
-	until("terrace_door_connections", 3);
+	until("terrace_fd_socket_connections", 3);
 	fd[3] = greet(&w);
 	for (int i = 0; i < FD_SOCKET_SHARE; i++)
 		close(fd[i]);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 	ck_assert_uint_eq(quota_used(cache_quota(shell.daemon.cache), QUOTA_ATTACHMENTS), 0);
 }
 END_TEST
@@ -411,7 +411,7 @@ START_TEST(deaf_client_is_disconnected)
 
 	for (int i = 0; i < 20000 && send(fd, &m, sizeof m, MSG_NOSIGNAL) > 0; i++)
 		;
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 	close(fd);
 }
 END_TEST
@@ -439,9 +439,9 @@ START_TEST(death_is_seen_write_through_a_child)
 	}
 	close(hold[0]);
 	ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-	until("terrace_door_connections", 1);
+	until("terrace_fd_socket_connections", 1);
 	kill(engine, SIGKILL);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 	waitpid(engine, NULL, 0);
 	close(hold[1]);
 }
@@ -542,7 +542,7 @@ START_TEST(others_leave_their_descriptors_unread)
 	}
 	close(got);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -600,7 +600,7 @@ START_TEST(who_has_no_descriptor_for_his_process_is_refused)
 	strcpy(to.sun_path, shell.config.fd_socket);
 	ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
 	ck_assert_int_eq(hear(fd, &byte, 1, NULL), 0);
-	until("terrace_door_refused_total", 1);
+	until("terrace_fd_socket_refused_total", 1);
 	ck_assert_int_eq(lines_of("event=fd_socket_accept reason=\"Too many open files\" held_back=0\n"), 1);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	while (n > 0)

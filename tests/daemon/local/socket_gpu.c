@@ -116,7 +116,7 @@ START_TEST(memory_of_a_gpu)
 	close(got[1]);
 	munmap(progress_page, 4096);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -155,7 +155,7 @@ START_TEST(who_borrows_of_a_gpu_is_watched)
 	close(got[0]);
 	close(got[1]);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -279,8 +279,8 @@ START_TEST(extents_are_offered)
 	close(late);
 	close(quiet);
 	close(fd);
-	until("terrace_door_connections", 0);
-	ck_assert_double_eq(stat_of("terrace_door_offers_total"), 2 * n);
+	until("terrace_fd_socket_connections", 0);
+	ck_assert_double_eq(stat_of("terrace_fd_socket_offers_total"), 2 * n);
 }
 END_TEST
 
@@ -315,7 +315,7 @@ START_TEST(extents_of_other_layouts_are_offered)
 		close(got);
 	}
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -350,7 +350,7 @@ START_TEST(new_extents_are_offered_at_once)
 	ck_assert_ptr_nonnull(arena_extent(shell.daemon.cache->vram->gpu[0]->arena, o.extents[0]));
 	clock_set(50);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -385,7 +385,7 @@ START_TEST(offers_come_in_parts)
 	clock_set(50);
 	close(late);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -401,7 +401,7 @@ static uint32_t socket_takes(void)
 
 	while (send(fd, &ask, sizeof ask, MSG_NOSIGNAL) == sizeof ask)
 		continue;
-	until("terrace_door_connections", 1);
+	until("terrace_fd_socket_connections", 1);
 	/* That the daemon left questions unread would be told before its answers. */
 	ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes), 0);
 	while (hear(fd, &o, sizeof o, NULL) > 0)
@@ -420,22 +420,22 @@ START_TEST(an_engine_that_never_reads_is_not_cut_off)
 	double heard;
 
 	ck_assert_uint_gt(full, 1);
-	heard = stat_of("terrace_door_packets_total");
+	heard = stat_of("terrace_fd_socket_packets_total");
 	ask_premap(fd, 0);
 	for (uint32_t i = 1; i < full; i++)
 		ask_premap(fd, FDSOCK_NO_GPU);
-	until("terrace_door_packets_total", heard + full);
+	until("terrace_fd_socket_packets_total", heard + full);
 	reserve_one(&(struct cache_on){ .attachment = w.attachment, .gpu = 0 });
 	for (int i = 0; i < 3; i++)
 		a_tick();
-	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	ck_assert_double_eq(stat_of("terrace_fd_socket_connections"), 1);
 	ck_assert_uint_eq(hear_offer(fd, 0, &o), 0);
 	for (uint32_t i = 1; i < full; i++)
 		hear_offer(fd, FDSOCK_NO_GPU, &o);
 	ask_premap(fd, FDSOCK_NO_GPU);
 	hear_offer(fd, FDSOCK_NO_GPU, &o);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -486,11 +486,11 @@ START_TEST(who_reads_no_more_is_still_heard)
 	ck_assert_int_eq(send(fd, &u, sizeof u, MSG_NOSIGNAL), sizeof u);
 	lent_becomes(w.attachment, 0);
 	ck_assert_int_eq(send(fd, &m, sizeof m, MSG_NOSIGNAL), sizeof m);
-	until("terrace_door_packets_total", 4);
+	until("terrace_fd_socket_packets_total", 4);
 	lent_becomes(w.attachment, 0);
-	ck_assert_double_eq(stat_of("terrace_door_connections"), 1);
+	ck_assert_double_eq(stat_of("terrace_fd_socket_connections"), 1);
 	close(fd);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -521,7 +521,7 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 	a_tick();
 	if (_i == 1) {
 		close(fd);
-		until("terrace_door_connections", 1);
+		until("terrace_fd_socket_connections", 1);
 	} else if (_i == 2) {
 		ck_assert_int_eq(cache_session_close(shell.daemon.cache, shell.session.id, daemon_now_us(), &why), STATUS_OK);
 		a_tick();
@@ -537,7 +537,7 @@ START_TEST(a_slow_driver_keeps_no_others_waiting)
 	if (got >= 0)
 		close(got);
 	close(other);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 }
 END_TEST
 
@@ -551,7 +551,7 @@ START_TEST(a_stop_while_a_progress_page_is_lent)
 	ck_assert(!fd_socket_part.threads_stop(fd_socket, 50 * 1000));
 	ck_assert(!workers_stop(shell.daemon.workers, 0));
 	ck_assert_int_ne(access(shell.config.fd_socket, F_OK), 0);
-	until("terrace_door_connections", 0);
+	until("terrace_fd_socket_connections", 0);
 	driver_shut = false;
 	ck_assert(fd_socket_part.threads_stop(fd_socket, NET_S * 1000000ull));
 	ck_assert(workers_stop(shell.daemon.workers, NET_S * 1000000ull));

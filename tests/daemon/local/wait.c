@@ -34,7 +34,7 @@ START_TEST(a_lease_that_waits)
 	held_becomes(1, 0);
 	drop(leased);
 	close(fd);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	held_becomes(1, 0); /* the reply was read: the lease is the session's */
 	close(keeper);
 }
@@ -54,14 +54,14 @@ START_TEST(a_lease_that_waits_in_vain)
 	} else {
 		close(fd);
 	}
-	until("terrace_near_calls", "", 0);
+	until("terrace_local_calls", "", 0);
 	unlink(hold);
 	usleep(50000);
 	held_becomes(0, 0);
-	until("terrace_rpc_calls_total", "method=Cache.Lease,status=CANCELLED,way=near", 1);
+	until("terrace_rpc_calls_total", "method=Cache.Lease,status=CANCELLED,way=local", 1);
 	if (_i)
 		close(fd);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	close(keeper);
 }
 END_TEST
@@ -72,7 +72,7 @@ static bool seen_to_wait(int fd)
 	struct pollfd p = { fd, POLLIN, 0 };
 
 	while (!poll(&p, 1, 1))
-		if (stat_of("terrace_near_calls", "") == 1)
+		if (stat_of("terrace_local_calls", "") == 1)
 			return true;
 	return false;
 }
@@ -101,17 +101,17 @@ START_TEST(a_lease_whose_time_is_up)
 		granted += leased != NULL;
 		late += !leased;
 		drop(leased);
-		until("terrace_near_calls", "", 0);
+		until("terrace_local_calls", "", 0);
 	}
 	unlink(hold);
 	usleep(50000);
 	held_becomes(0, 0);
-	until("terrace_rpc_calls_total", "method=Cache.Lease,status=OK,way=near", granted);
-	until("terrace_rpc_calls_total", "method=Cache.Lease,status=DEADLINE,way=near", late);
+	until("terrace_rpc_calls_total", "method=Cache.Lease,status=OK,way=local", granted);
+	until("terrace_rpc_calls_total", "method=Cache.Lease,status=DEADLINE,way=local", late);
 	say(fd, FDSOCK_LOOKUP, &after, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
 	close(fd);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	close(keeper);
 }
 END_TEST
@@ -131,7 +131,7 @@ START_TEST(an_unread_reply_is_undone)
 	say(fd, FDSOCK_LEASE, &q, 0);
 	ck_assert_uint_eq(answer(fd, NULL, NULL), STATUS_OK);
 	close(fd);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	held_becomes(1, 0);
 	close(keeper);
 }
@@ -167,7 +167,7 @@ START_TEST(death_is_seen_write_through_a_child)
 	held_becomes(1, 0);
 	kill(engine, SIGKILL);
 	held_becomes(0, 0);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	waitpid(engine, NULL, 0);
 	close(stay[1]);
 	close(keeper);
@@ -202,7 +202,7 @@ START_TEST(a_caller_that_goes_while_a_worker_has_his_call)
 	close(fd);
 	usleep(20000);
 	cache_unlock(s.daemon.cache);
-	until("terrace_near_connections", "", 0);
+	until("terrace_local_connections", "", 0);
 	held_becomes(0, 0);
 	ck_assert_int_eq(cache_lookup(s.daemon.cache, s.session.id, &key, &prefix, NULL, 0, &why), STATUS_OK);
 	ck_assert_uint_eq(prefix, 1);
@@ -406,7 +406,7 @@ START_TEST(a_reserve_comes_again)
 		workers_hold(busy, &go);
 		growing_set(true);
 		say(fd, FDSOCK_RESERVE, &q, NET_S * 1000000ull);
-		until("terrace_near_calls", "", 1);
+		until("terrace_local_calls", "", 1);
 		usleep(2000);
 		abort_here(held);
 		usleep(20000);
