@@ -25,7 +25,7 @@
 #include <string.h>
 
 enum {
-	AHEAD_MAX = 4096,      /* mappings of an attachment beyond which nothing is mapped ahead */
+	PREMAP_MAX = 4096,     /* mappings of an attachment beyond which nothing is mapped ahead */
 	ASK_US = 200 * 1000,   /* for the daemon's answer to MAP; the turn is kept for it */
 	AGAIN_US = 1000 * 1000, /* after one that did not come */
 	SLICE_US = 2 * 1000,   /* then the thread rests, some milliseconds */
@@ -131,7 +131,7 @@ static bool work_next(struct client_attachment *a, struct work *w)
 	struct client_premap *h = &a->premap;
 	const uint64_t uses = h->uses;
 
-	for (; h->next < h->count && a->count < AHEAD_MAX; h->next++) {
+	for (; h->next < h->count && a->count < PREMAP_MAX; h->next++) {
 		*w = (struct work){.offer = h->offers[h->next]};
 		if (w->offer.tier < DEVICES_MAX ? work_on_gpu(a, uses, w) : work_on_host(a, uses, w))
 			return true;
