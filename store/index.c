@@ -122,14 +122,14 @@ static struct wanted wanted_of(const struct index *x, const struct index_ident *
 
 void index_name_set(struct index_record *r, size_t owner_bytes, const struct index_ident *ident)
 {
-	const uint32_t near = ident->key_bytes < INDEX_KEY_NEAR ? ident->key_bytes : INDEX_KEY_NEAR;
+	const uint32_t inline_bytes = ident->key_bytes < INDEX_KEY_INLINE ? ident->key_bytes : INDEX_KEY_INLINE;
 
 	assert(ident->key_bytes >= 1 && ident->key_bytes <= INDEX_KEY_MAX);
 	r->name.layout_id = ident->layout_id;
 	r->name.tenant = ident->tenant;
 	r->name.key_bytes = ident->key_bytes;
-	memcpy(r->name.near, ident->key, near);
-	if (ident->key_bytes > INDEX_KEY_NEAR)
+	memcpy(r->name.inline_key, ident->key, inline_bytes);
+	if (ident->key_bytes > INDEX_KEY_INLINE)
 		memcpy((uint8_t *)r + owner_bytes, ident->key, ident->key_bytes);
 }
 
@@ -141,14 +141,14 @@ static inline bool matches(const struct index_record *r, const struct wanted *w,
 }
 
 /* cds_lfht's match functions, of short and of long keys: a live record of the wanted ident. */
-static int match_near(struct cds_lfht_node *node, const void *key)
+static int match_inline(struct cds_lfht_node *node, const void *key)
 {
 	const struct index_record *r = record_of(node);
 
-	return matches(r, key, r->name.near);
+	return matches(r, key, r->name.inline_key);
 }
 
-static int match_far(struct cds_lfht_node *node, const void *key)
+static int match_tail(struct cds_lfht_node *node, const void *key)
 {
 	const struct index_record *r = record_of(node);
 	const struct wanted *w = key;
@@ -158,7 +158,7 @@ static int match_far(struct cds_lfht_node *node, const void *key)
 
 static cds_lfht_match_fct match_of(const struct wanted *w)
 {
-	return w->key_bytes <= INDEX_KEY_NEAR ? match_near : match_far;
+	return w->key_bytes <= INDEX_KEY_INLINE ? match_inline : match_tail;
 }
 
 /* The thread that enlarges the table. */

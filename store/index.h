@@ -48,8 +48,8 @@ struct index_ident {
 
 enum {
 	INDEX_KEY_MAX = 64,
-	INDEX_KEY_NEAR = 32, /* a key of at most so many bytes lies in its record; a longer one lies, as a whole, in */
-	INDEX_KEY_FAR = INDEX_KEY_MAX, /* so many bytes right behind the owner's struct */
+	INDEX_KEY_INLINE = 32, /* a key of at most so many bytes lies in its record; a longer one lies, as a whole, in */
+	INDEX_KEY_TAIL = INDEX_KEY_MAX, /* so many bytes right behind the owner's struct */
 };
 
 /* The ident of a record. Few engines have long keys, so a record has no room for them: it is one of a million. */
@@ -57,7 +57,7 @@ struct index_name {
 	uint64_t layout_id;
 	uint32_t tenant;
 	uint8_t key_bytes;
-	uint8_t near[INDEX_KEY_NEAR]; /* the key, or the first bytes of a long one; bytes behind its end are not looked
+	uint8_t inline_key[INDEX_KEY_INLINE]; /* the key, or the first bytes of a long one; bytes behind its end are not looked
 					 at */
 };
 
@@ -87,7 +87,7 @@ struct index;
 /* What the owner allocates for a record that is to have a key of so many bytes, if its struct takes owner_bytes. */
 static inline size_t index_record_bytes(size_t owner_bytes, uint32_t key_bytes)
 {
-	return owner_bytes + (key_bytes > INDEX_KEY_NEAR ? INDEX_KEY_FAR : 0);
+	return owner_bytes + (key_bytes > INDEX_KEY_INLINE ? INDEX_KEY_TAIL : 0);
 }
 
 /* Names a record that has room for the key, before it is inserted. */
@@ -96,7 +96,7 @@ void index_name_set(struct index_record *r, size_t owner_bytes, const struct ind
 /* The key of a record, in one piece. */
 static inline const uint8_t *index_key(const struct index_record *r, size_t owner_bytes)
 {
-	return r->name.key_bytes <= INDEX_KEY_NEAR ? r->name.near : (const uint8_t *)r + owner_bytes;
+	return r->name.key_bytes <= INDEX_KEY_INLINE ? r->name.inline_key : (const uint8_t *)r + owner_bytes;
 }
 
 /* owner_bytes: the size of the struct that begins with each record. blocks_hint: how many blocks to expect, 0 if

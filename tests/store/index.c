@@ -426,7 +426,7 @@ static void find_some(struct worker *w, uint64_t *rng)
 	index_find_many(w->x, 1, 11, keys[0], 16, 8, out);
 	for (int i = 0; i < 8; i++)
 		if (out[i])
-			ck_assert_mem_eq(out[i]->name.near, keys[i], 16);
+			ck_assert_mem_eq(out[i]->name.inline_key, keys[i], 16);
 	index_read_unlock();
 }
 
@@ -567,7 +567,7 @@ static uint64_t number_of(const struct index_record *r)
 {
 	uint64_t n;
 
-	memcpy(&n, r->name.near, sizeof(n));
+	memcpy(&n, r->name.inline_key, sizeof(n));
 	return n;
 }
 

@@ -394,8 +394,8 @@ END_TEST
 START_TEST(a_short_key_costs_nothing_more)
 {
 	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), 1), sizeof(struct block));
-	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_NEAR), sizeof(struct block));
-	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_NEAR + 1),
+	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_INLINE), sizeof(struct block));
+	ck_assert_uint_eq(index_record_bytes(sizeof(struct block), INDEX_KEY_INLINE + 1),
 			  sizeof(struct block) + SLOT_KEY_MAX);
 	ck_assert_uint_le(sizeof(struct block), 216);
 }

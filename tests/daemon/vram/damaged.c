@@ -287,7 +287,7 @@ static uint64_t cursor_at_first(struct vram_rig *v)
 	index_read_lock();
 	do
 		r = index_walk_next(v->r.c->index, &w);
-	while (r && memcmp(r->name.near, k.bytes, k.key_bytes) != 0);
+	while (r && memcmp(r->name.inline_key, k.bytes, k.key_bytes) != 0);
 	index_read_unlock();
 	ck_assert_ptr_nonnull(r);
 	free((void *)k.bytes);
