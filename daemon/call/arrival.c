@@ -532,12 +532,12 @@ static uint32_t lack_prefix(const struct lack *k, const struct admission *a, con
 
 			while (at < k->count && k->cell[at] < cell)
 				at++;
-			const bool brought = at < k->count && k->cell[at] == cell && k->word[at] >= least;
+			const bool arrived = at < k->count && k->cell[at] == cell && k->word[at] >= least;
 
 			if (grid)
-				grid_run_feed(&p, &cells, l->block[cell] || brought);
+				grid_run_feed(&p, &cells, l->block[cell] || arrived);
 			else
-				prefix_feed(&p, &run, l->block[cell] || brought);
+				prefix_feed(&p, &run, l->block[cell] || arrived);
 		}
 	}
 	return prefix_longest(&p);
