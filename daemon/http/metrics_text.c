@@ -140,18 +140,55 @@ static struct metrics_family *family_of(struct metrics_text *t, const char *name
 	return family_new(t, name, counter, help);
 }
 
+static void family_row(struct metrics_family *f, const char *labels, double value)
+{
+	if (!isfinite(value))
+		return;
+	put_text(&f->text, f->name);
+	if (*labels)
+		put_labels(&f->text, labels);
+	put_number(&f->text, value);
+}
+
+/* Names that metrics had up to 0.1: dashboards and alerts find them for one version more. */
+static const struct {
+	const char *name, *former;
+} renamed[] = {
+	{ "terrace_fd_socket_", "terrace_door_" },
+	{ "terrace_local_", "terrace_near_" },
+};
+
+/* The former name of a metric; false: it has had no other. */
+static bool former_of(const char *name, char former[NAME_MAX_BYTES])
+{
+	for (size_t i = 0; i < sizeof renamed / sizeof renamed[0]; i++) {
+		const size_t n = strlen(renamed[i].name);
+
+		if (strncmp(name, renamed[i].name, n))
+			continue;
+		snprintf(former, NAME_MAX_BYTES, "%s%s", renamed[i].former, name + n);
+		return true;
+	}
+	return false;
+}
+
 void metrics_text_row(void *arg, const char *name, const char *labels, double value, bool counter, const char *help)
 {
 	struct metrics_text *t = arg;
 	struct metrics_family *f = t->rows++ < STATS_MAX ? family_of(t, name, counter, help) : NULL;
+	char former[NAME_MAX_BYTES], why[2 * NAME_MAX_BYTES];
 
 	t->failed |= !f;
-	if (!f || !isfinite(value))
+	if (!f)
 		return;
-	put_text(&f->text, name);
-	if (*labels)
-		put_labels(&f->text, labels);
-	put_number(&f->text, value);
+	family_row(f, labels, value);
+	if (!former_of(name, former))
+		return;
+	snprintf(why, sizeof why, "former name of %s, for this version only", name);
+	f = family_of(t, former, counter, why);
+	t->failed |= !f;
+	if (f)
+		family_row(f, labels, value);
 }
 
 char *metrics_text_make(const struct metrics_text *t, size_t *bytes)

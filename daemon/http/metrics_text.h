@@ -17,7 +17,8 @@ struct metrics_text {
 };
 
 /* A cache_stat_fn; arg: a struct metrics_text. Labels are as cache.h says; their values get quotes, bytes that are not printable ASCII
- * become '?'. A value that is no number, or infinite, is left out. */
+ * become '?'. A value that is no number, or infinite, is left out. A metric that has
+ * been renamed has its row under its former name too. */
 void metrics_text_row(void *arg, const char *name, const char *labels, double value, bool counter, const char *help);
 
 /* The whole text, the caller's to free, of *bytes without its NUL. NULL: it failed. */

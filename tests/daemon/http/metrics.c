@@ -100,6 +100,36 @@ START_TEST(samples_of_a_metric_are_together)
 }
 END_TEST
 
+/* A metric that was renamed is there under both names, whole families each, whatever comes between. */
+START_TEST(former_names_are_there_too)
+{
+	struct metrics_text t = { .count = 0 };
+	size_t n;
+
+	metrics_text_row(&t, "terrace_local_refused_total", "reason=memory", 1, true, "refused");
+	metrics_text_row(&t, "terrace_fd_socket_connections", "", 2, false, "connected");
+	metrics_text_row(&t, "terrace_locality", "", 3, false, "another");
+	metrics_text_row(&t, "terrace_local_refused_total", "reason=bound", 4, true, "refused");
+	char *text = metrics_text_make(&t, &n);
+
+	ck_assert_str_eq(text,
+			 "# HELP terrace_local_refused_total refused\n# TYPE terrace_local_refused_total counter\n"
+			 "terrace_local_refused_total{reason=\"memory\"} 1\n"
+			 "terrace_local_refused_total{reason=\"bound\"} 4\n"
+			 "# HELP terrace_near_refused_total former name of terrace_local_refused_total, for this version "
+			 "only\n# TYPE terrace_near_refused_total counter\n"
+			 "terrace_near_refused_total{reason=\"memory\"} 1\n"
+			 "terrace_near_refused_total{reason=\"bound\"} 4\n"
+			 "# HELP terrace_fd_socket_connections connected\n# TYPE terrace_fd_socket_connections gauge\n"
+			 "terrace_fd_socket_connections 2\n"
+			 "# HELP terrace_door_connections former name of terrace_fd_socket_connections, for this version "
+			 "only\n# TYPE terrace_door_connections gauge\nterrace_door_connections 2\n"
+			 "# HELP terrace_locality another\n# TYPE terrace_locality gauge\nterrace_locality 3\n");
+	free(text);
+	metrics_text_fini(&t);
+}
+END_TEST
+
 /* What does not fit is told as a whole, not cut. */
 START_TEST(too_much)
 {
@@ -568,7 +598,7 @@ static int measure(uint32_t sessions)
 	size_t bytes = 0;
 
 	setenv("SIM_GPU_DEVICES", "8", 1);
-	strcpy(s.folder, "/tmp/terrace-test-XXXXXX");
+	strcpy(s.folder, "/tmp/terrace-test-ttt");
 	if (!mkdtemp(s.folder))
 		return cannot("make a folder");
 	snprintf(catalog, sizeof catalog, "%s/catalog", s.folder);
@@ -614,6 +644,7 @@ int main(int argc, char **argv)
 
 	tcase_add_loop_test(t, sample, 0, (int)(sizeof samples / sizeof samples[0]));
 	tcase_add_test(t, samples_of_a_metric_are_together);
+	tcase_add_test(t, former_names_are_there_too);
 	tcase_add_test(t, too_much);
 	tcase_add_test(t, pages);
 	tcase_add_test(t, head_has_no_body);
