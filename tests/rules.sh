@@ -56,6 +56,9 @@ grep -rnE " (<|<=|>|>=) $format|$format (<|<=|>|>=) " kernels store eviction dae
 # Folders and layers: layers.py, which looks at calls too once there is a build (run.sh).
 python3 tests/layers.py source >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/layers.py failed" >>"$breaches"
 
+# Words that have a term in their place (words.txt), in names, log events, metrics, options and documents.
+python3 tests/words.py >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/words.py failed" >>"$breaches"
+
 # Documents: sizes, and links that lead nowhere.
 python3 tests/documents.py >>"$breaches" 2>&1 || [ -s "$breaches" ] || echo "tests/documents.py failed" >>"$breaches"
 
