@@ -114,6 +114,10 @@ def borrow(daemon, opened, *numbers):
     return reply, attached
 
 
+RENAMED = {"fd_socket": "door", "local": "near"}  # /metrics has the former names too
+FORMER = re.compile(r"(?<=^terrace_)(fd_socket|local)(?=_)")
+
+
 class Everything(unittest.TestCase):
     """A daemon with all tiers, and two GPUs."""
 
@@ -145,6 +149,10 @@ class Everything(unittest.TestCase):
         said, families = stat(), scrape(self.port)
         told = {(row["name"], stat_labels(row["labels"])): row for row in said["stats"]}
         self.assertEqual(len(told), len(said["stats"]))
+        for name in list(families):
+            former = FORMER.sub(lambda found: RENAMED[found[1]], name)
+            if former != name:
+                self.assertEqual(families.pop(former), families[name])
         self.assertEqual(set(told), {(name, labels) for name, (_, samples) in families.items() for labels in samples})
         for (name, labels), row in told.items():
             kind, samples = families[name]
