@@ -6,7 +6,7 @@
  *     client MAP(extent, write)  -> daemon EXTENT(status, bytes) + descriptor (SCM_RIGHTS); of GPU memory two: the hold, the memory
  *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone; FDSOCK_EXTENT_NONE: of all
  * extents client RELEASE(leases)        no answer
- *     client AHEAD(gpu)          -> daemon OFFER(extents), and more of them as there are more
+ *     client PREMAP(gpu)          -> daemon OFFER(extents), and more of them as there are more
  *
  * Host memory is lent to be written (MAP with write 1) to an attachment that has a reservation in that extent, made by a Reserve that named the
  * attachment; before, the answer is PRECONDITION. What is mapped then may stay mapped, for later reservations, but the
@@ -14,10 +14,10 @@
  * sessions: an extent belongs to a tenant, and holds blocks of any of its layouts. A GPU's driver exports its memory in
  * one form, which can be written, so `write` says there only how the client means to map it.
  *
- * AHEAD asks to be told which extents of the tenant there are on a GPU, or in host memory, so that they can be mapped
+ * PREMAP asks to be told which extents of the tenant there are on a GPU, or in host memory, so that they can be mapped
  * before a lease names them: at once those that there are, and from then on each new one, when it has been made. An
  * offer lends nothing: what is wanted of it is asked for by MAP, which may be refused. Nothing has to be mapped, and what
- * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows AHEAD;
+ * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows PREMAP;
  * another would hang up.
  *
  * A connection whose first packet is CALLER carries *local calls* and nothing else: the requests and replies of
@@ -168,7 +168,7 @@ struct fdsock_premap {
 
 struct fdsock_offer {
 	struct fdsock_head head;
-	uint32_t gpu;   /* as in AHEAD */
+	uint32_t gpu;   /* as in PREMAP */
 	uint32_t more;  /* 1: another one of what there is already follows */
 	/* extents[count] follow, none of them FDSOCK_EXTENT_PROGRESS_PAGE or NONE; the packet is cut there */
 	uint32_t count;

@@ -130,7 +130,7 @@ enum terrace_status client_fds_ask(struct client_attachment *attachment, uint32_
 /* Maps what the answer to that brings, as client_mapping_prepare; if it fails the daemon is told. */
 enum terrace_status client_fds_prepare(struct client_attachment *attachment, const struct client_packet *answer,
 				       struct client_mapping *mapping);
-/* With the lock: sends AHEAD. False: the socket does not take it. */
+/* With the lock: sends PREMAP. False: the socket does not take it. */
 bool client_fds_ask_offers(struct client_attachment *attachment, uint32_t tier);
 /* The same: forgets the offers of an extent. */
 void client_fds_offer_end(struct client_attachment *attachment, uint32_t extent);

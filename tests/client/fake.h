@@ -101,7 +101,7 @@ struct fake {
 	struct fake_gpu gpu;
 	Terrace__V1__OpenSessionRequest *opened;
 	struct fake_block blocks[FAKE_BLOCKS];
-	bool offers;            /* it knows AHEAD; before sessions are opened */
+	bool offers;            /* it knows PREMAP; before sessions are opened */
 	bool offers_late;       /* but answers with nothing, and that more is to come */
 	unsigned asked_premap;
 	unsigned gpu_lent;      /* extents of the GPU that have been lent, and not said to be unmapped */

@@ -233,7 +233,7 @@ static size_t make_release(struct packets *p, struct connection *c, uint8_t *out
 	return offsetof(struct fdsock_release, leases) + m.count * sizeof m.leases[0];
 }
 
-static size_t make_ahead(struct packets *p, struct connection *c, uint8_t *out)
+static size_t make_premap(struct packets *p, struct connection *c, uint8_t *out)
 {
 	const struct fdsock_premap m = { .head = head(FDSOCK_PREMAP),
 	    .gpu = rng_one_in(&p->rng, 2) ? FDSOCK_NO_GPU : 0 };
@@ -315,7 +315,7 @@ static const struct generator generators[] = {
 	{ "FDSOCK_MAP", FD_SOCKET, true, make_map },          { "FDSOCK_EXTENT", FD_SOCKET, false, make_extent },
 	{ "FDSOCK_UNMAPPED", FD_SOCKET, false, make_unmapped }, { "FDSOCK_RELEASE", FD_SOCKET, false, make_release },
 	{ "FDSOCK_CALLER", RAW, true, make_caller },     { "FDSOCK_CALL", NEAR, true, make_call },
-	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_AHEAD", FD_SOCKET, true, make_ahead },
+	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_PREMAP", FD_SOCKET, true, make_premap },
 	{ "FDSOCK_OFFER", FD_SOCKET, false, make_offer },
 };
 static const struct generator local_call = { "", NEAR, true, make_call };
