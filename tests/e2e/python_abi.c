@@ -1,4 +1,4 @@
-/* What the compiler makes of the structs that client/python/terrace_abi.py declares: "STRUCT BYTES" and "STRUCT.MEMBER OFFSET BYTES". */
+/* What the compiler makes of the structs that client/python/terrace/_abi.py declares: "STRUCT BYTES" and "STRUCT.MEMBER OFFSET BYTES". */
 #include <stdio.h>
 
 #include "client/include/terrace.h"

@@ -23,8 +23,7 @@ EXAMPLE = os.path.join(CLIENT, "examples", "transformers")
 sys.path[:0] = [HERE, os.path.join(CLIENT, "python"), EXAMPLE]
 sys.dont_write_bytecode = True
 import terrace  # noqa: E402
-import terrace_abi  # noqa: E402
-import terrace_arguments  # noqa: E402
+from terrace import _abi, _arguments  # noqa: E402
 import tiers  # noqa: E402
 from daemon import Daemon, running, wait_for  # noqa: E402
 from prefix import Lost, Sequence  # noqa: E402
@@ -63,7 +62,7 @@ def stray_engine(address):
         with session.reserve(KEYS) as slots:
             for i in range(len(KEYS)):
                 slots.block(i)[:] = bytes_of(i)
-            at = terrace_arguments.pointer(slots.block(1))[0]
+            at = _arguments.pointer(slots.block(1))[0]
             slots.commit()
         wait_for(lambda: not writable_bytes(), 60, "what was committed is not writable any more")
         print("committed", flush=True)
@@ -92,13 +91,13 @@ class Abi(unittest.TestCase):
             name, *numbers = line.split()
             want[name] = [int(n) for n in numbers]
         have = {}
-        for name, kind in terrace_abi.STRUCTS.items():
+        for name, kind in _abi.STRUCTS.items():
             have[name] = [ctypes.sizeof(kind)]
             for member, _ in kind._fields_:
                 field = getattr(kind, member)
                 have["%s.%s" % (name, member)] = [field.offset, field.size]
         self.assertEqual(have, want)
-        for name, kind in terrace_abi.STRUCTS.items():  # of C's the library's compiler says it (client/value/layout.c)
+        for name, kind in _abi.STRUCTS.items():  # of C's the library's compiler says it (client/value/layout.c)
             self.assertEqual(sum(getattr(kind, member).size for member, _ in kind._fields_), ctypes.sizeof(kind), name)
 
 
@@ -133,7 +132,7 @@ class Values(unittest.TestCase):
         terrace.decode(LAYOUT, bytes(block), 1, 1, 0, 16, v=back)
         self.assertAlmostEqual(back[64 * 7], 7, delta=0.5)
         room = bytearray(len(block) + 16)
-        at = -terrace_arguments.pointer(room)[0] % 16
+        at = -_arguments.pointer(room)[0] % 16
         aligned = memoryview(room)[at:at + len(block)]
         aligned[:] = block
         q, out, lse = array.array("f", [0.1] * 2 * 64), array.array("f", [0.0] * 2 * 64), array.array("f", [0.0] * 2)

@@ -1,4 +1,4 @@
-"""The structs and functions of terrace.h, for terrace.py. Nothing here is for users.
+"""The structs and functions of terrace.h, for this package. Nothing here is for users.
 
 Struct fields stand in the header's order; tests/e2e/test_python.py compares every size and offset with what a C compiler says.
 """

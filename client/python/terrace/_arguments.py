@@ -1,4 +1,4 @@
-"""Arguments for libterrace, made of Python's, for terrace.py. Nothing here is for users.
+"""Arguments for libterrace, made of Python's, for this package. Nothing here is for users.
 
 Memory is a number, a tensor (what has data_ptr()), or anything with a buffer. What libterrace reads and writes by an address it cannot check;
 of memory whose size is known, sized() does.
@@ -6,7 +6,7 @@ of memory whose size is known, sized() does.
 
 import ctypes
 
-import terrace_abi as abi
+from . import _abi as abi
 
 _DAY = 86400  # the longest time that a call is given
 

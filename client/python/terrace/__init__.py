@@ -34,9 +34,9 @@ import warnings
 import weakref
 from typing import Optional
 
-import terrace_abi as abi
-from terrace_arguments import (bytes_of, cells_of, fill, gpu_number, infos_of, keys_of, microseconds, pointer, rules_of, sized,
-                               stream_number)
+from . import _abi as abi
+from ._arguments import (bytes_of, cells_of, fill, gpu_number, infos_of, keys_of, microseconds, pointer, rules_of, sized,
+                         stream_number)
 
 _lib = abi.load()
 
