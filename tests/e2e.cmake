@@ -77,6 +77,9 @@ endif()
 # The Python binding: without sanitizers, which the interpreter does not come with.
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   terrace_python_test(e2e_units test_units.py $<TARGET_FILE:terrace>)
+  terrace_python_test(e2e_python_async test_python_async.py $<TARGET_FILE:terrace>)
+  # Types, as the package's pyproject.toml wants them checked; the tool is Debian's.
+  add_test(NAME python_types COMMAND mypy --cache-dir=/dev/null WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/client/python)
   add_executable(python_abi e2e/python_abi.c)
   terrace_python_test(e2e_python test_python.py $<TARGET_FILE:terrace> $<TARGET_FILE:python_abi> ${SIM_DEVICE_FOLDER})
   if(TARGET terracectl)
@@ -91,7 +94,7 @@ if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   add_test(NAME python_installed COMMAND sh -c "'${CMAKE_COMMAND}' --install '${CMAKE_BINARY_DIR}' --component python --prefix '${installed}' &&
            cd / && PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE='$<TARGET_FILE:terrace>' \
            ${SYSTEM_PYTHON} -c 'import terrace, sys; sys.exit(not terrace.__file__.startswith(\"${installed}\") or terrace.version() != \"${PROJECT_VERSION}\")' &&
-           PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE=/nonexistent ${SYSTEM_PYTHON} -c 'import terrace' 2>&1 | grep -q 'OSError: .*nonexistent.*LIBTERRACE'")
+           PYTHONPATH='${installed}/${CMAKE_INSTALL_DATADIR}/terrace/python' LIBTERRACE=/nonexistent ${SYSTEM_PYTHON} -c 'import terrace; terrace.version()' 2>&1 | grep -q 'OSError: .*nonexistent.*LIBTERRACE'")
 endif()
 
 set_tests_properties(e2e_hello e2e_grpcio PROPERTIES PROCESSORS 2)

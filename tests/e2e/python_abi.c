@@ -95,5 +95,9 @@ int main(void)
 		M(terrace_cuda_codec_options, block_count) M(terrace_cuda_codec_options, k) M(terrace_cuda_codec_options, v)
 		M(terrace_cuda_codec_options, k_stride) M(terrace_cuda_codec_options, v_stride)
 		M(terrace_cuda_codec_options, dtype) M(terrace_cuda_codec_options, rows));
+	LIST(terrace_watch_event,
+	     M(terrace_watch_event, size) M(terrace_watch_event, epoch) M(terrace_watch_event, sequence)
+		     M(terrace_watch_event, kind) M(terrace_watch_event, key) M(terrace_watch_event, key_bytes)
+			     M(terrace_watch_event, layout) M(terrace_watch_event, state) M(terrace_watch_event, whole_key));
 	return 0;
 }

@@ -3,20 +3,22 @@
 Struct fields stand in the header's order; tests/e2e/test_python.py compares every size and offset with what a C compiler says.
 """
 
+from __future__ import annotations
+
 import ctypes
 import ctypes.util
 import operator
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t,
                     c_uint8, c_uint32, c_uint64, c_void_p)
-
+from typing import Any
 
 # Of numbers; ctypes itself cuts off what does not fit.
 _RANGES = {kind: range(-bool(signed) << bits - bool(signed), 1 << bits - bool(signed))
            for kind, bits, signed in ((c_int, 32, True), (c_int32, 32, True), (c_int64, 64, True), (c_uint32, 32, False), (c_uint64, 64, False))}
 
 
-def fitting(kind, value):
+def fitting(kind: Any, value: Any) -> Any:
     """The value; ValueError if it is a number that such a member or argument cannot have."""
     if kind in _RANGES:
         value = operator.index(value)
@@ -28,18 +30,18 @@ def fitting(kind, value):
 class _Argument:
     """An argument's type, for ctypes: a number that fits."""
 
-    def __init__(self, kind):
+    def __init__(self, kind: Any) -> None:
         self._kind = kind
 
-    def from_param(self, value):
+    def from_param(self, value: Any) -> Any:
         return self._kind(fitting(self._kind, value))
 
 
 class Sized(Structure):
     """A struct that begins with its size."""
 
-    def __init__(self, **values):
-        kinds = dict(self._fields_)
+    def __init__(self, **values: Any) -> None:
+        kinds: dict[str, Any] = dict(self._fields_)
         super().__init__(ctypes.sizeof(type(self)), **{name: fitting(kinds[name], value) for name, value in values.items()})
 
 
@@ -145,6 +147,11 @@ class CudaCodecOptions(Sized):
                 ("v_stride", c_size_t), ("rows", c_void_p)]
 
 
+class WatchEvent(Sized):
+    _fields_ = [("size", c_size_t), ("epoch", c_uint64), ("sequence", c_uint64), ("kind", c_int), ("key", c_uint8 * 32),
+                ("key_bytes", c_uint32), ("layout", c_uint32), ("state", c_int), ("whole_key", c_uint8 * 64)]
+
+
 # C's names of these structs.
 STRUCTS = {
     "terrace_layout": Layout, "terrace_keys": Keys, "terrace_connect_options": ConnectOptions, "terrace_token": Token,
@@ -153,12 +160,14 @@ STRUCTS = {
     "terrace_layout_rule": LayoutRule, "terrace_call_options": CallOptions,
     "terrace_attend_features": AttendFeatures, "terrace_attend_options": AttendOptions, "terrace_cuda_features": CudaFeatures,
     "terrace_cuda_attend_options": CudaAttendOptions, "terrace_cuda_extend_options": CudaExtendOptions,
-    "terrace_cuda_codec_options": CudaCodecOptions,
+    "terrace_cuda_codec_options": CudaCodecOptions, "terrace_watch_event": WatchEvent,
 }
 
 _STATUSES = POINTER(c_int)
 _HANDLE = POINTER(c_void_p)
-_FUNCTIONS = {
+_COMPLETION = POINTER(Completion)
+# NAME: (type of the result, types of the arguments...)
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "status_text": (c_char_p, c_int),
     "error": (c_char_p,),
     "version": (c_char_p,),
@@ -187,8 +196,12 @@ _FUNCTIONS = {
     "op_cancel": (None, c_void_p),
     "session_unit": (c_uint32, c_void_p),
     "session_prefix_multiple": (c_uint32, c_void_p),
+    "lookup_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64, _COMPLETION, _HANDLE),
+    "lookup_finish": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
     "lookup_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64, POINTER(c_uint32), c_void_p),
     "lease_with": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _HANDLE),
+    "lease_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _COMPLETION, _HANDLE),
+    "lease_finish": (c_int, c_void_p, _HANDLE),
     "lease_count": (c_uint32, c_void_p),
     "lease_block": (c_void_p, c_void_p, c_uint32, c_uint32),
     "lease_tokens": (c_uint32, c_void_p, c_uint32),
@@ -199,22 +212,36 @@ _FUNCTIONS = {
     "release": (None, c_void_p),
     "release_after": (c_int, c_void_p, c_void_p),
     "reserve_with": (c_int, c_void_p, POINTER(Keys), POINTER(BlockInfo), POINTER(ReserveOptions), c_uint64, _STATUSES, _HANDLE),
+    "reserve_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(BlockInfo), POINTER(ReserveOptions), c_uint64, _COMPLETION, _HANDLE),
+    "reserve_finish": (c_int, c_void_p, _STATUSES, _HANDLE),
     "reserve_open_with": (c_int, c_void_p, POINTER(BlockInfo), POINTER(ReserveOptions), c_uint64, _HANDLE),
     "reservation_count": (c_uint32, c_void_p),
     "reservation_block": (c_void_p, c_void_p, c_uint32, c_uint32),
     "reservation_addresses": (c_int, c_void_p, c_uint32, c_void_p),
     "commit": (c_int, c_void_p, c_uint64, _STATUSES, _HANDLE),
-    "commit_after": (c_int, c_void_p, c_void_p, c_uint64, POINTER(Completion), _HANDLE),
+    "commit_async": (c_int, c_void_p, c_uint64, _COMPLETION, _HANDLE),
+    "commit_after": (c_int, c_void_p, c_void_p, c_uint64, _COMPLETION, _HANDLE),
     "commit_finish": (c_int, c_void_p, _STATUSES),
     "commit_open": (c_int, c_void_p, c_void_p, c_uint32, c_uint32, c_uint64),
     "abort": (None, c_void_p),
     "put": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, POINTER(BlockInfo), c_void_p, c_uint64),
+    "put_async": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, POINTER(BlockInfo), c_void_p, c_uint64, _COMPLETION, _HANDLE),
+    "put_finish": (c_int, c_void_p),
+    "get_async": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p, c_uint64, _COMPLETION, _HANDLE),
+    "get_finish": (c_int, c_void_p, POINTER(c_uint32)),
     "get": (c_int, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p, POINTER(c_uint32), c_uint64),
     "warm_with": (c_int, c_void_p, POINTER(Keys), POINTER(WarmOptions), c_uint64, POINTER(c_uint32)),
+    "warm_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(WarmOptions), c_uint64, _COMPLETION, _HANDLE),
+    "warm_finish": (c_int, c_void_p, POINTER(c_uint32)),
+    "flush_async": (c_int, c_void_p, POINTER(Keys), c_uint64, _COMPLETION, _HANDLE),
+    "flush_finish": (c_int, c_void_p, _STATUSES),
     "flush": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
     "delete": (c_int, c_void_p, POINTER(Keys), c_uint64, _STATUSES),
     "touch_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64),
     "report_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_int, c_int32, c_uint64, c_uint64),
+    "watch_open": (c_int, c_void_p, c_bool, _HANDLE),
+    "watch_next": (c_int, c_void_p, c_uint64, POINTER(WatchEvent)),
+    "watch_close": (None, c_void_p),
     "encode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
                c_size_t, c_int),
     "decode": (c_int, POINTER(Layout), c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p, c_size_t, c_void_p,
@@ -232,14 +259,40 @@ _FUNCTIONS = {
 }
 
 
-def load():
-    """The library: $LIBTERRACE, else libterrace where the loader looks. OSError if there is none."""
+def path() -> str:
+    """Where the library is looked for: $LIBTERRACE, else the one that the wheel brought, else libterrace where the loader looks."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libterrace.so.0")
+    return os.environ.get("LIBTERRACE") or (beside if os.path.exists(beside) else "") or \
+        ctypes.util.find_library("terrace") or "libterrace.so.0"
+
+
+class Library:
+    """libterrace's functions as attributes. It is loaded when the first one is used; OSError, with what to do, if that fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("terrace_"):
+            raise AttributeError(name)
+        self.__dict__.update(_load())
+        return self.__dict__[name]
+
+
+def _load() -> dict[str, Any]:
+    file = path()
     try:
-        library = ctypes.CDLL(os.environ.get("LIBTERRACE") or ctypes.util.find_library("terrace") or "libterrace.so.0")
+        library = ctypes.CDLL(file)
     except OSError as e:
         raise OSError("%s (LIBTERRACE names the library's file where the loader does not look)" % e) from None
+    functions = {}
     for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(library, "terrace_" + name)
+        try:
+            function = getattr(library, "terrace_" + name)
+        except AttributeError:
+            raise OSError("%s has no function terrace_%s: it is not the libterrace of this package's version. Install both from one "
+                          "release, or unset LIBTERRACE" % (file, name)) from None
         function.restype = result
         function.argtypes = [_Argument(kind) if kind in _RANGES else kind for kind in arguments]
-    return library
+        functions["terrace_" + name] = function
+    return functions
+
+
+lib = Library()

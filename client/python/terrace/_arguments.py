@@ -4,14 +4,41 @@ Memory is a number, a tensor (what has data_ptr()), or anything with a buffer. W
 of memory whose size is known, sized() does.
 """
 
+from __future__ import annotations
+
 import ctypes
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Protocol, Sequence, Union, cast
 
 from . import _abi as abi
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from .layout import BlockInfo, Rule
+
+
+class Tensor(Protocol):
+    """What has an address: a torch tensor, of the CPU or a GPU."""
+
+    def data_ptr(self) -> int: ...
+
+
+class CudaStream(Protocol):
+    """torch.cuda.Stream."""
+
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+# A cudaStream_t as a number, or what has one.
+Stream = Union[int, None, CudaStream]
+# Memory: an address, a tensor, or anything with a buffer.
+Memory = Union[int, None, Tensor, "ReadableBuffer"]
 
 _DAY = 86400  # the longest time that a call is given
 
 
-def microseconds(seconds):
+def microseconds(seconds: Optional[float]) -> int:
     """0, which is the connection's default, for None."""
     if seconds is None:
         return 0
@@ -20,31 +47,31 @@ def microseconds(seconds):
     return max(1, int(min(seconds, _DAY) * 1e6))
 
 
-def bytes_of(value):
+def bytes_of(value: ReadableBuffer) -> bytes:
     """Of a number bytes() would make zeros."""
     return bytes(memoryview(value))
 
 
-def keys_of(keys):
+def keys_of(keys: Iterable[ReadableBuffer]) -> abi.Keys:
     """terrace_keys, which keeps its memory."""
     if isinstance(keys, (bytes, bytearray, memoryview)):
         raise TypeError("keys: a list of them, not one: put it into a list")
-    keys = [bytes_of(k) for k in keys]
-    if not keys or len({len(k) for k in keys}) != 1:
+    names = [bytes_of(k) for k in keys]
+    if not names or len({len(k) for k in names}) != 1:
         raise ValueError("keys: at least one, and all of one length")
-    memory = ctypes.create_string_buffer(b"".join(keys), len(keys) * len(keys[0]))
-    out = abi.Keys(ctypes.addressof(memory), len(keys), len(keys[0]))
+    memory = ctypes.create_string_buffer(b"".join(names), len(names) * len(names[0]))
+    out = abi.Keys(ctypes.addressof(memory), len(names), len(names[0]))
     out.kept = memory
     return out
 
 
-def infos_of(infos, count):
+def infos_of(infos: Optional[Sequence[BlockInfo]], count: int) -> Any:
     """An array of terrace_block_info, which keeps its memory."""
     if infos is None:
         return None
     if len(infos) != count:
         raise ValueError("infos: not as many as keys: give one for each, or None")
-    out = (abi.BlockInfo * count)()
+    out: Any = (abi.BlockInfo * count)()
     out.kept = []
     for c, info in zip(out, infos):
         c.size = ctypes.sizeof(abi.BlockInfo)
@@ -57,18 +84,19 @@ def infos_of(infos, count):
     return out
 
 
-def rules_of(rules, count):
+def rules_of(rules: Optional[Sequence[Rule]], count: int) -> tuple[Optional[int], object]:
     """The address of an array of terrace_layout_rule, and what keeps it."""
     if rules is None:
         return None, None
     if len(rules) != count:
         raise ValueError("rules: not as many as layouts: give one for each, or None")
     size = ctypes.sizeof(abi.LayoutRule)
-    kept = (abi.LayoutRule * count)(*[(size, abi.fitting(ctypes.c_uint32, r.keep_last), r.partial, r.sparse) for r in rules])
+    kept = (abi.LayoutRule * count)(*[abi.LayoutRule(size, abi.fitting(ctypes.c_uint32, r.keep_last), r.partial, r.sparse)
+                                      for r in rules])
     return ctypes.addressof(kept), kept
 
 
-def cells_of(cells, count):
+def cells_of(cells: Optional[Sequence[int]], count: int) -> tuple[Optional[int], object]:
     """The address of a word a key, and what keeps it."""
     if cells is None:
         return None, None
@@ -78,15 +106,16 @@ def cells_of(cells, count):
     return ctypes.addressof(kept), kept
 
 
-def gpu_number(gpu):
+def gpu_number(gpu: Optional[int]) -> int:
     """A GPU's number, of the session's; None: host memory."""
     if gpu is not None and gpu < 0:
         raise ValueError("gpu %d: none has that number: give one of session.gpu_of(), or None for host memory" % gpu)
     return -1 if gpu is None else gpu
 
 
-def stream_number(stream):
-    return getattr(stream, "cuda_stream", stream)
+def stream_number(stream: Stream) -> Optional[int]:
+    """The address of a cudaStream_t."""
+    return cast("Optional[int]", getattr(stream, "cuda_stream", stream))
 
 
 # ---- memory ----
@@ -105,7 +134,7 @@ _release_buffer = ctypes.pythonapi.PyBuffer_Release
 _release_buffer.argtypes = [ctypes.POINTER(_Buffer)]
 
 
-def _readonly_address(view):
+def _readonly_address(view: memoryview) -> tuple[Optional[int], object]:
     buffer = _Buffer()
     _get_buffer(view, ctypes.byref(buffer), 0)
     address = buffer.buf
@@ -113,7 +142,7 @@ def _readonly_address(view):
     return address, view  # a memoryview keeps its memory in place
 
 
-def pointer(memory, write=False):
+def pointer(memory: Memory, write: bool = False) -> tuple[Optional[int], object]:
     """The address of memory, and what keeps it: a number, a tensor, a buffer, or None."""
     if memory is None or isinstance(memory, int):
         return memory, None
@@ -131,18 +160,19 @@ def pointer(memory, write=False):
     return ctypes.addressof(kept), kept
 
 
-def sized(memory, name, count, size, write=False):
+def sized(memory: Memory, name: str, count: int, size: int, write: bool = False) -> tuple[Optional[int], object]:
     """pointer() of memory of the CPU that has room for `count` elements of `size` bytes; ValueError if it has not. A number is believed."""
     if count < 0:  # ctypes would make a large number of it
         raise ValueError("%s: %d elements: a count is not negative" % (name, count))
     if memory is None or isinstance(memory, int):
         return pointer(memory)
     if hasattr(memory, "data_ptr"):
-        item, have = memory.element_size(), memory.numel() * memory.element_size()
-        if not memory.is_contiguous() or memory.device.type != "cpu":
+        tensor: Any = memory
+        item, have = tensor.element_size(), tensor.numel() * tensor.element_size()
+        if not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise ValueError("%s: a tensor that is not in one piece, or not the CPU's: .contiguous().cpu() makes one" % name)
     else:
-        view = memoryview(memory)
+        view = memoryview(cast("ReadableBuffer", memory))
         item, have = view.itemsize, view.nbytes
     if item not in (1, size) and size > 1:
         raise ValueError("%s: elements of %d bytes, not %d" % (name, item, size))
@@ -151,13 +181,14 @@ def sized(memory, name, count, size, write=False):
     return pointer(memory, write)
 
 
-def fill(options, values, sizes=None, lists=()):
+def fill(options: abi.Sized, values: dict[str, Any], sizes: Optional[dict[str, Any]] = None,
+         lists: Sequence[str] = ()) -> list[object]:
     """Sets fields of a struct from keyword arguments; returns what must live as long. lists: fields that are arrays of pointers, which may be
     given so. sizes: what sized() wants to know of fields of which it is known, or of each in such a list."""
-    kept = []
-    kinds = dict(options._fields_)
+    kept: list[object] = []
+    kinds: dict[str, Any] = dict(options._fields_)
 
-    def address(name, value):
+    def address(name: str, value: Memory) -> tuple[Optional[int], object]:
         return sized(value, name, *sizes[name]) if sizes and name in sizes else pointer(value)
 
     for name, value in values.items():
