@@ -78,6 +78,8 @@ endif()
 if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
   terrace_python_test(e2e_units test_units.py $<TARGET_FILE:terrace>)
   terrace_python_test(e2e_python_async test_python_async.py $<TARGET_FILE:terrace>)
+  terrace_python_test(e2e_wheel test_wheel.py ${CMAKE_BINARY_DIR}) # it asks PyPI for tools, and packs for a minute
+  set_tests_properties(e2e_wheel PROPERTIES TIMEOUT 900 LABELS long)
   # Types, as the package's pyproject.toml wants them checked; the tool is Debian's.
   add_test(NAME python_types COMMAND mypy --cache-dir=/dev/null WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}/client/python)
   add_executable(python_abi e2e/python_abi.c)
