@@ -15,6 +15,7 @@ Methods without _async wait in the calling thread, let other Python threads run 
 from __future__ import annotations
 
 import ctypes
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Optional, Sequence, TypeVar, Union, overload
 
@@ -73,7 +74,7 @@ class Client(Handle):
 
 
 def connect(address: Optional[str] = None, timeout: Optional[float] = None, no_borrow: bool = False, busy_poll: Optional[float] = None,
-            no_near_calls: bool = False, no_adaptive_poll: bool = False) -> Client:
+            no_near_calls: Optional[bool] = None, no_adaptive_poll: bool = False, no_local_calls: bool = False) -> Client:
     """Connects to a daemon, and waits until it answers. In a coroutine: `await asyncio.to_thread(terrace.connect)`.
 
     address: "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock.
@@ -81,11 +82,14 @@ def connect(address: Optional[str] = None, timeout: Optional[float] = None, no_b
     no_borrow: map nothing; blocks then move by Session.put() and get() alone.
     busy_poll: seconds for which a call looks for its answer before its thread sleeps; None: for as long as calls of its kind have been
     taking, .2 ms at most, but with no_adaptive_poll not at all.
-    no_near_calls: every call goes by gRPC.
+    no_local_calls: every call goes by gRPC; no_near_calls is its name in 0.1.0.
     Unavailable: no daemon is there. Deadline, Invalid (not an address), Unsupported (another machine), Denied.
     """
+    if no_near_calls is not None:
+        warnings.warn("no_near_calls is called no_local_calls", DeprecationWarning, stacklevel=2)
+        no_local_calls = no_near_calls
     options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=microseconds(timeout), no_borrow=no_borrow,
-                                 busy_poll_us=microseconds(busy_poll), no_near_calls=no_near_calls, no_adaptive_poll=no_adaptive_poll)
+                                 busy_poll_us=microseconds(busy_poll), no_local_calls=no_local_calls, no_adaptive_poll=no_adaptive_poll)
     out = ctypes.c_void_p()
     check(lib.terrace_connect(options, out))
     return Client(out.value)
