@@ -237,6 +237,7 @@ static enum terrace_status attend_read(struct call *c, const struct terrace_layo
 	a->workspace = o.workspace;
 	a->workspace_bytes = o.workspace_bytes;
 	a->settled = o.settled;
+	a->split_tokens = o.split_tokens;
 	return TERRACE_OK;
 }
 

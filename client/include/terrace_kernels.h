@@ -179,7 +179,12 @@ struct terrace_cuda_attend_options {
 	size_t workspace_bytes;
 	bool settled;               /* a promise: all that is read was complete before the kernel that precedes this one in the
 				     * stream began, but q and what is encoded of the queries' own tokens */
-	uint8_t reserved[7];
+	uint8_t reserved[3];
+	uint32_t split_tokens;      /* 0: fastest. Else a multiple of 32, 512 at least: a sequence is cut at multiples
+				     * of so many tokens, or 16 before them, and the bits of its results do not depend
+				     * on what else is in the batch. Workspace, plan and run of a step want the same
+				     * number. 8192 costs batches of many sequences least; few long sequences want
+				     * less, such as 2048 */
 };
 #define TERRACE_CUDA_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_attend_options)
 

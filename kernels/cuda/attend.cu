@@ -73,6 +73,7 @@ attend_args args_of(const struct kv_cuda_attend *a, const struct attend_plan &pl
 	args.queries = a->queries;
 	args.columns = plan.columns;
 	args.tiles = plan.tiles;
+	args.parts_max = plan.parts_max;
 	args.q_dtype = a->q_dtype;
 	args.out_dtype = a->out_dtype;
 	/* Rotation is unnormalised: rotated queries and keys are sqrt(D) too long each. */

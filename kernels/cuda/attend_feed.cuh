@@ -173,6 +173,8 @@ template <class S> struct feed {
 		const uint32_t to = at, on = barrier;
 
 		__syncwarp();
+		for (uint32_t i = 0; i < S::STEP && lane == 0; i++)
+			forget_shared(to + i * second, S::ATOM);
 		if (next(&at, &barrier))
 			parity ^= 1;
 		start(step + S::STAGES, to, on);

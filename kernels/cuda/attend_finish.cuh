@@ -192,8 +192,8 @@ template <int D> struct part_lanes {
 /* One column's sum over every GROUPS-th part of a row in the workspace, from part `group` on, by one
  * warp. All loads of a round are asked for before the first is waited for. */
 template <class S, uint32_t GROUPS>
-DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts, uint32_t column,
-			uint32_t group, uint32_t lane, float (&x)[S::D / 32])
+DEVICE float2 add_parts(const attend_args &a, const segment &s, uint32_t column, uint32_t group, uint32_t lane,
+			float (&x)[S::D / 32])
 {
 	constexpr int D = S::D, EACH = D / 32;
 	constexpr uint32_t ROUND = EACH <= 4 ? 36 / EACH : EACH < 16 ? 16 / EACH : 1;
@@ -202,23 +202,23 @@ DEVICE float2 add_parts(const attend_args &a, uint32_t first_cta, uint32_t parts
 #pragma unroll
 	for (int i = 0; i < EACH; i++)
 		x[i] = 0;
-	for (uint32_t from = group; from < parts; from += ROUND * GROUPS) {
+	for (uint32_t from = group; from < s.parts; from += ROUND * GROUPS) {
 		const uint32_t mine = from + lane * GROUPS;
 		float2 sum = {NEVER, 0};
 		float part[ROUND][EACH];
 
-		if (lane < ROUND && mine < parts)
-			sum = __ldcg(&a.sums[(2 * (first_cta + mine) + (mine == 0)) * S::COLUMNS + column]);
+		if (lane < ROUND && mine < s.parts)
+			sum = __ldcg(&a.sums[slot_of(a, s, mine) * S::COLUMNS + column]);
 #pragma unroll
 		for (uint32_t j = 0; j < ROUND; j++) {
-			const uint32_t p = from + j * GROUPS, slot = 2 * (first_cta + p) + (p == 0);
+			const uint32_t p = from + j * GROUPS;
 
 #pragma unroll
 			for (int i = 0; i < EACH; i++)
 				part[j][i] = 0;
-			if (p < parts)
-				part_lanes<D>::load(a.partials + ((size_t)slot * S::COLUMNS + column) * D, lane,
-						    part[j]);
+			if (p < s.parts)
+				part_lanes<D>::load(a.partials + ((size_t)slot_of(a, s, p) * S::COLUMNS + column) * D,
+						    lane, part[j]);
 		}
 		float max = sum.x;
 
@@ -266,7 +266,7 @@ template <class S> DEVICE void merge_parts(const attend_args &a, const segment &
 		size_t row;
 
 		if (group < GROUPS && column < S::COLUMNS)
-			total = add_parts<S, GROUPS>(a, blockIdx.x - s.part, s.parts, column, group, lane, x);
+			total = add_parts<S, GROUPS>(a, s, column, group, lane, x);
 		if (GROUPS > 1) {
 			if (group > 0 && group < GROUPS) {
 				for (int i = 0; i < D / 32; i++)
@@ -319,7 +319,7 @@ DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S
 			   typename S::V::sum_type (&o)[S::TILES][S::D / 16][4], uint8_t *shared)
 {
 	constexpr int D = S::D;
-	const uint32_t lane = threadIdx.x % 32, slot = 2 * blockIdx.x + (s.part == 0);
+	const uint32_t lane = threadIdx.x % 32, slot = slot_of(a, s, s.part);
 	float *results = (float *)(shared + S::SIZES.results_at), *rows = (float *)(shared + S::SIZES.rows_at);
 	uint32_t query;
 	size_t row;
@@ -345,7 +345,7 @@ DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S
 			a.sums[slot * S::COLUMNS + i] = total;
 	}
 	if (s.parts > 1 &&
-	    arrive_last(&a.arrived[((size_t)s.sequence * a.heads + s.head) * a.tiles + s.tile], s.parts))
+	    arrive_last(&a.arrived[row_number(a, s)], s.parts))
 		merge_parts<S>(a, s, shared);
 }
 

@@ -4,6 +4,7 @@
  * no more rows than CTAs, every row is cut into equal parts, as many as let all parts run at once, if
  * that wastes little. Otherwise rows are laid end to end and cut at equal distances, a cut near a row's
  * end moving to it; with equal lengths the distance is a whole number of rows, if that wastes little.
+ * With split_tokens rows are cut by their own lengths alone, and the line only tells which CTA does which parts.
  * Every CTA works its own share out, by a thread of one block.
  */
 #include "kernels/cuda/arguments.cuh"
@@ -21,6 +22,8 @@ constexpr uint32_t PART_MIN = 32;      /* atoms of a part: four a warp */
 constexpr uint32_t WASTE_DIVISOR = 16; /* of a CTA's share that a regular cut may waste */
 
 constexpr uint32_t Q_HEADS_MAX = 65536;
+constexpr uint32_t SPLIT_TOKENS_MIN = PART_MIN * KV_ATOM_TOKENS;
+constexpr uint32_t PARTS_MAX = UINT16_MAX; /* a segment counts them */
 constexpr uint32_t WINDOW_MAX = 1 << 30; /* so that positions less a window are within 32 bits */
 
 struct plan_args {
@@ -32,6 +35,7 @@ struct plan_args {
 	uint32_t queries, window, ranges_max;
 	uint32_t segment_cost; /* in atoms */
 	uint32_t odd; /* 1 if the two atoms of a step may be of two blocks */
+	uint32_t split, parts_max; /* atoms between cuts, and the most parts of a row; 0 without split_tokens */
 };
 
 /* The lengths in atoms that some query sees, and where each sequence's rows begin on a line of cost (or
@@ -65,7 +69,7 @@ __device__ uint32_t atoms_of(const plan_args &a, uint32_t sequence, uint32_t tok
 	return (tokens + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS - first_atom_of(a, sequence, tokens);
 }
 
-/* begin[i] <- the sum of cost(atoms[j]) for j < i; all threads. Returns the whole sum. */
+/* begin[i] <- the sum of cost(j) for j < i; all threads. Returns the whole sum. */
 template <class Cost> __device__ uint32_t lay_out(batch &b, uint32_t n, Cost cost)
 {
 	const uint32_t each = (n + THREADS - 1) / THREADS, from = min(threadIdx.x * each, n),
@@ -73,14 +77,14 @@ template <class Cost> __device__ uint32_t lay_out(batch &b, uint32_t n, Cost cos
 	uint32_t sum = 0, before = 0;
 
 	for (uint32_t i = from; i < to; i++)
-		sum += cost(b.atoms[i]);
+		sum += cost(i);
 	b.sums[threadIdx.x] = sum;
 	__syncthreads();
 	for (uint32_t i = 0; i < threadIdx.x; i++)
 		before += b.sums[i];
 	for (uint32_t i = from; i < to; i++) {
 		b.begin[i] = before;
-		before += cost(b.atoms[i]);
+		before += cost(i);
 	}
 	if (threadIdx.x == THREADS - 1)
 		b.begin[n] = before;
@@ -150,7 +154,7 @@ __device__ void plan_equal_parts(const plan_args &a, batch &b, uint32_t size)
 {
 	const uint32_t rows = a.heads * a.tiles;
 	const uint32_t used =
-		lay_out(b, a.sequences, [=](uint32_t atoms) { return rows * parts_of(atoms, size); });
+		lay_out(b, a.sequences, [&](uint32_t i) { return rows * parts_of(b.atoms[i], size); });
 
 	for (uint32_t cta = threadIdx.x; cta < a.ctas; cta += THREADS) {
 		segment s = {};
@@ -257,6 +261,120 @@ __device__ void plan_line(const plan_args &a, batch &b, const line &l)
 	}
 }
 
+/* A sequence's rows cut at multiples of `split` atoms, counted from token 0; one atom before them if the first atom
+ * is an odd one: of two atoms that are read together the second may be missing behind the sequence's end alone. */
+struct cuts {
+	uint32_t first, atoms, split, parts_most;
+
+	/* Of the multiple that ends the first part. */
+	__device__ uint32_t first_cut() const
+	{
+		return max(1, (first + split / 2 + split - 1) / split);
+	}
+
+	__device__ uint32_t parts() const
+	{
+		const uint32_t end = first + atoms, last = end < split / 2 ? 0 : (end - split / 2) / split;
+
+		return last < first_cut() ? 1 : min(last - first_cut() + 2, parts_most);
+	}
+
+	/* Where a part begins, in atoms from the first; part parts() begins where the last one ends. */
+	__device__ uint32_t begin(uint32_t part) const
+	{
+		return part == 0 ? 0 : part >= parts() ? atoms : ((first_cut() + part - 1) * split - first) / 2 * 2;
+	}
+};
+
+__device__ cuts cuts_of(const plan_args &a, const batch &b, uint32_t sequence)
+{
+	return {first_atom_of(a, sequence, a.kv_tokens[sequence]), b.atoms[sequence], a.split, a.parts_max};
+}
+
+/* The parts of all rows on a line: what each costs is its atoms and a segment's cost. A CTA does those that begin in
+ * its stretch. */
+struct line_of_parts {
+	const plan_args &a;
+	const batch &b;
+	uint32_t distance, rows_each;
+
+	/* The first part that begins at x or behind it; its sequence is a.sequences if there is none. */
+	__device__ void seek(uint64_t x, uint32_t *sequence, uint32_t *row, uint32_t *part) const
+	{
+		*row = *part = 0;
+		*sequence = a.sequences;
+		if (x >= b.begin[a.sequences])
+			return;
+		*sequence = find(b, a.sequences, (uint32_t)x);
+		const cuts c = cuts_of(a, b, *sequence);
+		const uint32_t cost = c.atoms + c.parts() * a.segment_cost,
+			       in_sequence = (uint32_t)x - b.begin[*sequence];
+
+		*row = in_sequence / cost;
+		for (const uint32_t in_row = in_sequence % cost; *part < c.parts() && place_of(c, *part) < in_row;)
+			++*part;
+		if (*part == c.parts())
+			step_row(sequence, row, part);
+	}
+
+	__device__ uint32_t place_of(const cuts &c, uint32_t part) const
+	{
+		return c.begin(part) + part * a.segment_cost;
+	}
+
+	__device__ void step_row(uint32_t *sequence, uint32_t *row, uint32_t *part) const
+	{
+		*part = 0;
+		if (++*row == rows_each) {
+			*row = 0;
+			++*sequence;
+		}
+	}
+
+	__device__ void plan(uint32_t cta, uint32_t *spare) const
+	{
+		const uint64_t end = (uint64_t)(cta + 1) * distance;
+		uint32_t sequence, row, part, index = cta;
+		segment held = {}; /* written once it is known what follows it */
+
+		held.next = NO_SEGMENT;
+		seek((uint64_t)cta * distance, &sequence, &row, &part);
+		while (sequence < a.sequences) {
+			const cuts c = cuts_of(a, b, sequence);
+
+			if (b.begin[sequence] + row * (c.atoms + c.parts() * a.segment_cost) + place_of(c, part) >= end)
+				break;
+			if (held.parts > 0) {
+				held.next = a.ctas + atomicAdd(spare, 1);
+				a.segments[index] = held;
+				index = held.next;
+			}
+			held = segment_of(a, sequence * rows_each + row);
+			held.first_atom += c.begin(part);
+			held.atoms = c.begin(part + 1) - c.begin(part);
+			held.part = (uint16_t)part;
+			held.parts = (uint16_t)c.parts();
+			if (++part == c.parts())
+				step_row(&sequence, &row, &part);
+		}
+		a.segments[index] = held;
+	}
+};
+
+__device__ void plan_fixed(const plan_args &a, batch &b)
+{
+	const uint32_t rows_each = a.heads * a.tiles;
+	const uint32_t cost = lay_out(b, a.sequences, [&](uint32_t sequence) {
+		const cuts c = cuts_of(a, b, sequence);
+
+		return rows_each * (c.atoms + c.parts() * a.segment_cost);
+	});
+	const line_of_parts l = {a, b, max(1, (cost + a.ctas - 1) / a.ctas), rows_each};
+
+	for (uint32_t cta = threadIdx.x; cta < a.ctas; cta += THREADS)
+		l.plan(cta, &b.spare);
+}
+
 __global__ void __launch_bounds__(THREADS) plan_kernel(const plan_args a)
 {
 	DYNAMIC_SHARED(uint32_t, room, 16);
@@ -277,8 +395,12 @@ __global__ void __launch_bounds__(THREADS) plan_kernel(const plan_args a)
 		a.arrived[i] = 0;
 	__syncthreads();
 
-	const uint32_t cost = lay_out(b, a.sequences, [=](uint32_t atoms) {
-		return rows_each * (atoms + a.segment_cost);
+	if (a.split) {
+		plan_fixed(a, b);
+		return;
+	}
+	const uint32_t cost = lay_out(b, a.sequences, [&](uint32_t i) {
+		return rows_each * (b.atoms[i] + a.segment_cost);
 	});
 	const uint32_t share = max((cost + a.ctas - 1) / a.ctas, PART_MIN),
 		       most = share + share / WASTE_DIVISOR + a.segment_cost;
@@ -304,7 +426,8 @@ bool shape_sound(const struct kv_cuda_attend *a)
 {
 	return layout_sound(a->layout, a->geometry) && a->queries > 0 && a->queries <= 16 && a->q_heads > 0 &&
 	       a->q_heads <= Q_HEADS_MAX && a->q_heads % a->layout->heads == 0 && a->sequences <= ATTEND_SEQUENCES_MAX &&
-	       features_sound(&a->features);
+	       features_sound(&a->features) && (!a->split_tokens || a->split_tokens >= SPLIT_TOKENS_MIN) &&
+	       a->split_tokens % (2 * KV_ATOM_TOKENS) == 0;
 }
 
 uint32_t segment_cost_of(const struct kv_cuda_attend *a)
@@ -312,12 +435,21 @@ uint32_t segment_cost_of(const struct kv_cuda_attend *a)
 	return SEGMENT_COST * a->layout->head_dim_k / a->geometry->atom_bytes;
 }
 
-/* Whether places on the line of rows have 32 bits, with sequences as long as the table of blocks lets them be. */
-bool line_fits(const struct kv_cuda_attend *a, uint32_t rows)
+/* Atoms of a sequence as long as the table of blocks lets it be. */
+uint64_t table_atoms(const struct kv_cuda_attend *a)
 {
 	const uint64_t table = (uint64_t)a->blocks_stride * a->geometry->atoms, all = UINT32_MAX / KV_ATOM_TOKENS + 1;
 
-	return rows * ((table < all ? table : all) + segment_cost_of(a)) <= UINT32_MAX;
+	return table < all ? table : all;
+}
+
+/* Whether places on the line of rows, or of their parts, have 32 bits, and with parts their slots' columns. */
+bool line_fits(const struct kv_cuda_attend *a, const struct attend_plan *p)
+{
+	const uint64_t parts = p->parts_max ? p->parts_max : 1;
+
+	return p->rows * (table_atoms(a) + parts * segment_cost_of(a)) <= UINT32_MAX && parts <= PARTS_MAX &&
+	       p->rows * parts * p->sizes.columns <= UINT32_MAX / 2;
 }
 
 } // namespace
@@ -361,14 +493,17 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	if ((uint64_t)a->sequences * l->heads * p.tiles > UINT32_MAX / 2)
 		return STATUS_INVALID;
 	p.rows = a->sequences * l->heads * p.tiles;
-	if (!line_fits(a, p.rows))
+	if (a->split_tokens)
+		p.parts_max = (uint32_t)(table_atoms(a) / (a->split_tokens / KV_ATOM_TOKENS)) + 1;
+	if (!line_fits(a, &p))
 		return STATUS_INVALID;
 
-	const size_t slots = 2 * (size_t)p.ctas * p.sizes.columns;
+	const size_t parts = (size_t)p.rows * p.parts_max,
+		     slots = (p.parts_max ? parts : 2 * (size_t)p.ctas) * p.sizes.columns;
 	size_t at = 0;
 
 	p.segments_at = at;
-	at += aligned((2 * (size_t)p.ctas + p.rows) * sizeof(struct segment));
+	at += aligned((2 * (size_t)p.ctas + p.rows + parts) * sizeof(struct segment));
 	p.arrived_at = at;
 	at += aligned(p.rows * sizeof(uint32_t));
 	p.sums_at = at;
@@ -418,6 +553,8 @@ extern "C" enum status kv_cuda_attend_plan(const struct kv_cuda_attend *a, cudaS
 	args.ranges_max = a->features.ranges_max;
 	args.segment_cost = segment_cost_of(a);
 	args.odd = a->geometry->atoms % 2;
+	args.split = a->split_tokens / KV_ATOM_TOKENS;
+	args.parts_max = plan.parts_max;
 	if (cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 				 sizeof(batch)) != cudaSuccess)
 		return STATUS_INTERNAL;

@@ -23,6 +23,7 @@ struct attend_args {
 	uint64_t layer_at;
 	uint32_t chunk_bytes, block_atoms, block_magic, blocks_stride;
 	uint32_t heads, q_heads, group, queries, columns, tiles;
+	uint32_t parts_max; /* the plan's */
 	enum kv_dtype q_dtype, out_dtype;
 	float scale_log2; /* with a soft cap times 2 log2(e) over that in powers of 2 */
 	bool settled;
@@ -104,6 +105,18 @@ DEVICE told_column told_of_column(uint32_t told, uint32_t column)
 	const uint4 a = load_shared_16(at), b = load_shared_16(at + 16);
 
 	return {__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), a.w, b.x, (int32_t)b.y, b.z, b.w};
+}
+
+/* The number of a segment's row. */
+DEVICE uint32_t row_number(const attend_args &a, const segment &s)
+{
+	return (s.sequence * a.heads + s.head) * a.tiles + s.tile;
+}
+
+/* The slot of a part of a row, for the CTA that has segment s of it (attend_plan). */
+DEVICE uint32_t slot_of(const attend_args &a, const segment &s, uint32_t part)
+{
+	return a.parts_max ? row_number(a, s) * a.parts_max + part : 2 * (blockIdx.x - s.part + part) + (part == 0);
 }
 
 /* Which query and head a column is, as an index of rows of q, out and lse; false for a column past the

@@ -71,12 +71,20 @@ struct kv_cuda_attend {
 	float *lse;      /* [sequences][queries][q_heads], natural logarithm; may be NULL */
 	void *workspace; /* 256-byte aligned */
 	size_t workspace_bytes;
+	/* 0: how the work is split follows the batch, and with it the last bits of a result. Else a multiple of 32, 512
+	 * at least: sequences are cut at multiples of so many tokens, or 16 tokens before them. Parts at the begin of a
+	 * window and at the end of a sequence that would be shorter than half of that are left with their neighbours.
+	 * The bits of a sequence's outputs and log-sum-exps then depend on nothing that is not its own (with one shape,
+	 * on one kind of device). Each part more of a sequence costs as much as the reading of some 1000 tokens; a
+	 * sequence by itself keeps no more CTAs at work than its KV heads have parts. */
+	uint32_t split_tokens;
 	bool settled; /* A promise: all that is read was complete before the kernel that precedes this
 		       * one in the stream began, but q and what is encoded of the last `queries`
 		       * tokens of each sequence. Loads of blocks then overlap that kernel's end */
 };
 
-/* Bytes of workspace for this shape (sequences, queries, q_heads, layout) on the current device. Reads no
+/* Bytes of workspace for this shape (sequences, queries, q_heads, layout; with split_tokens also that and
+ * blocks_stride: a place for each part that sequences as long as the table may have) on the current device. Reads no
  * device pointer. Features change nothing, but unsound ones are INVALID as in a run. */
 enum status kv_cuda_attend_workspace(const struct kv_cuda_attend *a, size_t *bytes);
 

@@ -213,6 +213,8 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 				prefix_tile((first + step) * S::TOKENS, p.span.prefix, inverse_k,
 					    inverse_v);
 				__syncwarp();
+				if (lane == 0)
+					forget_shared(ring + taken % S::RING_STAGES * S::RING, S::RING);
 				if (loaded < prefix_to) {
 					load(taken + S::RING_STAGES);
 					loaded++;

@@ -57,6 +57,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 			const uint32_t atom = max(first + i / PIECES, x.span.first_atom);
 			const uint32_t block = block_of(a, atom);
 
+			forget_shared(base + P::ATOMS_AT + i * 16, 16);
 			if (atom * KV_ATOM_TOKENS < x.span.prefix)
 				async_load_16(base + P::ATOMS_AT + i * 16,
 					      table[block] + head_at +

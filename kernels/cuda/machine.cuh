@@ -33,6 +33,14 @@ DEVICE uint32_t shared_address(const void *p)
 	return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* What stands there in shared memory has been read for the last time: nothing on a device; where the CPU runs the
+ * kernels it is poisoned. */
+DEVICE void forget_shared(uint32_t at, uint32_t bytes)
+{
+	(void)at;
+	(void)bytes;
+}
+
 /* Bits of `ones` where the mask has one, else of `zeros`: one operation, of which the compiler makes two. */
 DEVICE uint32_t choose_bits(uint32_t mask, uint32_t ones, uint32_t zeros)
 {

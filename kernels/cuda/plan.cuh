@@ -2,10 +2,14 @@
  * meet.
  *
  * A *row* is (sequence, KV head, tile of query columns); a *segment* is a run of atoms of one row that
- * one CTA reads. The grid is fixed (what fits the device at once); every CTA walks a list of segments. A
+ * one CTA reads, an even number but at a row's end, since integer weights of V come two atoms at a time.
+ * The grid is fixed (what fits the device at once); every CTA walks a list of segments. A
  * row that is one segment is written out at once; otherwise every part goes to a slot of the CTA, and the
  * CTA that comes last (a counter a row) merges them. Atoms that no query of a sequence sees, because of a
  * window, are in no segment.
+ *
+ * With split_tokens segments end where the sequence alone says, so that every sum is of the same numbers in the same
+ * order whatever else is in the batch; a part then has a slot of its own, and any CTA may do it.
  */
 #ifndef TERRACE_KERNELS_CUDA_PLAN_CUH
 #define TERRACE_KERNELS_CUDA_PLAN_CUH
@@ -23,7 +27,7 @@ struct alignas(16) segment {
 	uint32_t head, tile;
 	uint32_t first_atom, atoms;
 	uint32_t tokens;      /* of the sequence */
-	uint16_t part, parts; /* of the row; part i is done by the CTA i after that of part 0 */
+	uint16_t part, parts; /* of the row; without split_tokens part i is done by the CTA i after that of part 0 */
 	uint32_t next;        /* of this CTA, or NO_SEGMENT */
 };
 
@@ -114,9 +118,10 @@ constexpr attend_sizes attend_sizes_of(uint32_t atom_bytes, bool integer_v, bool
 
 /* What is where in the workspace. Segment c is the first of CTA c (its atoms and parts are 0 if it has
  * none), the others follow in any order. Slot 2c + 1 is for a row whose part 0 is CTA c's, 2c for one
- * that began in an earlier CTA. */
+ * that began in an earlier CTA; with split_tokens slot r * parts_max + p is for part p of row r. */
 struct attend_plan {
 	uint32_t rows, ctas, columns, tiles;
+	uint32_t parts_max; /* of a row, with split_tokens; else 0 */
 	uint32_t window; /* the smaller of the layout's and the call's, 0 for none */
 	bool portable;   /* the device runs the code without bulk copies */
 	struct attend_sizes sizes;

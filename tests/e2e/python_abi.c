@@ -77,7 +77,8 @@ int main(void)
 		M(terrace_cuda_attend_options, features) M(terrace_cuda_attend_options, out)
 		M(terrace_cuda_attend_options, out_dtype) M(terrace_cuda_attend_options, lse)
 		M(terrace_cuda_attend_options, workspace) M(terrace_cuda_attend_options, workspace_bytes)
-		M(terrace_cuda_attend_options, settled) M(terrace_cuda_attend_options, reserved));
+		M(terrace_cuda_attend_options, settled) M(terrace_cuda_attend_options, reserved)
+		M(terrace_cuda_attend_options, split_tokens));
 	LIST(terrace_cuda_extend_options, M(terrace_cuda_extend_options, size) M(terrace_cuda_extend_options, layer)
 		M(terrace_cuda_extend_options, sequences) M(terrace_cuda_extend_options, total_queries)
 		M(terrace_cuda_extend_options, q_heads) M(terrace_cuda_extend_options, scale)

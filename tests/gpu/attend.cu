@@ -13,7 +13,9 @@
 #include <thread>
 
 #include "tests/gpu/attend_graph.h"
+#include "tests/gpu/attend_invariant.h"
 #include "tests/gpu/attend_numbers.h"
+#include "tests/gpu/attend_plans.h"
 #include "tests/gpu/attend_world.h"
 
 static const char *const data_names[] = {"plain", "growing", "wide", "sink", "zeros", "sharp"};
@@ -142,6 +144,10 @@ static const refusal refusals[] = {
 	{"a table of 2^33 atoms", INVALID, INVALID, SPOIL((a.sequences = 4096, a.blocks_stride = 1u << 20))},
 	{"a table of 2^31 atoms", EXHAUSTED, EXHAUSTED, SPOIL((a.sequences = 4096, a.blocks_stride = 1u << 18))},
 	{"a table longer than any sequence", EXHAUSTED, EXHAUSTED, SPOIL(a.blocks_stride = UINT32_MAX)},
+	{"a split of 480 tokens", INVALID, INVALID, SPOIL(a.split_tokens = 480)},
+	{"a split of 1040 tokens", INVALID, INVALID, SPOIL(a.split_tokens = 1040)},
+	{"a split of 512 tokens", EXHAUSTED, EXHAUSTED, SPOIL((a.split_tokens = 512, a.blocks_stride = 1000))},
+	{"a split into 2^16 parts", INVALID, INVALID, SPOIL((a.split_tokens = 512, a.blocks_stride = 1u << 21))},
 	{"V of another format", UNSUPPORTED, UNSUPPORTED, SPOIL(l.v_format = KV_FP8)},
 	{"V of another head dim", UNSUPPORTED, UNSUPPORTED, SPOIL(l.head_dim_v = 64)},
 	{"head dims that are coded alone", UNSUPPORTED, UNSUPPORTED, SPOIL((l.head_dim_k = l.head_dim_v = 80,
@@ -445,11 +451,17 @@ int main(int argc, char **argv)
 	const char *only = argc > words ? argv[words] : nullptr;
 	bool ok = run_refusals();
 
+	if (!dims && !graphs)
+		ok = run_plans(small ? 60 : 1000) && ok;
 	if (!dims)
 		ok = run_graphs(only, small, least, graphs) && ok;
 	for (pair_of_formats f : pairs)
 		if (!dims && !graphs && (!only || pair_name(f.k, f.v) == only))
 			ok = run_odd_numbers(f.k, f.v) && ok;
+	for (pair_of_formats f : pairs)
+		if (!dims && !graphs && (!only || pair_name(f.k, f.v) == only) &&
+		    (!least || f.v == KV_TQ4 || f.v == KV_FP8))
+			ok = run_invariant(f.k, f.v, least ? 8 : small ? 12 : 1000, small ? 5 : 40) && ok;
 	const std::vector<test_case> cases = graphs ? std::vector<test_case>() : chosen_cases(only, small, least, dims);
 
 	ok = run_cases(cases, small ? 1 : std::min(12u, std::max(1u, std::thread::hardware_concurrency()))) && ok;

@@ -99,7 +99,7 @@ struct fixture {
 	device_array<uint8_t> *workspace;
 	struct kv_cuda_attend a;
 
-	fixture(const bench_shape &s, enum kv_format k, enum kv_format v, cudaStream_t stream)
+	fixture(const bench_shape &s, enum kv_format k, enum kv_format v, cudaStream_t stream, uint32_t split = 0)
 	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.queries * s.q_heads * s.d), out(q.count),
 	      lse(q.count / s.d), slopes(std::vector<float>(s.q_heads, 1e-5f)),
 	      tree_bias(std::vector<float>(s.tokens.size() * s.queries * s.queries, -0.5f)),
@@ -131,6 +131,7 @@ struct fixture {
 		a.kv_tokens = tokens.data;
 		a.out = out.data;
 		a.lse = lse.data;
+		a.split_tokens = split;
 		workspace = new device_array<uint8_t>(workspace_of(kv_cuda_attend_workspace, a));
 		a.workspace = workspace->data;
 		a.workspace_bytes = workspace->count;
@@ -267,6 +268,25 @@ static void run_features(fixture &x, double settled_us, double plan_us, double c
 	fflush(stdout);
 }
 
+/* Cut by tokens, whatever the batch: with a workspace of its own. Prints what that adds to `settled`. */
+static void run_split(const bench_shape &s, enum kv_format k, enum kv_format v, uint32_t split, double settled_us,
+		      double ceiling, cudaStream_t stream)
+{
+	fixture x(s, k, v, stream, split);
+	const double plan_us = time_graph(stream, [&] { must(kv_cuda_attend_plan(&x.a, stream)); });
+	char mode[48];
+
+	x.a.settled = true;
+	const double us = x.time(stream);
+
+	snprintf(mode, sizeof(mode), "settled, split by %u tokens", split);
+	print_line(x, mode, us, plan_us, ceiling);
+	printf("{\"bench\":\"attend split\",\"shape\":\"%s\",\"format\":\"%s\",\"split_tokens\":%u,\"settled_us\":%.2f,"
+	       "\"us\":%.2f,\"added\":%.3f}\n",
+	       s.name, pair_name(k, v).c_str(), split, settled_us, us, us / settled_us - 1);
+	fflush(stdout);
+}
+
 static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, bool features,
 		      double ceiling, cudaStream_t stream)
 {
@@ -280,6 +300,9 @@ static void run_shape(const bench_shape &s, enum kv_format k, enum kv_format v, 
 	print_line(x, "settled", settled_us, plan_us, ceiling);
 	if (features)
 		run_features(x, settled_us, plan_us, ceiling, stream);
+	for (uint32_t split : {8192, 4096, 2048})
+		if (k == v && (k == KV_TQ4 || k == KV_INT4_PTH || k == KV_FP8))
+			run_split(s, k, v, split, settled_us, ceiling, stream);
 }
 
 static std::vector<uint32_t> ragged(uint32_t n)

@@ -130,7 +130,8 @@ class CudaAttendOptions(Sized):
     _fields_ = [("size", c_size_t), ("layer", c_uint32), ("sequences", c_uint32), ("queries", c_uint32), ("q_heads", c_uint32),
                 ("scale", c_float), ("q_dtype", c_int), ("out_dtype", c_int), ("blocks_stride", c_uint32), ("q", c_void_p),
                 ("blocks", c_void_p), ("kv_tokens", c_void_p), ("features", c_void_p), ("out", c_void_p), ("lse", c_void_p),
-                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool), ("reserved", c_uint8 * 7)]
+                ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("settled", c_bool), ("reserved", c_uint8 * 3),
+                ("split_tokens", c_uint32)]
 
 
 class CudaExtendOptions(Sized):

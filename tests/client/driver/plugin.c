@@ -112,6 +112,7 @@ START_TEST(test_attend_arrives)
 	o.workspace = (void *)256;
 	o.workspace_bytes = 512;
 	o.settled = true;
+	o.split_tokens = 4096;
 	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, &bytes), TERRACE_OK);
 	ck_assert_int_eq(terrace_cuda_attend_workspace(&l, &o, NULL), TERRACE_INVALID);
 	ck_assert_uint_eq(bytes, 4096);
@@ -148,6 +149,7 @@ START_TEST(test_attend_arrives)
 	ck_assert_ptr_eq(a->workspace, o.workspace);
 	ck_assert_uint_eq(a->workspace_bytes, 512);
 	ck_assert(a->settled);
+	ck_assert_uint_eq(a->split_tokens, 4096);
 }
 END_TEST
 

@@ -271,6 +271,11 @@ DEVICE void cuda_cpu_finish(cuda_cpu_groups &groups, size_t open)
 	}
 }
 
+DEVICE void forget_shared(uint32_t at, uint32_t bytes)
+{
+	memset(cuda_cpu::memory_at(at, bytes, 1), 0xff, bytes);
+}
+
 DEVICE void async_load_16(uint32_t to, uint64_t from)
 {
 	if (from % 16)
