@@ -39,7 +39,7 @@ void aging_remove(struct aging_queue *q, struct aging *a)
 		aging_unlink(q, a);
 }
 
-/* The overdue leave the queue and stay counted until they end. */
+/* Overdue items leave the queue, and stay counted until they end. */
 void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
 {
 	for (int i = 0; i < TICK_AGINGS_MAX && q->first && now_us - q->first->since_us > ttl_us; i++) {

@@ -14,12 +14,12 @@ struct aging {
 
 struct aging_queue {
 	struct aging *first, *last;
-	uint64_t overdue;              /* alive and past their time */
+	uint64_t overdue;              /* alive and overdue */
 };
 
 void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us);
 void aging_remove(struct aging_queue *q, struct aging *a);
-/* The overdue leave the queue and stay counted until they end. */
+/* Overdue items leave the queue, and stay counted until they end. */
 void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us);
 
 #endif

@@ -1,7 +1,7 @@
-/* A block's life: a slot is taken for it (unpublished), it is put in index, policy and span (published),
- * it gets a copy on disk, leaves memory, comes back, and is taken out in the end: evicted, deleted or found
- * damaged. One that is pinned at that moment is dead but keeps its slot of memory until the last pin is gone.
- * Its struct is freed after a grace period, since lookups may still be comparing its key.
+/* A block's life: a slot is taken for it (unpublished); it enters index, policy and span (published); it gets a copy on
+ * disk, leaves memory, comes back; in the end it is removed: evicted, deleted or found damaged. If it is pinned then,
+ * it is dead, but keeps its slot of memory until the last pin is gone. Its struct is freed after a grace period, since
+ * lookups may still be comparing its key.
  */
 #include "daemon/block/block.h"
 
@@ -72,7 +72,7 @@ void block_discard(struct cache *c, struct block *b)
 	if (b->span) {
 		span_held(b->span, -1);
 		block_slot_give(b);
-		b->span = NULL; /* the span may be no more */
+		b->span = NULL; /* the span may be freed */
 	}
 	if (b->vram)
 		c->tiers[TIER_GPU]->release(b);
@@ -155,8 +155,8 @@ uint64_t block_pin_bytes(const struct block *b)
 	return block_memory_pins(b) == 0 ? block_pool(b)->geometry.need_bytes : 0;
 }
 
-/* With copies on GPUs, pins of all of them, and of one alone, hold each differently: all is taken out, and counted anew. Most blocks are
- * in memory alone: there only the first pin and the last change anything. */
+/* A block with copies on GPUs has pins of all copies and pins of single ones: its whole share is subtracted, and
+ * counted anew. Most blocks are in memory alone: there only the first and the last pin change anything. */
 void block_accounting(struct block *b, bool on)
 {
 	const uint32_t memory = block_memory_pins(b), held = memory & ~INDEX_DEAD, pins = block_pins(b) & ~INDEX_DEAD;
@@ -235,13 +235,13 @@ void block_free_record(struct index_record *r)
 	free(block_of(r));
 }
 
-/* The slots on GPUs without a pin. */
+/* Gives back its GPU slots that have no pin. */
 static void release(struct block *b)
 {
 	b->pool->cache->tiers[TIER_GPU]->release(b);
 }
 
-/* Of a dead one: the copies that nobody holds. With the last pin the block goes, too. */
+/* Gives back the unpinned copies of a dead block, and frees the block with its last pin. */
 static void dead_give(struct block *b)
 {
 	if (b->span && !(block_memory_pins(b) & ~INDEX_DEAD)) {
@@ -282,7 +282,7 @@ void block_unpin(struct block *b)
 	unpin(b, changes);
 }
 
-/* A GPU that was lost may have taken the slot, with its pins: they were all copies' from then on. */
+/* When a GPU is lost it may have taken the slot with its pins: these then count as pins of all copies. */
 void block_unpin_on(struct block *b, const struct gpu *gpu)
 {
 	struct vram_slot *s = gpu ? vram_slot_of(b, gpu) : NULL;

@@ -21,10 +21,10 @@ struct vram_slot;
 
 enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
 
-/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with span and policy, on disk
- * with slab map, on GPUs with slots there, or several of these) or dead (removed while pinned). What the slot's header
- * says besides is not repeated here: a million of these should cost little. But the CRC of the header is: header and
- * block lie in memory that engines may write. */
+/* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with span and
+ * policy, on disk with slab map, on GPUs with slots there, or several of these) or dead (removed while pinned). To stay
+ * small, it does not repeat what else the slot's header says, except for the header's CRC: header and block lie in
+ * memory that engines may write. */
 struct block {
 	struct index_record record;    /* first: block_of(); its `word`: block_header_crc(); its key: block_key() */
 	struct policy_node node;       /* of memory's policy, while it is in memory */
@@ -32,87 +32,89 @@ struct block {
 	struct span_map *span;         /* NULL: not in memory */
 	struct slab_map *slab_map;     /* NULL: not on disk */
 	struct vram_slot *vram;        /* its slots on GPUs, coming ones too (vram/vram.h); NULL: none */
-	uint64_t generation;           /* of its put: in the header, whatever slot that lies in */
+	uint64_t generation;           /* of its put; the header has it, in whatever slot */
 	uint64_t stored_us;
-	uint32_t index, take;          /* in memory: slot, and the low half of that slot's generation */
+	uint32_t index, take;          /* in memory: the slot's index, and the low half of the slot's generation */
 	uint32_t slab_map_slot;
 	uint16_t tokens;
-	bool moving : 1;               /* being spilled or loaded: transfer_of() */
-	bool not_admitted : 1;         /* admission: in memory it is on the class's list of those; before it is there, it will be */
-	bool no_spill : 1;             /* dirty, and no disk's policy would give up another block for it */
-	bool awaited : 1;              /* on its way to memory, and from there to a GPU */
-	/* on disk as a crash left it: the header is sound, its bytes have not been looked at: slab_map_unverified() */
+	bool moving : 1;               /* it is being spilled or loaded: transfer_of() */
+	/* not admitted by memory's policy; in memory it is in the class's list of such blocks */
+	bool not_admitted : 1;
+	bool no_spill : 1;             /* dirty, and no disk's policy would evict another block for it */
+	bool awaited : 1;              /* it is on its way to memory, and from there to a GPU */
+	/* on disk since before a crash: the header is sound, its bytes have not been read yet: slab_map_unverified() */
 	bool unverified : 1;
-	bool corrupt : 1;              /* some of its slots on GPUs is VRAM_DEAD, and held still: vram_corrupt() */
-	uint8_t prefetched : 2;        /* enum prefetch_kind: loaded ahead of its use, which has not come yet */
-	uint8_t wanted;                /* Leases that are expected and want it, and not others' loads in its place */
-	_Atomic uint8_t where;         /* what lookups may know of it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
+	bool corrupt : 1;              /* one of its GPU copies is VRAM_DEAD, but still held: vram_corrupt() */
+	uint8_t prefetched : 2;        /* enum prefetch_kind: it was prefetched, and has not been used yet */
+	uint8_t wanted;                /* expected Leases that want this block, and no other's load in its place */
+	_Atomic uint8_t where;         /* where lookups find it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
 	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
-	uint8_t unwritten : 1;         /* on no disk, and in the pool's list of those: unwritten_set() */
-	uint8_t flushed : 1;           /* a Flush has acknowledged it, by its key: block_flushed() */
-	uint8_t slab_map_known : 1;    /* its copy on disk has the header of block_header_crc(), too */
-	_Atomic uint16_t turn;         /* of its put; 0: not known. Lookups read it */
-	uint32_t memory_pins;          /* of its pins those that are of its copy in memory alone */
+	uint8_t unwritten : 1;         /* on no disk: it is in the pool's list unwritten, see unwritten_set() */
+	uint8_t flushed : 1;           /* a Flush of its key has acknowledged it: block_flushed() */
+	uint8_t slab_map_known : 1;    /* the header on disk has the CRC of block_header_crc(), too */
+	_Atomic uint16_t turn;         /* of its put; 0: not known. Read by lookups */
+	uint32_t memory_pins;          /* of its pins, those that pin only the copy in memory */
 	struct block *id_next;         /* of the bucket by id (advice/advice.h) */
 };
 
 _Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
 
-/* A zeroed record of a block in no place, with room for a key of so many bytes. NULL: no memory. */
+/* A zeroed record without copies, with room for a key of so many bytes. NULL: no memory. */
 struct block *block_alloc(uint32_t key_bytes);
 void block_name_set(struct block *b, const struct index_ident *ident);
-/* An unpublished block with a slot, and with room for a key of so many bytes. e: of what is to be put, as far as it is
- * known, for admission; NULL: not asked. */
+/* An unpublished block with a slot, and with room for a key of so many bytes. e: what is known of the put, for
+ * admission; NULL: admission is not asked. */
 enum status block_create(struct cache *c, struct layout_pool *p, const struct policy_event *e, uint32_t key_bytes,
 			 struct block **out);
-/* Frees an unpublished one. */
+/* Frees an unpublished block. */
 void block_discard(struct cache *c, struct block *b);
-/* Makes it visible under its record's name. In a read section. EXISTS: it stays unpublished. The caller
- * then gives it to the policy, in the same hold of the lock. */
+/* Makes the block visible under its record's name. In a read section. EXISTS: the block stays unpublished. On success
+ * the caller calls block_enter_policy in the same hold of the lock. */
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
-/* position: of its first token in the sequence. Of a chain, the deepest block is told first: a cache that
- * must evict then loses ends of prefixes. */
+/* position: of its first token in the sequence. Call it for the deepest block of a chain first: evictions then take the
+ * ends of prefixes. */
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
-/* Bytes that a pin of memory's copy would add to the tenant's. */
+/* Bytes that pinning memory's copy would add to the tenant's pinned bytes. */
 uint64_t block_pin_bytes(const struct block *b);
-/* A pin of all copies that it has or gets. */
+/* Pins all copies that the block has or gets. */
 void block_pin(struct block *b);
 void block_unpin(struct block *b);
-/* Of one copy: in that slot of a GPU, or in memory (NULL). The others may go meanwhile. */
+/* Pins one copy: in that slot of a GPU, or in memory (NULL). Other copies may be evicted meanwhile. */
 void block_pin_on(struct block *b, struct vram_slot *copy);
-/* Whether more than so many pins of all its copies hold it: what else holds any of them then makes no difference to the
+/* Whether more than so many pins of all copies hold it. Pins of single copies then make no difference to the
  * accounting. */
 bool block_held_beyond(const struct block *b, uint32_t pins);
-/* A pin that block_pin set becomes one of that copy alone. */
+/* Turns a pin by block_pin into a pin of that copy alone. */
 void block_pin_apart(struct block *b, struct vram_slot *copy);
-/* Of its copy on that GPU, or in memory (NULL). */
+/* Unpins its copy on that GPU, or in memory (NULL). */
 void block_unpin_on(struct block *b, const struct gpu *gpu);
-/* Takes what depends on its pins out of all accounting (on false), and puts it back: around a change of its copies, or
- * of their pins. */
+/* Subtracts (`on` false) or adds the block in all accounting that depends on its pins. Call it with false before, and
+ * with true after, a change of its copies or pins. */
 void block_accounting(struct block *b, bool on);
-/* An unpublished or dead slot of memory goes back. */
+/* Gives back the slot of memory of an unpublished or dead block. */
 void block_slot_give(struct block *b);
-/* Published, on disk or a GPU: it is in memory now too, in a slot that was taken for it. */
+/* A published block on disk or a GPU has come to memory too, into a slot that was taken for it. */
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position);
-/* On disk or a GPU, and unpinned: its copy in memory goes. */
+/* Removes the copy in memory of an unpinned block that is also on disk or a GPU. */
 void block_depart(struct cache *c, struct block *b);
-/* Takes a published block out of sight, on disk too (a tombstone is begun unless it was evicted); frees it now or at its last
- * unpin. */
+/* Removes a published block from the index and all tiers; unless it was evicted, a tombstone is begun on disk. The
+ * block is freed now or at its last unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
-void block_use(struct cache *c, struct block *b); /* deepest first, too */
-/* It was read on that GPU; NULL: in memory. That is a use to the tiers below, too, but not to other GPUs. */
+void block_use(struct cache *c, struct block *b); /* of several blocks of a chain, the deepest first */
+/* The block was read on that GPU; NULL: in memory. This counts as a use in the tiers below too, but not on other
+ * GPUs. */
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
-/* No disk is to have it, or not any more so. */
+/* Notes whether no disk is to have the block. */
 void block_no_spill(struct block *b, bool is);
-/* In memory; in that slot of a GPU, or (NULL) in memory. */
+/* Where the block lies in memory; with a slot, where it lies on that GPU. */
 void block_place(const struct block *b, struct cache_place *out);
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out);
-/* What a policy knows of a published block: memory's, else a GPU's, else a disk's. */
+/* The node of a published block: memory's, else a GPU's, else a disk's. */
 const struct policy_node *block_node(const struct block *b);
 /* A fixed word of where it is: "gpu+host+disk", ... */
 const char *block_tiers(uint8_t where);
 void block_free_record(struct index_record *r);
-/* Of block/gpu_class.h: pins of its copies on GPUs, each alone; a ready copy on a GPU that is not lost. */
+/* Of block/gpu_class.h: the sum of pins of single GPU copies; a ready copy on a GPU that is not lost. */
 __attribute__((cold)) uint32_t vram_pins(const struct block *b);
 struct vram_slot *vram_ready(const struct block *b);
 
@@ -136,14 +138,14 @@ static inline uint8_t block_key_bytes(const struct block *b)
 	return b->record.name.key_bytes;
 }
 
-/* Its name, as long as the block is there. */
+/* Its name, valid as long as the block. */
 static inline struct index_ident block_name(const struct block *b)
 {
 	return (struct index_ident){ .layout_id = b->record.name.layout_id, .tenant = b->record.name.tenant,
 				     .key_bytes = block_key_bytes(b), .key = block_key(b) };
 }
 
-/* It will be looked at soon. */
+/* Prefetches the record into the CPU's cache. */
 static inline void block_hint(const struct block *b)
 {
 	__builtin_prefetch(&b->record.pins);
@@ -161,14 +163,14 @@ static inline uint32_t block_pins(const struct block *b)
 	return atomic_load_explicit(&((struct block *)b)->record.pins, memory_order_relaxed);
 }
 
-/* What holds its copy in memory: leases there, and whoever pins all copies; INDEX_DEAD as in block_pins. */
+/* The pins that hold its copy in memory: leases there, and pins of all copies; INDEX_DEAD as in block_pins. */
 static inline uint32_t block_memory_pins(const struct block *b)
 {
 	return b->vram ? block_pins(b) - vram_pins(b) : block_pins(b);
 }
 
-/* Of the header of its copy in memory, once that is sealed; of one that has left memory, of the last copy there. Kept by the daemon alone: it tells
- * whether the header, and by the header's sums the block, are still what was committed. */
+/* The CRC of the header of its copy in memory, once sealed, or of its last copy there. Only the daemon can write it. It
+ * shows whether the header, and by the header's checksums the block, is still what was committed. */
 static inline uint32_t block_header_crc(const struct block *b)
 {
 	return b->record.word;
@@ -184,7 +186,7 @@ static inline bool block_live(const struct block *b)
 	return !(block_pins(b) & INDEX_DEAD);
 }
 
-/* What lookups may know of where it is. */
+/* Sets or clears what lookups see of where it is. */
 static inline void where_set(struct block *b, uint8_t bits, bool on)
 {
 	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);

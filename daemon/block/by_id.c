@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 enum {
-	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller */
+	BYTES_A_BUCKET = 256 * 1024,   /* blocks are seldom smaller than this */
 	BUCKETS_MIN = 1 << 12,
 	BUCKETS_MAX = 1 << 22,
 };

@@ -9,8 +9,8 @@ struct block;
 struct cache;
 struct index_ident;
 
-/* Of several blocks of one id, any. The table has a size that suits the cache's options. create:
- * false: no memory. destroy: with no block in it; twice is fine. */
+/* If several blocks have the id, any of them. The table's size follows the cache's options. create: false: no memory.
+ * destroy: the table must be empty; twice is fine. */
 bool by_id_create(struct cache *c);
 void by_id_destroy(struct cache *c);
 void by_id_add(struct cache *c, struct block *b);
@@ -24,7 +24,7 @@ static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
 
 	return id ? id : 1;
 }
-/* The same by the ident of the block. */
+/* The same from the block's ident. */
 uint64_t block_id(const struct index_ident *ident);
 
 #endif

@@ -1,12 +1,13 @@
 /* Whether a copy in memory is still what was committed.
  *
- * Engines may have that memory mapped writable, and a stray write of one may come at any time after the commit: to the block, or to the header
- * with the layers' sums in front of it. So the daemon keeps the CRC of each header itself (block_header_crc). Whoever takes bytes out of memory
- * copies the header, compares the copy with that CRC, and compares the bytes with the sums in the copy. Nothing that stands in the slot says how
- * much is read, or of which block it is.
+ * Engines may have that memory mapped writable, and may write to it by mistake at any time after the commit: to the
+ * block, or to the header with the layers' checksums in front of it. So the daemon keeps the CRC of each header itself
+ * (block_header_crc). Code that reads a block from memory copies the header, compares the copy with that CRC, and
+ * compares the bytes with the checksums in the copy. How much is read, and of which block, is never taken from the
+ * slot.
  *
- * A block whose copy is found wrong is counted by its finder, noted for the log, and removed from all tiers: it is a miss. What a lease holds of it,
- * the wrong copy or a sound one on a GPU, stays as it is until the lease ends.
+ * A block whose copy is damaged is counted by its finder, noted for the log, and removed from all tiers: it becomes a
+ * miss. Copies that a lease holds, damaged or sound, stay as they are until the lease ends.
  */
 #include "daemon/block/check.h"
 
@@ -22,7 +23,7 @@
 struct damage_notes {
 	struct cache_damage at[DAMAGES_MAX];
 	uint32_t first, count;
-	uint64_t untold;               /* there was no room for */
+	uint64_t untold;               /* damages that there was no room to note */
 };
 
 static const uint8_t *bytes_of(const struct block *b)
@@ -63,7 +64,7 @@ void damage_notes_destroy(struct cache *c)
 	c->damages = NULL;
 }
 
-/* The oldest notes stay: what came first tells most. */
+/* The oldest notes stay: the first damages say most. */
 static void note(struct cache *c, const struct block *b, const char *finder)
 {
 	struct damage_notes *d = c->damages;

@@ -1,13 +1,12 @@
 /* The queue of ends, as ends.h describes it.
  *
- * `arrived` is a stack that any thread pushes to. The thread that finds it empty is responsible for it: that thread
- * goes on to take the lock and runs what it finds, until it finds nothing. Under the lock all that has arrived moves to
- * the list `due`, from which ends are run one by one. A thread that waits for the lock while another runs its ends finds
- * nothing, and has nothing to do.
+ * `arrived` is a stack that any thread pushes to. The thread whose push finds it empty becomes responsible: it takes
+ * the lock and runs ends until none is left. Under the lock, all that has arrived moves to the list `due`, from which
+ * ends are run one by one. If another holder ran the ends meanwhile, the responsible thread finds nothing to do.
  *
- * What is appended with the lock stands in the list `own` until the lock is left. What is more than the bound moves to
- * `due` then, and the queue's own thread is woken. So `own` is empty while the lock is free. While `due` is not
- * empty, a thread in ends_run is between two holds, or the queue's own thread is on its way there.
+ * Ends appended with the lock stand in the list `own` until the lock is left. Ends beyond the bound then move to `due`,
+ * and the queue's own thread is woken. So `own` is empty while the lock is free. While `due` is not empty, a thread in
+ * ends_run is between two holds, or the queue's own thread is on its way there.
  */
 #include "daemon/block/ends.h"
 
@@ -26,7 +25,7 @@ static void list_init(struct end_list *l)
 	l->last = &l->first;
 }
 
-/* From `first` on to the one whose `next` is *last. */
+/* Adds the chain from `first` to the end whose `next` is *last. */
 static void list_add(struct end_list *l, struct end *first, struct end **last)
 {
 	*l->last = first;
@@ -60,7 +59,7 @@ bool ends_push(struct cache *c, struct end *e)
 	return !before;
 }
 
-/* With the lock. What has arrived is due, in the order in which it came. */
+/* With the lock. Moves what has arrived to `due`, in the order of arrival. */
 static void arrivals_take(struct ends *q)
 {
 	struct end *e = atomic_exchange_explicit(&q->arrived, NULL, memory_order_acquire), *first = NULL, *next;
@@ -93,13 +92,13 @@ static uint32_t list_run(struct cache *c, struct end_list *l, uint32_t *budget)
 		struct end *e = list_take(l);
 
 		tiers |= 1u << e->tier;
-		e->run(c, e); /* it may be gone */
+		e->run(c, e); /* e may be freed */
 	}
 	return tiers;
 }
 
-/* A pump may queue ends of what it could not begin: they are run within the same bound. True: that was not enough, and
- * the rest is due. */
+/* A pump may queue ends of what it could not begin: they run within the same bound. True: the bound was reached, and
+ * the rest is in `due`. */
 static bool own_run(struct cache *c, uint32_t *budget)
 {
 	struct ends *q = c->ends;
@@ -150,7 +149,7 @@ void ends_run(struct cache *c)
 {
 	bool more;
 
-	cache_thread_enter(); /* the catalog's thread is not one of the index's */
+	cache_thread_enter(); /* the catalog's thread is not registered with the index */
 	do {
 		cache_lock(c);
 		more = hold(c);

@@ -1,4 +1,4 @@
-/* Accounting of copies on GPUs: who holds them, and looks at a block's copies. */
+/* Accounting of copies on GPUs: which pins hold them; and queries of a block's copies. */
 #include "daemon/block/gpu_class.h"
 
 #include "daemon/block/block.h"

@@ -9,13 +9,13 @@
 
 /* ---- what OpenSession says ---- */
 
-/* Full blocks of B tokens that hold any of the last w - 1 tokens: r * unit of these may lie in a partial block instead,
- * and from some r on that saves one full block. */
+/* How many full blocks of B tokens hold any of the last w - 1 tokens. r * unit of these tokens may lie in a partial
+ * block instead; from some r on, that saves one full block. */
 static void rule_of_window(struct grid_rule *r, uint32_t unit, uint32_t block_tokens, uint32_t window)
 {
 	const uint32_t tokens = window - 1, need = tokens / block_tokens + (tokens % block_tokens != 0);
 	const uint32_t first =
-		need ? tokens - (need - 1) * block_tokens : 0; /* of them in the first block that is needed */
+		need ? tokens - (need - 1) * block_tokens : 0; /* how many of them lie in the first needed block */
 
 	r->need = need < GRID_ALL ? need : GRID_ALL - 1;
 	r->slack = (uint16_t)(first / unit + (first % unit != 0));
@@ -52,7 +52,7 @@ static void rule_make(struct grid_rule *r, uint32_t unit, const struct kv_layout
 	}
 }
 
-/* Of several layouts that serve, the one with the smallest blocks; before those, any of a better kind. */
+/* Which layout serves best: of the best kind, the one with the smallest blocks. */
 static uint32_t main_of(const struct grid *g)
 {
 	uint32_t best = 0, best_kind = 0;
@@ -155,7 +155,7 @@ uint64_t grid_cells(const struct grid *g, uint64_t first, uint32_t count)
 
 /* ---- prefixes ---- */
 
-/* Full blocks that a prefix needs whose units leave that remainder. */
+/* How many full blocks a prefix needs if its units leave that remainder. */
 static uint32_t need_at(const struct grid_rule *r, uint32_t remainder)
 {
 	return r->need == GRID_ALL ? GRID_ALL : r->need - (r->need && remainder && remainder >= r->slack);

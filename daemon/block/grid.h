@@ -1,9 +1,9 @@
 /* The grid of a session: which keys have a block in which layout, and which blocks a prefix needs. Pure functions.
  *
- * A session has a *unit*, the tokens of one key. Key i of a sequence stands for its first i + 1 units; the *position*
- * of a key is its i. A layout's block covers n units: the layout has a *full* block at each position that is n - 1
- * modulo n, and, if it says so, it may have a *partial* block at any other position, from the boundary before to there.
- * A position of a layout that may have a block is a *cell*.
+ * A session has a *unit*, the tokens of one key. Key i of a sequence stands for its first i + 1 units; i is the key's
+ * *position*. A layout's block covers n units. The layout has a *full* block at each position that is n - 1 modulo n.
+ * If it says so, it may also have a *partial* block at any other position, which begins at the boundary before. A
+ * position of a layout that may have a block is a *cell*.
  *
  * A prefix of p units needs of a layout, by its keep rule:
  *
@@ -11,10 +11,10 @@
  *     window w   of these, those with any of the last w - 1 tokens before p
  *     last m     the m blocks that end at p and before: the block at p - 1, full or partial, then full ones
  *
- * In all three the blocks that are needed stand side by side and end at p, so that a rule comes down to a number: how
- * many *full* blocks before the end are needed, which is one less from some remainder p modulo n on (struct grid_rule).
+ * In all three, the needed blocks are contiguous and end at p. So a rule is a number: how many *full* blocks before the
+ * end are needed. It is one less from some remainder p modulo n on (struct grid_rule).
  *
- * A layout may be *sparse*: its absent blocks were never meant to be there, so that nothing counts them as lost.
+ * A layout may be *sparse*: absent blocks are expected, and not counted as lost.
  */
 #ifndef TERRACE_DAEMON_BLOCK_GRID_H
 #define TERRACE_DAEMON_BLOCK_GRID_H
@@ -36,10 +36,10 @@ enum {
 /* Calls begin below this position, so that no position overflows. */
 #define GRID_FIRST_MAX (1u << 31)
 
-/* What a session's opener says of a layout, besides what stands in the layout: its block_tokens and its window. Zeroed:
- * no partial blocks, not sparse, and what the window says. */
+/* What OpenSession says of a layout beyond the layout's own block_tokens and window. Zeroed: no partial blocks, not
+ * sparse, and the rule of the window. */
 struct grid_wish {
-	uint32_t last;                 /* not 0: the rule is `last` of so many blocks */
+	uint32_t last;                 /* not 0: the rule is `last m`, with this m */
 	bool partial, sparse;
 };
 
@@ -55,15 +55,16 @@ struct grid {
 	uint32_t unit;                 /* tokens; 0: the session is plain, see grid_is_plain */
 	uint32_t layouts;
 	bool chained;                  /* some layout's block covers several units */
-	uint32_t main; /* the layout that stands for a chain: of the rule `all` the one with the smallest blocks */
+	/* the layout that stands for a chain: of those with the rule `all`, the one with the smallest blocks */
+	uint32_t main;
 	struct grid_rule rule[CACHE_LAYOUTS_MAX];
 };
 
-/* NULL, or what is wrong: a unit that does not divide, a rule that cannot be met. unit 0: the layouts' own
- * block_tokens, which must be equal then. wishes: [count], or NULL. */
+/* NULL, or what is wrong: a unit that does not divide, or a rule that cannot be met. unit 0: the layouts' own
+ * block_tokens, which must then be equal. wishes: [count], or NULL. */
 const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *layouts, uint32_t count,
 		      const struct grid_wish *wishes);
-/* A key has one block in every layout, and the layouts' windows say all: what sessions without a unit are. */
+/* A key has one block in every layout, and the windows give the rules: as in sessions without a unit. */
 bool grid_is_plain(const struct grid *g);
 /* Only prefixes of a multiple of so many units can be usable. */
 uint64_t grid_multiple(const struct grid *g);
@@ -90,16 +91,16 @@ static inline uint32_t grid_units_at(const struct grid_rule *r, uint64_t positio
 /* Cells of `count` keys from position `first` on. */
 uint64_t grid_cells(const struct grid *g, uint64_t first, uint32_t count);
 
-/* ---- the longest prefix: struct prefix (block/key.h) is fed layout by layout, and of each layout key by key ---- */
+/* ---- the longest prefix: struct prefix (block/key.h) is fed layout by layout, each layout key by key ---- */
 
 struct grid_run {
 	const struct grid_rule *rule;
 	uint32_t remainder;            /* of the units before the next key, modulo n */
 	uint32_t at;                   /* keys fed */
-	uint32_t full, run;            /* full blocks fed; of them present, up to the last one */
+	uint32_t full, run;            /* full blocks fed; of these, how many are present in a row up to the last */
 };
 
-/* The prefix counts the call's keys: what stands before position `first` is taken to be there. */
+/* The prefix counts the call's keys. Blocks before position `first` count as present. */
 void grid_run_begin(struct grid_run *run, const struct grid_rule *r, uint64_t first);
 /* present: the key's block is there; false where the layout has no cell. */
 void grid_run_feed(struct prefix *p, struct grid_run *run, bool present);
@@ -108,7 +109,7 @@ void grid_run_feed(struct prefix *p, struct grid_run *run, bool present);
 
 struct grid_need {
 	const struct grid_rule *rule;
-	uint64_t from, end;            /* positions: of the first full block; behind the prefix */
+	uint64_t from, end;            /* positions: of the first full block needed; the one behind the prefix */
 };
 
 /* Of a prefix that ends behind `keys` keys from position `first` on. Without keys nothing is needed. */

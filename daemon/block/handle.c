@@ -1,9 +1,9 @@
 /* See block/handle.h.
  *
- * A handle is found by its low bits, in a table at least twice as long as there are handles. The daemon chooses the handles, so none has to
- * stand elsewhere than at its place: a number whose place is taken is drawn again, after one draw more on average at the worst. An equal handle
- * has the same place, so there are no two. A search looks at one place and compares one word, whether or not there is such a handle: what
- * a stranger could learn from its time is whether the place is taken, which leaves 43 bits to guess.
+ * A handle is found by its low bits, in a table at least twice as long as there are handles. The daemon chooses the
+ * handles, so each stands at its own place: a number whose place is taken is drawn again, one more draw on average at
+ * worst. Equal handles would have the same place, so there are none. A search reads one place and compares one word,
+ * whether or not the handle exists. Its time reveals at most whether the place is taken, which leaves 43 bits to guess.
  */
 #include "daemon/block/handle.h"
 
@@ -13,7 +13,7 @@
 
 enum { NONE_FREE = 0xffffffff, PLACES_FIRST = 1024 };
 
-/* 0: the kernel gives none. A number that was drawn is in no other memory than its user's. */
+/* 0: the kernel gives none. A drawn number is removed from the stock. */
 static uint64_t draw(struct handle_source *from)
 {
 	uint64_t number;
@@ -114,8 +114,8 @@ void handles_fini(struct handles *h)
 	*h = (struct handles){ .slots = NULL };
 }
 
-/* Of the places so many are in use as the handles need, so that those of a daemon with few leases stay in the processor's caches. A bit more of
- * the handle tells its place from now on; the place that it names was in no use yet. */
+/* Only as many places are in use as the handles need, so that the table of a daemon with few leases stays in the CPU's
+ * caches. From now on one more bit of a handle selects its place; those places were unused so far. */
 static void widen(struct handles *h)
 {
 	const uint32_t bit = h->places.mask + 1;

@@ -159,7 +159,7 @@ uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, 
 	const uint64_t first = k->first;
 	uint32_t i = *at, n = 0;
 
-	if (!rule->partial) /* to the next full one */
+	if (!rule->partial) /* up to the next full one */
 		i += (uint32_t)(rule->units - 1 - (first + i) % rule->units);
 	for (; i < k->count && n < FIND_BATCH; i += rule->partial ? 1 : rule->units) {
 		memcpy(bytes + (size_t)n * k->key_bytes, k->bytes + (size_t)i * k->key_bytes, k->key_bytes);

@@ -15,7 +15,7 @@ struct index_ident;
 struct layout_pool;
 struct slot_ident;
 
-enum { CHUNK_KEYS = 64 }; /* keys handled in one go under the lock */
+enum { CHUNK_KEYS = 64 }; /* keys handled in one hold of the lock */
 
 enum { FIND_BATCH = 128 };
 
@@ -28,7 +28,7 @@ struct prefix {
 };
 
 struct prefix_run {
-	uint32_t need;                 /* blocks before the end that this layout wants */
+	uint32_t need;                 /* how many blocks before the end this layout needs */
 	uint32_t at, run;
 };
 
@@ -39,14 +39,14 @@ static inline struct cache_keys keys_slice(const struct cache_keys *k, uint32_t 
 				    k->grid };
 }
 
-/* The same keys in a session of that grid; NULL: of none. */
+/* The same keys with the session's grid; g NULL: without one. */
 struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
 
 /* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
-/* The key stays the caller's. */
+/* The ident points to the caller's key. */
 void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
-/* Without or with the lock: what the header of a slot of the pool says of such a block. *out has the caller's tenant and key. */
+/* The ident that the header of such a block's slot has. *out has the caller's tenant and key. Any thread. */
 void block_slot_ident(const struct layout_pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes,
 		      struct slot_ident *out);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
@@ -55,14 +55,14 @@ void prefix_begin(struct prefix *p, uint32_t count);
 void prefix_layout(struct prefix_run *r, const struct layout_pool *pool);
 void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
 uint32_t prefix_longest(const struct prefix *p);
-/* The turn that asks for something after a block of that turn; 0: not known. */
+/* The turn of a request that follows a block of that turn; 0: not known. */
 uint16_t turn_after(uint16_t turn, bool goes_on);
-/* Cells of a layout among the keys from *at on, gathered until there are FIND_BATCH: their keys to bytes[], their
- * numbers among the keys to index[]. Returns how many; *at is behind the last key that was looked at. */
+/* Gathers a layout's cells among the keys from *at on, up to FIND_BATCH: their keys into bytes[], their numbers among
+ * the keys into index[]. Returns how many; *at is then behind the last key looked at. */
 uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, uint32_t *at, uint8_t *bytes,
 		      uint32_t *index);
-/* The block is one that a key at key number i's position can have in a layout: where a block covers several keys, its
- * tokens tell of a call that says wrong positions. */
+/* Whether the block can be the one of key number i in that layout. Where a block covers several keys, its tokens reveal
+ * a call that gives wrong positions. */
 bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
 void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t layouts, const struct cache_keys *k,
@@ -70,7 +70,7 @@ void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t lay
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
 
-/* The first of `n` blocks that a layout of such a need uses. */
+/* The first of the first `n` blocks that a layout with this need uses. */
 static inline uint32_t prefix_first(uint32_t n, uint32_t need)
 {
 	return n > need ? n - need : 0;

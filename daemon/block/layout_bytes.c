@@ -1,5 +1,5 @@
-/* A layout as bytes: fixed fields in a fixed order, so that a restart knows it again. Behind them, in forms of their own,
- * an opaque layout has the bytes of a block and its name, and one with a rope part has that. */
+/* A layout as bytes: fixed fields in a fixed order, so that a restart recognises it. Behind them, an opaque layout has
+ * its block size and name, and a layout with a rope part has that part. */
 #include "daemon/block/layout_bytes.h"
 
 #include "kernels/format.h"
@@ -49,7 +49,7 @@ uint32_t layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES_MAX])
 	return LAYOUT_BYTES_MAX;
 }
 
-/* The form that so many bytes have; 0: none. */
+/* The form whose length is n; 0: none. */
 static uint32_t form_of(size_t n)
 {
 	switch (n) {

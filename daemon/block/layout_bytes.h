@@ -8,12 +8,12 @@
 
 struct kv_layout;
 
-/* The bytes by which a layout is known again: of packed formats, and at most. */
+/* The length of the bytes that identify a layout: of packed formats, and the longest. */
 enum { LAYOUT_BYTES = 96, LAYOUT_BYTES_MAX = 164 };
 
-/* Returns how many. */
+/* Returns the length. */
 uint32_t layout_pack(const struct kv_layout *l, uint8_t out[LAYOUT_BYTES_MAX]);
-/* False: not the bytes of a sound layout. */
+/* False: the bytes are no valid layout. */
 bool layout_unpack(const uint8_t *bytes, size_t n, struct kv_layout *out);
 
 #endif

@@ -20,7 +20,7 @@ struct tenant {
 	const char *name;
 	uint32_t number;
 	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
-	uint64_t beside_bytes;         /* of these, that are on GPUs, and whose pins do not hold memory */
+	uint64_t beside_bytes;         /* of these, blocks on GPUs whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
 };
 
@@ -30,8 +30,8 @@ struct unwritten {
 	struct unwritten_walk *walks;
 };
 
-/* A place in the list, which may be kept between holds of the lock: it stays behind the block that was seen last,
- * also when that leaves the list. Zeroed: not begun. */
+/* A place in the list, which may be kept between holds of the lock. It stays behind the block that was returned last,
+ * even when that block leaves the list. Zeroed: not begun. */
 struct unwritten_walk {
 	struct unwritten *list;        /* NULL: not begun */
 	struct index_link *seen;       /* the last one; NULL: none yet */
@@ -46,24 +46,26 @@ struct layout_pool {
 	uint64_t layout_id;
 	struct kv_layout layout;
 	struct kv_geometry geometry;
-	struct quota_holder *holder;   /* who brought it */
+	struct quota_holder *holder;   /* the client that brought it */
 	struct memory_class *class;    /* of its slots in host memory */
 	struct layout_pool *class_next; /* in the class's list */
-	uint32_t watches;              /* that want its events */
+	uint32_t watches;              /* how many want its events */
 	uint64_t blocks;               /* published, in memory */
 	uint64_t disk_blocks;          /* published, on disk; some of them in memory too */
-	uint64_t unverified;           /* of these */
-	uint64_t flushed_generation;   /* what has no higher one was acknowledged by a Flush of everything */
+	uint64_t unverified;           /* of these: not read yet since a crash */
+	/* blocks with a generation up to this were acknowledged by a Flush of everything */
+	uint64_t flushed_generation;
 	uint64_t dirty;                /* in memory, not on disk and not on the way there; 0 without disks */
-	struct unwritten unwritten;    /* published, on no disk: those, and what is on its way there or on GPUs alone */
-	struct unwritten_walk spills;  /* where the search for what is to be spilled goes on */
-	struct unwritten_walk falls;   /* the same for what is to come down from GPUs */
-	uint64_t no_spill;             /* of the dirty: not to be spilled */
-	uint64_t not_admitted_us;      /* when admission refused last, and where in a chain */
+	/* published blocks on no disk: the dirty ones, those on their way to a disk, those on GPUs alone */
+	struct unwritten unwritten;
+	struct unwritten_walk spills;  /* where the search for blocks to spill goes on */
+	struct unwritten_walk falls;   /* the same for blocks to download from GPUs */
+	uint64_t no_spill;             /* of the dirty ones: not to be spilled */
+	uint64_t not_admitted_us;      /* when admission last refused a block, and where in a chain */
 	uint32_t not_admitted_position;
 };
 
-/* peer: who brings it if it is new; NULL: not known. */
+/* holder: the client that brings it, if it is new; NULL: not known. */
 enum status layout_pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
     struct layout_pool **out, const char **why);
 struct layout_pool *layout_pool_by_id(struct cache *c, uint64_t layout_id);

@@ -1,9 +1,10 @@
 /* The cache's lock, its time and its state.
  *
- * Locks. `lock` guards everything in struct cache but the fields marked atomic. Blocks are pinned, published, killed and evicted under it only,
- * so its holder sees a block's state stand still. Lookups run beside it in a read section of the index and look at nothing but records. `extents`
- * is held while a descriptor of an extent is made for a process, and while the kernel is asked who holds an extent. A thread may *try* `extents`
- * while it holds `lock`; it never holds `extents` when it takes `lock`. A new extent is registered with disks and GPUs without `lock`, while
+ * Locks. `lock` guards everything in struct cache but the fields marked atomic. Blocks are pinned, published, removed
+ * and evicted under it only, so that a block's state does not change while it is held. Lookups run without it, in a
+ * read section of the index, and read records only. `extents` is held while a process gets a descriptor of an extent,
+ * and while the kernel is asked which processes map an extent. A thread may *try* `extents` while it holds `lock`; it
+ * never holds `extents` when it takes `lock`. A new extent is registered with disks and GPUs without `lock`, while
  * `growing` is set.
  *
  * Unless a comment says otherwise, a function of the cache is called with `lock` held.
@@ -47,7 +48,7 @@ struct vram;
 
 enum { ATTACHMENT_BUCKETS = 1024, LEASES_DEFERRED = 16, CACHE_IDLED_MAX = 16 };
 
-/* Those that hold copies (block/tier.h), and their number. */
+/* The tiers (block/tier.h), and their number. */
 enum tier_kind { TIER_MEMORY, TIER_DISK, TIER_GPU, TIER_KINDS };
 
 /* Sources of blocks' bytes (block/source.h). */
@@ -56,7 +57,7 @@ enum { SOURCES_MAX = 8 };
 struct cache {
 	struct cache_options options;
 	uint64_t epoch, pending_key_seed;
-	const char *left;              /* what did not answer at the end */
+	const char *left;              /* a part that did not end in time when the cache was destroyed */
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	struct index *index;
@@ -65,27 +66,31 @@ struct cache {
 	struct arena *host;
 	struct tier *tier;             /* of disks (disk/tier.h); NULL: none */
 	struct vram *vram;             /* of GPUs (vram/vram.h); NULL: none */
-	const struct tier_ops *tiers[TIER_KINDS]; /* what each does for others (block/tier.h); NULL: there is none */
-	struct source *sources[SOURCES_MAX]; /* what brings blocks to memory (block/source.h), */
-	uint32_t source_count;         /* how many there are, */
-	uint32_t sources_by_name;      /* and which of these may have what the index does not know, a bit each */
-	struct arrivals *arrivals;     /* blocks on their way from those (call/arrival.h); NULL: none has been yet */
+	/* what each tier does for others (block/tier.h); NULL: no such tier */
+	const struct tier_ops *tiers[TIER_KINDS];
+	struct source *sources[SOURCES_MAX]; /* what brings blocks to memory (block/source.h); */
+	uint32_t source_count;         /* how many sources there are; */
+	uint32_t sources_by_name;      /* a bit each: sources that may have blocks that the index does not know */
+	/* blocks on their way from those sources (call/arrival.h); NULL: there has been none yet */
+	struct arrivals *arrivals;
 	/* tiers_fetch() */
 	enum status (*fetch)(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-	const struct observers *observers; /* who listens to the news (block/observer.h) */
+	const struct observers *observers; /* listeners to events (block/observer.h) */
 	struct ends *ends;             /* of transfers (block/ends.h); NULL: there are no disks and no GPUs */
-	void (*before_unlock)(struct cache *c); /* what is to be done before the lock is left; NULL: nothing */
-	void (*publish)(struct cache *c); /* then, with GPUs: the lists of copies go to their threads; NULL: nothing */
-	void (*on_call)(struct cache *c); /* a call has come, without the lock; NULL: nothing is waiting for one */
+	void (*before_unlock)(struct cache *c); /* called before the lock is left; NULL: nothing */
+	/* called after that, with GPUs: gives the copy batches to their threads; NULL: nothing */
+	void (*publish)(struct cache *c);
+	/* called when a call has come, without the lock; NULL: nothing waits for one */
+	void (*on_call)(struct cache *c);
 	struct sums *sums;             /* threads for checksums (threads/checksum_pool.h); NULL: none */
-	struct quota *quota;           /* who may hold how much, of this cache and of the daemon around it */
+	struct quota *quota;           /* who may hold how much of this cache and of the daemon around it */
 	const struct policy_ops *policy;
 
 	pthread_mutex_t lock, extents;
-	pthread_cond_t growth;         /* somebody is done with it */
+	pthread_cond_t growth;         /* `growing` has been cleared */
 	bool growing;
-	struct timespec growth_until;  /* so long others wait for him */
-	uint64_t now_us;               /* the latest any caller brought */
+	struct timespec growth_until;  /* how long other threads wait for the one that grows */
+	uint64_t now_us;               /* the latest time that a caller gave */
 	struct tenant tenant;          /* the only one of this version */
 	struct layout_pool *pools[POOLS_MAX];
 	uint32_t pool_count;
@@ -97,56 +102,58 @@ struct cache {
 	uint64_t last_session;         /* public number */
 	uint32_t session_hint;         /* where to look for a free one */
 	uint32_t tick_hint;            /* where the last tick ran out of probes */
-	uint64_t idled[CACHE_IDLED_MAX]; /* whom it has ended for that; the ticking thread's */
+	uint64_t idled[CACHE_IDLED_MAX]; /* sessions that the ticking thread has ended because they were idle */
 	uint32_t idled_count;
 	uint32_t open_sessions, detached_sessions;
 	struct attachment *attachment_hash[ATTACHMENT_BUCKETS];
 	uint32_t last_attachment, attachment_total;
-	struct lease *deferred[LEASES_DEFERRED]; /* leases of which the policies have not been told yet */
+	struct lease *deferred[LEASES_DEFERRED]; /* leases that the policies have not been told of yet */
 	_Atomic uint32_t deferred_count; /* written under the lock */
 	struct cache_watch *watches;
 	uint32_t watch_count;
 
-	uint64_t preallocate_refused;  /* room_epoch at which no page was to be had ahead of need */
+	uint64_t preallocate_refused;  /* room_epoch when no page could be had for preallocation */
 	uint32_t trades;               /* classes that have a claim */
-	uint64_t spills_stuck_us;      /* when spills last kept a caller waiting in vain; 0: never */
-	uint64_t read_bytes;           /* that streams which read have pinned, each block as often as it is read */
-	uint64_t pinned_lost;          /* rises when a block ends, or a copy on a GPU is found bad, that may be pinned */
+	uint64_t spills_stuck_us;      /* when a caller last waited for spills in vain; 0: never */
+	uint64_t read_bytes;           /* that reads by stream have pinned; a block counts once for each read */
+	/* rises when a pinned block is removed, or a pinned copy on a GPU is found corrupt */
+	uint64_t pinned_lost;
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct damage_notes *damages;  /* block/check.c */
 	struct advice *advice;         /* advice/advice.h */
-	struct memory_class *grow;     /* room_take gave up for it: see there */
-	bool gpu_busy;                 /* so did a GPU's: see vram_room_wait */
+	struct memory_class *grow;     /* the class that room_take could not serve: see there */
+	bool gpu_busy;                 /* the same of a GPU's memory: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;
-	void (*on_extent)(void *arg);  /* there is one more */
+	void (*on_extent)(void *arg);  /* called when there is one extent more */
 	uint64_t extents_made;         /* of all tiers */
-	uint64_t generation_lift;      /* added to those of takes: a lost catalog had promised higher ones */
-	uint64_t moving_bytes;         /* slots that movements of all tiers pin */
-	bool loads_wait;               /* for memory */
-	bool settles;                  /* before a stop: all is to be written to disks */
-	struct cache_wait_link *spare_links; /* ended links of waits, for new ones, */
-	uint32_t spare_link_count, spare_links_max; /* and how many, and at most */
+	/* added to the generations of takes, as a lost catalog had promised higher ones */
+	uint64_t generation_lift;
+	uint64_t moving_bytes;         /* slots that transfers of all tiers pin */
+	bool loads_wait;               /* loads are waiting for memory */
+	bool settles;                  /* before a stop: everything is to be written to disks */
+	struct cache_wait_link *spare_links; /* links of ended waits, kept for new ones; */
+	uint32_t spare_link_count, spare_links_max; /* how many, and at most how many */
 	void *on_extent_arg;
 };
 
-/* A thread that waits long between calls need not leave: it is quiescent outside of them. */
+/* A thread may stay entered while it waits between calls: it is quiescent then. */
 void cache_thread_enter(void);
 void cache_thread_leave(void);
 /* Random, new at each start, never 0. */
 uint64_t cache_epoch(const struct cache *c);
-/* call(arg): there are chores that should not wait for the next tick. From any thread, under the cache's lock. Set it
- * before other threads call. */
+/* call(arg) is called when there are chores that should not wait for the next tick, on any thread, under the cache's
+ * lock. Set it before other threads call. */
 void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg);
-/* A call, or a part of one, has come: see gpu_poll_us. */
+/* To be called when a call, or a part of one, has come: see gpu_poll_us. */
 void cache_called(struct cache *c);
-/* Draining: OpenSession, Lease, Reserve and puts by stream are refused with UNAVAILABLE; commits, reads by
- * stream and releases go on. */
+/* While it drains, OpenSession, Lease, Reserve and puts by stream answer UNAVAILABLE; commits, reads by stream and
+ * releases go on. */
 void cache_drain(struct cache *c, bool on);
 bool cache_draining(const struct cache *c);
 void cache_lock(struct cache *c);
 void cache_unlock(struct cache *c);
-/* Notes the caller's time; never goes back. Returns it. */
+/* Sets the time to the caller's, unless that is earlier. Returns the time. */
 uint64_t cache_time(struct cache *c, uint64_t now_us);
 void tier_wake(struct cache *c);
 

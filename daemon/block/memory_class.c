@@ -1,5 +1,5 @@
-/* Classes, spans and slots of host memory: the accounting. A slot is only taken from an extent that is registered with
- * the disks and GPUs: one that another thread has just made waits for that (memory/grow.c).
+/* Classes, spans and slots of host memory: the accounting. A slot is taken only from an extent that is registered with
+ * the disks and GPUs; an extent that another thread has just made waits for that (memory/grow.c).
  */
 #include "daemon/block/memory_class.h"
 
@@ -111,7 +111,7 @@ static bool is_before(const struct span_map *a, const struct span_map *b)
 	return a->extent < b->extent || (a->extent == b->extent && a->offset < b->offset);
 }
 
-/* New spans mostly stand behind the others. */
+/* A new span mostly goes to the end. */
 static void span_link(struct memory_class *k, struct span_map *s)
 {
 	struct span_map *after = k->spans_last;
@@ -144,7 +144,7 @@ static void span_unlink(struct span_map *s)
 		k->spans_last = s->prev;
 }
 
-/* The record of a span that was just cut; NULL: no memory, or its extent is not registered yet. */
+/* Makes the record of a span that was just cut. NULL: no memory, or its extent is not registered yet. */
 static struct span_map *span_make(struct cache *c, struct memory_class *k, struct arena_span *span)
 {
 	struct memory_extent *e = memory_extent_find(c, span->extent);

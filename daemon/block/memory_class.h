@@ -1,6 +1,6 @@
 /* Classes of slots of host memory, the spans that are cut into them, and the extents that spans are cut from, as the
- * cache sees them. With the cache's lock. store/arena/arena.h says what an extent, a span and a class are and has the
- * memory; daemon/memory decides what leaves; this has the accounting.
+ * cache sees them. With the cache's lock. store/arena/arena.h defines extent, span and class, and holds the memory;
+ * daemon/memory decides which block leaves; this file has the accounting.
  *
  * Layouts of one tenant whose blocks need nearly the same bytes are in one class: its free slots serve each of them,
  * and its one eviction policy says which block of any of them leaves for another. A class lives as long as the cache.
@@ -22,13 +22,13 @@ struct layout_pool;
 
 enum { CLASS_COLD_IDS = 64 };
 
-/* The class's claim on memory that other classes have (arena_claim): what stands there is being emptied. */
+/* The class's claim on memory of other classes (arena_claim). The blocks there are being evicted. */
 struct memory_trade {
 	uint64_t since_us;             /* 0: there is none */
 	uint32_t granule;              /* where the next step goes on; in the extent */
 	uint32_t slot;
 	bool spilled;                  /* spills were begun for it */
-	bool drops;                    /* blocks that are nowhere else are not waited for any more */
+	bool drops;                    /* blocks without another copy are evicted too */
 };
 
 struct memory_class {
@@ -37,21 +37,24 @@ struct memory_class {
 	struct arena_class *arena;
 	struct layout_pool *pools;     /* the layouts in it, by class_next */
 	struct policy *policy;
-	uint64_t policy_room;          /* slots that it was told of last */
+	uint64_t policy_room;          /* the number of slots that the policy was told last */
 	struct span_map *spans, *spans_last; /* by rising place */
 	uint64_t evictable;            /* published blocks in memory that are not pinned */
-	uint64_t grow_refused;         /* room_epoch at which no page was to be had for it */
-	uint64_t trade_refused;        /* room_epoch at which what others have did not help it */
-	uint32_t evicted, compare_at;  /* blocks, for slots, since its next victim was compared with what others have; when it is again */
+	uint64_t grow_refused;         /* room_epoch when no page could be had for it */
+	uint64_t trade_refused;        /* room_epoch when other classes' memory did not help it */
+	/* blocks evicted since it last compared its next victim with other classes' spans; the count at which it
+	 * compares again */
+	uint32_t evicted, compare_at;
 	struct memory_trade trade;
-	uint64_t emptied_us;           /* when what it had claimed was empty last; 0: never, or it was given back */
-	/* loaded ahead and not used yet, not in the policy: the oldest first */
+	uint64_t emptied_us;           /* when its claim was last emptied; 0: never, or the memory was given back */
+	/* prefetched and not used yet, not in the policy; the oldest first */
 	struct policy_node *prefetched, *prefetched_last;
 	uint64_t prefetched_blocks;
-	/* in memory, but not in the policy: they go first, in this order */
+	/* in memory, but not admitted to the policy: they are evicted first, in this order */
 	struct policy_node *not_admitted, *not_admitted_last;
-	uint64_t cold[CLASS_COLD_IDS], cold_us; /* ids of some dirty blocks that are the coldest, as of a search then */
-	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that was to look at */
+	/* ids of some of the coldest dirty blocks, and when they were searched for */
+	uint64_t cold[CLASS_COLD_IDS], cold_us;
+	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that search was to look at */
 	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */
 };
 
@@ -65,7 +68,7 @@ struct memory_extent {
 	bool fixed;                    /* its registration with the disks has been tried */
 };
 
-/* A span: which published block is in which slot. It is made with the span, and freed when the span has ended. */
+/* A span: which published block is in which slot. It lives as long as the span. */
 struct span_map {
 	struct memory_class *class;
 	struct memory_extent *memory;
@@ -87,13 +90,13 @@ struct memory_slot {
 	uint64_t generation;           /* new at each take; never 0 */
 };
 
-/* The class for a layout whose block needs so many bytes; *made: it is new, and its policy has been told of nothing.
+/* The class for a layout whose block needs so many bytes. *made: it is new, and its policy knows nothing yet.
  * PRECONDITION: a slot would be larger than an extent. EXHAUSTED: no memory, or too many classes. */
 enum status memory_class_get(struct cache *c, uint64_t need_bytes, struct memory_class **out, bool *made);
-/* And all spans, and the records of extents. */
+/* Frees the classes, all spans, and the records of extents. */
 void memory_classes_free(struct cache *c);
-/* Sums over its layouts: blocks that only memory has and that are on the way to no disk; of these, those that no disk
- * is to have; all. */
+/* Sums over the class's layouts: blocks that only memory has and that are not being written to a disk; those of them
+ * that no disk takes; all blocks. */
 struct memory_class_sums {
 	uint64_t blocks, dirty, no_spill;
 };
@@ -101,17 +104,17 @@ struct memory_class_sums memory_class_sums(const struct memory_class *k);
 
 struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id);
 
-/* A free slot of the class, taken and held, from a span that it has or from a new one; `reserve`: one that may be cut
- * from what is kept for classes with nothing. EXHAUSTED: nothing is free, or no memory. */
+/* Takes a free slot of the class, from one of its spans or from a new span. The slot is held. `reserve`: the new span
+ * may come from the reserve for classes that have nothing. EXHAUSTED: nothing is free, or no memory. */
 enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out);
-/* The same of the reserve where that lies in pieces: of a span as small as one slot needs. */
+/* The same from a reserve that lies in pieces: the new span is as small as one slot needs. */
 enum status memory_slot_take_piece(struct cache *c, struct memory_class *k, struct memory_slot *out);
-/* Gives it back; with the last slot of a span the span ends. The caller has counted it as held no more. */
+/* Gives the slot back; a span ends with its last slot. The caller has counted it as no longer held. */
 void memory_slot_give(const struct memory_slot *s);
 /* Whether memory_slot_take would find one, without `reserve`. */
 bool memory_class_has_room(const struct memory_class *k);
 
-/* Slots of the span that emptying it would not free: n more, or less. */
+/* Counts the slots of the span that emptying it would not free: n more or less. */
 void span_held(struct span_map *s, int n);
 /* One of its slots was used. */
 void span_used(struct span_map *s, uint64_t now_us);

@@ -1,6 +1,6 @@
-/* News of blocks, copies and extents, for the parts above that keep accounting of them. A part below tells the news and
- * knows no listener; one table (daemon/cache.c) lists them. Listeners are called with the cache's lock, in the order
- * of the table, and change nothing of the block that the news is about.
+/* Observers: events of blocks, copies and extents for the parts above. The part below that reports an event does not
+ * know its listeners; one table (daemon/cache.c) lists them. Listeners are called with the cache's lock, in the order
+ * of the table, and must not change the block that the event is about.
  */
 #ifndef TERRACE_DAEMON_BLOCK_OBSERVER_H
 #define TERRACE_DAEMON_BLOCK_OBSERVER_H
@@ -22,8 +22,8 @@ struct vram_slot;
 
 /* A policy that learns, under the name that the catalog keeps its pieces by. */
 struct learner {
-	char whom;                     /* whose it is: 'm' host memory, 'd' a disk, 'g' a GPU, 'k' the conversations */
-	uint64_t where, what;          /* which of those (0, disk's id, GPU's number), and the bytes of its slots */
+	char whom;                     /* its kind: 'm' host memory, 'd' a disk, 'g' a GPU, 'k' the conversations */
+	uint64_t where, what;          /* which one (0, the disk's id, the GPU's number), and the bytes of its slots */
 	const struct policy_ops *ops;  /* NULL: conversations, which have no policy */
 	struct policy *policy;
 };
@@ -33,9 +33,9 @@ enum { OBSERVERS_MAX = 2 }; /* of one kind of news; a list ends with NULL */
 struct observers {
 	/* A block can be found under its key from now on. */
 	void (*stored[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b);
-	/* A block that can be found has one copy more, or one less. */
+	/* A published block has got one copy more, or one less. */
 	void (*moved[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b);
-	/* A block can be found no longer. */
+	/* A block can no longer be found. */
 	void (*removed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, enum cache_reason reason);
 	/* A block has joined or left the table of ids (block/by_id.h), before `stored` and `removed`. */
 	void (*listed[OBSERVERS_MAX + 1])(struct cache *c, const struct block *b, bool in);
@@ -43,32 +43,31 @@ struct observers {
 	void (*left[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, const struct policy_node *n,
 					enum eviction_tier tier,
 					enum eviction_reason reason);
-	/* `left` or `came_back` of that id comes soon: a listener may prefetch what it will touch. */
+	/* `left` or `came_back` of that id comes soon: a listener may prefetch the memory that it will touch. */
 	void (*soon[OBSERVERS_MAX + 1])(const struct cache *c, uint64_t id, bool gpu);
-	/* There is a copy on a GPU (gpu), or in memory or on a disk, again. */
+	/* A copy that had left is there again: on a GPU (gpu), else in memory or on a disk. */
 	void (*came_back[OBSERVERS_MAX + 1])(struct cache *c, uint64_t id, bool gpu);
-	/* What became of a block that may have been loaded ahead of its use: COUNTER_PREFETCH_USED, _WASTED or _LATE. */
+	/* How the prefetch of a block ended: COUNTER_PREFETCH_USED, _WASTED or _LATE. */
 	void (*prefetch_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum counter how);
-	/* The same of a copy on a GPU that was made ahead: COUNTER_GPU_PREFETCH_USED, _WASTED or _LATE. */
+	/* How the prefetch of a copy on a GPU ended: COUNTER_GPU_PREFETCH_USED, _WASTED or _LATE. */
 	void (*gpu_prefetch_ended[OBSERVERS_MAX + 1])(struct vram_slot *s, enum counter how);
-	/* Copies on their way to that GPU, of which leases may have been granted already, are not what was committed: their
-	 * slots are `failed`. */
+	/* Copies on their way to that GPU are corrupt, and leases may have been granted for them: their slots are
+	 * `failed`. */
 	void (*copies_failed[OBSERVERS_MAX + 1])(struct cache *c, const struct gpu *g);
-	/* A load of the block, which is `awaited`, has ended so: what waits for it in memory goes on, or ends. */
+	/* A load of the block, which is `awaited`, has ended so: copies that wait for it in memory go on or end. */
 	void (*load_ended[OBSERVERS_MAX + 1])(struct cache *c, struct block *b, enum status s);
-	/* Memory has something to spare that it had not. */
+	/* Memory has room to spare again. */
 	void (*memory_spare[OBSERVERS_MAX + 1])(struct cache *c);
-	/* A list of copies from or to a GPU has ended. */
+	/* A copy batch from or to a GPU has ended. */
 	void (*copies_ended[OBSERVERS_MAX + 1])(struct cache *c);
 	/* A tier has one extent more. */
 	void (*extent_added[OBSERVERS_MAX + 1])(struct cache *c);
-	/* What calls have said of their requests must be told now, of so many keys at most, one request at least. In a
-	 * read section. */
+	/* What calls have noted of their requests must be reported now, of at most so many keys, but of one request at
+	 * least. In a read section. */
 	void (*requests_due[OBSERVERS_MAX + 1])(struct cache *c, uint32_t keys);
-	/* Uses that a lease has put off must be told to the policies now. */
+	/* The deferred uses of leases must be reported to the policies now. */
 	void (*uses_due[OBSERVERS_MAX + 1])(struct cache *c);
-	/* A policy was just made and has been told of nothing yet: a listener may tell it what an earlier run had
-	 * learned. */
+	/* A policy was just made, and knows nothing yet: a listener may give it what an earlier run had learned. */
 	void (*policy_made[OBSERVERS_MAX + 1])(struct cache *c, const struct learner *l);
 };
 

@@ -29,9 +29,10 @@ struct cache_options {
 	uint32_t lease_ttl_ms;           /* after it a lease counts as overdue */
 	uint32_t reservation_ttl_ms;     /* the same for reservations */
 	uint32_t watch_queue;            /* events a watcher may lag behind before RESYNC; at most 1 << 20 */
-	bool leaves_records;             /* cache_destroy leaves what it knows of blocks to the end of the process: to free each takes a microsecond */
+	/* cache_destroy leaves its records of blocks to the end of the process: freeing one takes a microsecond */
+	bool leaves_records;
 
-	/* The advisor, which keeps a graph of what is asked for and expects by it what comes next. */
+	/* The advisor: it keeps a graph of what is asked for, and prefetches what the graph expects next. */
 	uint32_t graph_nodes;            /* blocks it remembers, some 210 bytes each; 0: no advisor */
 	uint32_t advisor_ms;             /* between two rounds; 0: no thread (tests call its rounds themselves) */
 	uint64_t prefetch_bytes;         /* a second, read ahead from disks; 0: none */
@@ -43,12 +44,13 @@ struct cache_options {
 	const char *catalog_folder;      /* made if missing */
 	const char *catalog_child;       /* as catalog_options.child; NULL: a plain fork, before other threads exist */
 	bool rebuild;                    /* distrust the catalog: make it anew from the slots' headers */
-	bool distrust_disks;             /* blocks may have been deleted while they were not in use: they are wiped */
+	/* blocks may have been deleted while these disks were not in use: the disks are wiped */
+	bool distrust_disks;
 	uint64_t slab_bytes;             /* of a slab file at most; 0: no bound. What it takes: disk_slab_bytes() */
 	uint32_t slab_files;             /* of a disk, so that descriptors suffice; 0: disk_slab_bytes() decides */
 	uint32_t disk_depth;             /* transfers under way, a disk */
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
-	uint32_t spill_share_milli;      /* keep so much of the host tier free or copied to disk */
+	uint32_t spill_share_milli;      /* this share of the host tier is kept free or copied to disk */
 	const char *disk_policy;         /* as policy, for what leaves the disks */
 	uint32_t recompute_growth;       /* eviction/recompute.h, of the models that are served; 0: policies are not told */
 	enum cache_io { CACHE_IO_AUTO, CACHE_IO_URING, CACHE_IO_THREADS } io;
@@ -60,12 +62,17 @@ struct cache_options {
 	const uint32_t *gpus;            /* ordinals of device_ops */
 	uint32_t gpu_count;              /* 0: no VRAM tier; at most DEVICES_MAX */
 	uint64_t gpu_bytes;              /* budget of each; 0: half of what is free */
-	uint32_t gpu_pinned_milli;       /* of that, what leases and reservations may hold, and calls that wait for their copies; beyond: EXHAUSTED */
-	uint64_t gpu_prefetch_bytes;     /* a second, brought up to GPUs ahead of leases; 0: none */
-	bool gpu_verify_up;              /* what goes up from memory is summed beside the copy */
-	uint32_t gpu_patience_ms;        /* for places in memory on the way to a GPU a lease waits so long from one to the next, seven times that in all; 0: 100 */
-	uint64_t gpu_poll_us;            /* so long after a call (cache_called) the threads that begin copies up look for the next without sleeping; 0: they sleep */
-	uint32_t gpu_close_ms;           /* cache_destroy waits so long for what GPUs are asked, then for each call that gives back; 0: ten seconds */
+	/* share of that which leases, reservations and calls waiting for their copies may hold; beyond: EXHAUSTED */
+	uint32_t gpu_pinned_milli;
+	uint64_t gpu_prefetch_bytes;     /* a second, brought to GPUs before leases ask; 0: none */
+	bool gpu_verify_up;              /* checksums of uploads are computed beside the copy */
+	/* how long a lease waits for the next slot in memory on the way to a GPU, and seven times that in all; 0:
+	 * 100 */
+	uint32_t gpu_patience_ms;
+	/* how long after a call (cache_called) the submission threads poll for the next one; 0: they sleep at once */
+	uint64_t gpu_poll_us;
+	/* cache_destroy waits so long for the GPUs' work, then for each call that frees; 0: ten seconds */
+	uint32_t gpu_close_ms;
 };
 
 #endif

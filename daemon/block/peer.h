@@ -1,4 +1,4 @@
-/* Who is at the other end of a connection. */
+/* The peer of a connection. */
 #ifndef TERRACE_DAEMON_BLOCK_PEER_H
 #define TERRACE_DAEMON_BLOCK_PEER_H
 
@@ -6,7 +6,7 @@
 
 #define CACHE_PEER_UID UINT64_MAX /* user[0]: no address begins so */
 
-/* The other end of a connection, for its share of what is countable (block/quota.h). */
+/* The peer of a connection, for its share of countable things (block/quota.h). */
 struct cache_peer {
 	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
 	uint64_t process;                /* its pid; 0: not known */

@@ -1,7 +1,7 @@
 /* Holders, and the rule for a grant. See block/quota.h.
  *
- * A holder is a process and points to its user. Both are in a table of buckets, by a hash of what names them, and are freed when the last that
- * joined has left. One mutex guards all of it: a grant is a few additions under it.
+ * A holder is a process and points to its user. Both are in a hash table, and are freed when the last join has been
+ * left. One mutex guards everything; a grant is a few additions under it.
  */
 #include "daemon/block/quota.h"
 
@@ -19,7 +19,7 @@
 
 enum { BUCKETS = 1024, RESERVE_PART = 16, WORDS_MAX = 200, LINE = 64 };
 
-/* What grants write stands first, so that a grant of leases takes few cache lines from another thread. */
+/* The fields that grants write come first, so that a grant of leases takes few cache lines from another thread. */
 struct quota_user {
 	_Alignas(LINE) uint64_t held[QUOTA_THINGS];
 	struct quota_user *next;
@@ -31,7 +31,7 @@ struct quota_holder {
 	_Alignas(LINE) uint64_t held[QUOTA_THINGS];
 	struct quota *quota;
 	struct quota_holder *next;
-	struct quota_user *user;       /* NULL: not known, and without a bound of its own */
+	struct quota_user *user;       /* NULL: the user is not known, and the holder has no bound of its own */
 	uint64_t process;              /* 0: not known */
 	uint64_t joined;
 };
@@ -46,7 +46,7 @@ struct quota {
 	struct quota_holder unknown;
 };
 
-/* What people call it, what they can do, and the option that raises the bound ("": none does). */
+/* What people call the thing, what they can do, and the option that raises the bound ("": none). */
 static const struct thing {
 	const char *name, *label, *advice, *option;
 } things[QUOTA_GPU_PINNED + 1] = {
@@ -238,8 +238,8 @@ void quota_leave(struct quota_holder *h)
 
 /* ---- the rule ---- */
 
-/* What must be left free by a grant after which so much is held, for those that hold less. The last one granted does not count: a holder that
- * had nothing gets one. */
+/* How much must stay free after a grant that brings a holder to `held`, for holders that have less. The first one is
+ * always granted if there is any. */
 static uint64_t reserve(uint64_t held, uint64_t max)
 {
 	const uint64_t most = max / RESERVE_PART + (max % RESERVE_PART > 0), before = held - 1;
@@ -276,7 +276,7 @@ static void name_user(const struct quota_user *u, char *out, size_t size)
 		snprintf(out, size, "address %016" PRIx64 "%016" PRIx64, u->name[0], u->name[1]);
 }
 
-/* With the lock: the user that holds most of it, or NULL. Only a refusal looks at all of them. */
+/* With the lock: the user that holds most of it, or NULL. It walks all users; only a refusal calls it. */
 static const struct quota_user *largest(const struct quota *q, enum quota_thing t)
 {
 	const struct quota_user *most = NULL;

@@ -1,27 +1,29 @@
-/* Shares: how many of each countable thing one process, and one user, may hold. This is the one place for the rule, for the counts of who holds
- * what, and for the words and figures of a refusal.
+/* Shares: how many of each countable thing one process, and one user, may hold. The rule, the counts of each holder,
+ * and the words and figures of a refusal are all here.
  *
- * The rule. Of each thing there are at most `max`. A grant leaves `free` of them that nothing holds.
- *   A user is granted one more while `free` is at least what the user holds, or a sixteenth of `max`, whichever is less.
- *   A process is granted one more while `free` is at least that, plus the same of what the process itself holds.
- * So a process that takes all that it gets, alone on the node, ends with seven eighths of them, and a user with fifteen sixteenths. A
- * sixteenth is always left for users that come later, and one more for the other processes of the same user. Once no more than that is left,
- * each holds at most half of what is free to it. A user or process that holds nothing gets one while there is any.
+ * The rule. Of each thing there are at most `max`. A grant leaves `free` of them that nothing holds. A user is granted
+ *   one more while `free` is at least what the user holds, or a sixteenth of `max`, whichever is less. A process is
+ *   granted one more while `free` is at least that, plus the same of what the process itself holds.
+ * So a process alone on the node can get seven eighths of them, and a user fifteen sixteenths. A sixteenth is always
+ * left for later users, and another for other processes of the same user. Once only that is left, each newcomer gets at
+ * most half of what is free to it. A user or process that holds nothing gets one while there is any.
  *
- * Why not simply half of what is free. That keeps half of the node's memory from an engine that is alone, for newcomers that may never
- * come. What newcomers need is a place to begin with, not a half: a sixteenth of the default bounds is 64 sessions, 16 connections, 8,192
- * leases. Why it is asked at each grant and not fixed at the start: the number of users is not known, and what is free changes.
+ * Why not half of what is free: that would keep half of the node's memory from an engine that is alone. A newcomer only
+ * needs a place to begin with: a sixteenth of the default bounds is 64 sessions, 16 connections, 8,192 leases. The rule
+ * is applied at each grant, not fixed at the start, because the number of users is not known and what is free changes.
  *
- * Why user and process. A process that leaks should not stop its neighbours, and a user that forks should not stop the node. The kernel says
- * which process and which user has connected to a Unix socket (SO_PEERCRED); over TCP the address counts as the user, and no process is
- * known. A caller that is not known at all (tests, the daemon itself) has no bound but `max`. A process is its pid: a pid that is used again
- * while something of the old process is held counts together with it.
+ * Why user and process. A process that leaks should not stop its neighbours, and a user that forks should not stop the
+ * node. The kernel says which process and which user has connected to a Unix socket (SO_PEERCRED); over TCP the address
+ * counts as the user, and no process is known. An unknown caller (tests, the daemon itself) has no bound but `max`. A
+ * process is known by its pid: if a new process gets the pid while something of the old one is still held, both count
+ * as one.
  *
- * Sums. A thing that is counted in bytes may be held by several at once (two leases of one block pin it once). Each holder is charged in full,
- * and the caller says how much is really free. The rule compares a charge with at most a sixteenth, so that the double charge costs nothing.
+ * Sums. Bytes may be held by several holders at once (two leases of one block pin it once). Each holder is charged in
+ * full, and the caller says how much is really free. The double charge does no harm, since the rule compares a charge
+ * with at most a sixteenth.
  *
- * A grant costs no walk: a holder is found once, by quota_join, and has its counts at hand. Any thread; one lock of its own, under which
- * nothing else is called. */
+ * A grant needs no search: quota_join finds the holder once, and the holder has its counts. Any thread. It has one lock
+ * of its own, under which it calls nothing else. */
 #ifndef TERRACE_DAEMON_BLOCK_QUOTA_H
 #define TERRACE_DAEMON_BLOCK_QUOTA_H
 
@@ -34,11 +36,11 @@
 #include "store/status.h"
 
 enum quota_thing {
-	/* Side by side: a lease or a put charges these, and nothing else. */
+	/* These stand side by side, since a lease or a put charges them and nothing else. */
 	QUOTA_LEASES,
 	QUOTA_RESERVATIONS,
 	QUOTA_PINNED,                  /* bytes of host memory that leases, reservations and reads by stream hold */
-	QUOTA_SESSIONS,                /* ended ones too, as long as their memory may be mapped */
+	QUOTA_SESSIONS,                /* also of ended sessions whose memory may still be mapped */
 	QUOTA_LAYOUTS,                 /* that sessions brought; they stay until the daemon ends */
 	QUOTA_WATCHES,
 	QUOTA_ATTACHMENTS,             /* connections to fd_socket */
@@ -64,43 +66,43 @@ struct work;
 struct workers;
 
 struct quota *quota_create(void); /* NULL: no memory */
-/* Every holder has left, or is never used again. NULL allowed. */
+/* No holder may be used afterwards. NULL allowed. */
 void quota_destroy(struct quota *q);
-/* How many there may be of a thing. Before the first is taken; until then there may be any number. */
+/* The bound of a thing. Call it before the first one is taken; without it there is no bound. */
 void quota_bound(struct quota *q, enum quota_thing thing, uint64_t max);
 
-/* The holder that stands for this peer; NULL, or a peer that is not known: one without a bound of its own. It must be left as often as it was
- * joined, by whatever has given back all that it took. NULL: no memory. */
+/* The holder that stands for this peer; For NULL or an unknown peer: a holder without a bound of its own. Call
+ * quota_leave once for each join, after all that was taken has been given back. NULL: no memory. */
 struct quota_holder *quota_join(struct quota *q, const struct cache_peer *peer);
-/* One time more. */
+/* Joins the same holder once more. */
 struct quota_holder *quota_join_again(struct quota_holder *h);
 /* NULL allowed. */
 void quota_leave(struct quota_holder *h);
 
 /* Takes n of a thing, or says why not: EXHAUSTED, which is counted. *why: good until the thread's next refusal; NULL allowed. */
 enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why);
-/* The same for what waits if it gets none: that is no refusal. */
+/* The same, but a failure is not counted as a refusal: for callers that wait and try again. */
 bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 
-/* n of a thing, which is 0 where nothing is wished. free: how many nothing holds, where the caller
- * itself counts them and guards them by a lock, or QUOTA_BY_BOUND: as quota_take. */
+/* n of a thing; 0: nothing is wished. free: how many are free, if the caller counts them itself and guards them by a
+ * lock; else QUOTA_BY_BOUND, as in quota_take. */
 struct quota_wish {
 	enum quota_thing thing;
 	uint64_t n, free;
 };
 #define QUOTA_BY_BOUND UINT64_MAX
-/* The same of several things, each named once: all are granted, or the first that is not says why. quota_ask_all only
- * asks; the charge is quota_add_all. */
+/* Takes several things, each named once: all are granted, or *why says which one was refused first. quota_ask_all only
+ * asks; quota_add_all makes the charge. */
 enum status quota_take_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
 enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why);
-/* Without being asked; `free` is not looked at. */
+/* Charges without asking; `free` is ignored. */
 void quota_add_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
 void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count);
 
-/* workers_submit for a client, which has no more places in the queue than its share (QUOTA_WORK). EXHAUSTED: *why
- * says which bound. The holder stays joined until the work runs. */
+/* workers_submit for a client, which gets its share of the queue's places at most (QUOTA_WORK). EXHAUSTED: *why says
+ * which bound. The holder stays joined until the work runs. */
 enum status quota_submit(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
 /* How many are taken of a thing. */

@@ -1,9 +1,9 @@
-/* How fast a device has brought bytes lately, and from that when more bytes will be there: a running average that costs
- * a few additions for each end of a transfer and needs no system call to be asked.
+/* How fast a device has brought bytes lately, and from that when more bytes will be there: a running average. It costs
+ * a few additions for each end of a transfer, and reading it needs no system call.
  *
- * What is averaged is the time for which the device was busy with the bytes. A transfer is charged from its own
- * beginning, or from the end of the transfer that ended before it if that is later: so transfers side by side are not
- * counted twice, and a device that is idle costs nothing. The lock is the owner's.
+ * The average is over the time for which the device was busy with the bytes. A transfer is charged from its own
+ * beginning, or from the end of the transfer before it if that is later. So transfers side by side are not counted
+ * twice, and idle time is not counted. The lock is the owner's.
  */
 #ifndef TERRACE_DAEMON_BLOCK_RATE_H
 #define TERRACE_DAEMON_BLOCK_RATE_H
@@ -13,9 +13,9 @@
 #include "daemon/block/values.h"
 
 enum {
-	RATE_SAMPLES = 64,             /* so many transfers, or */
-	RATE_BYTES = 64 << 20,         /* so many bytes, count as much as all that came before them */
-	RATE_STALL_US = 1000,          /* a device with work that has ended nothing for longer is slower than it was */
+	RATE_SAMPLES = 64,             /* the average halves the weight of the past after so many transfers, or */
+	RATE_BYTES = 64 << 20,         /* after so many bytes */
+	RATE_STALL_US = 1000,          /* a device that has work and has ended nothing for longer counts as slower */
 };
 
 /* us_per_mib: what is assumed until transfers have been seen; it weighs as much as one transfer of a MiB. */
@@ -24,7 +24,7 @@ static inline void rate_init(struct rate *r, double us_per_mib)
 	*r = (struct rate){ .us = us_per_mib, .bytes = 1 << 20 };
 }
 
-/* So many bytes are under way from now on. now_us is looked at only if nothing is queued. */
+/* So many bytes are under way from now on. now_us is used only if nothing is queued. */
 static inline void rate_begun(struct rate *r, uint64_t bytes, uint64_t now_us)
 {
 	if (!r->queued)
@@ -32,13 +32,14 @@ static inline void rate_begun(struct rate *r, uint64_t bytes, uint64_t now_us)
 	r->queued += bytes;
 }
 
-/* They are not under way any more, whatever came of them. */
+/* So many bytes are no longer under way, whether they came or not. */
 static inline void rate_over(struct rate *r, uint64_t bytes)
 {
 	r->queued -= bytes;
 }
 
-/* So many bytes have come: the device began with them at begun_us, and was done at ended_us. Before their rate_over. */
+/* So many bytes have come: the device began them at begun_us and ended them at ended_us. Call it before their
+ * rate_over. */
 static inline void rate_came(struct rate *r, uint64_t bytes, uint64_t begun_us, uint64_t ended_us)
 {
 	const uint64_t since = begun_us > r->ended_us ? begun_us : r->ended_us;

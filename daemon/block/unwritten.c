@@ -1,5 +1,5 @@
-/* The list hangs on the links that a block's index record has room for until it is reclaimed, so that it costs no
- * memory. The few walks that have begun on a list are looked through when the block on which one may stand leaves. */
+/* The list uses the links of the block's index record that are unused until the record is reclaimed, so it costs no
+ * memory. When a block leaves the list, the few walks that have begun are checked for one that stands on it. */
 #include "daemon/block/unwritten.h"
 
 #include "daemon/block/block.h"

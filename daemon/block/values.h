@@ -13,7 +13,7 @@ struct grid;
 enum {
 	CACHE_KEYS_MAX = 4096,       /* a call */
 	CACHE_LAYOUTS_MAX = 64,      /* a session */
-	CACHE_BLOCKS_MAX = 32768,    /* a call: cells, (key, layout) that can have a block (block/grid.h) */
+	CACHE_BLOCKS_MAX = 32768,    /* cells a call: (key, layout) that can have a block (block/grid.h) */
 	CACHE_ENGINE_MAX = 64,
 	CACHE_TOKEN_BYTES = 16,
 	CACHE_DISKS_MAX = 16,
@@ -24,9 +24,9 @@ enum {
 	CACHE_HOST = -1,             /* no GPU */
 };
 
-/* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: pinned bytes; or copies of other reads take the
- * memory that there is for them, or the client's share of it: soon there may be room. Ends with cache_read_end, which may be called twice: not before
- * the copy is done with. */
+/* Read by stream: pins one block, and counts as use. MISS. From disk: BUSY, as in cache_lease. EXHAUSTED: too many
+ * bytes are pinned, or other reads' copies fill the memory for copies or the client's share of it; there may be room
+ * soon. Call cache_read_end when the copy is not needed any more; twice is fine. */
 enum { CACHE_READ_BYTES_MAX = 256 << 20 };
 
 /* ---- other calls ---- */
@@ -59,15 +59,17 @@ struct cache_place {
 	uint64_t offset, generation; /* of the slot; in memory the block begins SLOT_HEADER_BYTES later, on a GPU there */
 };
 
-/* For whom, and where, a call's blocks are wanted. */
+/* Where a call wants its blocks, and how. */
 struct cache_on {
 	uint64_t attachment;
 	int32_t gpu;          /* index in the options' order; CACHE_HOST: in memory */
-	bool or_host;         /* with gpu, of a lease: blocks that memory has, or a disk alone, may stay in memory */
+	/* with gpu, of a lease: blocks that are in memory, or on a disk alone, may stay in memory */
+	bool or_host;
 	uint64_t call;        /* the caller's number for it, for cache_recall; 0: none */
-	uint64_t *again_us;   /* of a reserve that need not wait for memory that another thread is taking: it may be
-			       * BUSY then, and come again after so long. Left alone otherwise. NULL: it waits */
-	/* a lease's: what it tells the policies may wait for cache_leases_notify, which this caller calls soon */
+	/* not NULL: a reserve does not wait for memory that another thread is taking; it answers BUSY and sets how long
+	 * to wait before the next try. Otherwise unchanged. NULL: the reserve waits */
+	uint64_t *again_us;
+	/* of a lease: the policies are told of it later, by cache_leases_notify, which this caller calls soon */
 	bool deferred;
 };
 
@@ -87,7 +89,8 @@ struct rate {
 	double us, bytes;              /* busy for so long with so many bytes */
 	uint32_t samples;
 	uint64_t queued;               /* bytes that are under way, or wait for it */
-	uint64_t ended_us;             /* the last end; of a device that was idle, when it was given work */
+	/* when the last transfer ended; of a device that was idle, when it was given work */
+	uint64_t ended_us;
 };
 
 #endif

@@ -13,8 +13,9 @@
 struct cache;
 struct quota_holder;
 
-/* The same, also of an extent of GPU memory, which comes as two descriptors, or, of CACHE_EXTENT_PROGRESS_PAGE, of the
- * attachment's progress page. EXHAUSTED also: GPU memory, and the attachment's process is not watched. */
+/* The same, also for an extent of GPU memory (two descriptors), or, with CACHE_EXTENT_PROGRESS_PAGE, for the
+ * attachment's progress page. EXHAUSTED also if the extent is GPU memory and the attachment's process is not
+ * watched. */
 #define CACHE_EXTENT_PROGRESS_PAGE 0xfffffffeu
 
 /* ---- administration ---- */
@@ -34,7 +35,8 @@ enum { CACHE_CATALOG_WHY_MAX = 400 };
 
 /* ---- sessions ----
  *
- * A session, a lease and a reservation are named by handles: 64 random bits, known to whom they were granted (block/handle.h). */
+ * A session, a lease and a reservation are named by handles: 64 random bits, known only to the client that they were
+ * granted to (block/handle.h). */
 
 struct cache_session_view {
 	uint64_t id;                     /* its handle: for its holder alone, as the token is */
@@ -51,9 +53,9 @@ struct cache_leased {
 	uint64_t lease;
 	uint32_t blocks;      /* keys */
 	uint32_t layouts;
-	/* Copies to the GPU that are under way: layer i of all blocks is there when the word of the attachment's
-	 * progress page has reached progress_page_base + i + 1; with progress_page_summed the word behind it
-	 * (FDSOCK_PROGRESS_PAGE_SUMMED) too. 0 layers: all is there. */
+	/* Copies to the GPU that are under way. Layer i of all blocks is there once the word of the attachment's
+	 * progress page has reached progress_page_base + i + 1; with progress_page_summed, once the word behind it
+	 * (FDSOCK_PROGRESS_PAGE_SUMMED) has too. 0 layers: all are there. */
 	uint32_t progress_page_word, progress_page_base, progress_page_layers;
 	bool progress_page_summed;
 };
@@ -61,14 +63,13 @@ struct cache_leased {
 struct cache_commit_item {
 	uint64_t reservation;
 	uint32_t tokens;            /* 0: as reserved */
-	uint8_t key_bytes;          /* open blocks that become stored ones; else 0 */
+	uint8_t key_bytes;          /* not 0: open blocks become stored ones, with keys of so many bytes */
 	uint8_t key[SLOT_KEY_MAX];
-	bool keep_open;             /* open blocks: only grow */
+	bool keep_open;             /* open blocks: they only grow */
 	const struct slot_info *info; /* NULL: as reserved */
 };
 
-/* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID,
- * UNAVAILABLE. */
+/* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID, UNAVAILABLE. */
 struct cache_write {
 	uint64_t reservation;
 	uint8_t *block;             /* block_bytes to fill */
@@ -76,7 +77,7 @@ struct cache_write {
 };
 
 struct cache_read {
-	const uint8_t *block;       /* engines may write there: for cache_read_copy, and for tests */
+	const uint8_t *block;       /* engines may write there: use cache_read_copy, except in tests */
 	uint64_t block_bytes;
 	uint32_t tokens;
 	void *pin;
@@ -84,7 +85,8 @@ struct cache_read {
 	uint64_t copy_bytes;         /* of QUOTA_COPIES */
 };
 
-/* The next copy in memory that was found not to be what was committed, since the last call; false: none, and of *untold there was no room to tell. */
+/* The next copy in memory that was found damaged since the last call. False: none. *untold: further ones that there was
+ * no room to note. */
 struct cache_damage {
 	uint64_t layout_id;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
@@ -124,20 +126,21 @@ struct cache_block_view {
 struct cache_explained_tier {
 	const char *tier, *policy;  /* fixed words: "gpu", "host" or "disk" */
 	uint32_t gpu;               /* of a GPU's: its number */
-	const char *kept;           /* why it stays for now, whatever its rank: "pinned", "moving", "only" (it is nowhere else, and goes down
-				     * first; on a disk: what memory or a GPU has stays there too); "": it may go */
+	/* why it stays for now, whatever its rank: "pinned", "moving", "only" (it has no other copy, and is written to
+	 * disk first; on a disk: a block that memory or a GPU has stays there too); "": it may go */
+	const char *kept;
 	uint64_t idle_ms, uses;
 	bool ranked, scored;
 	uint32_t rank;              /* ranked: blocks that would go before it, less than CACHE_RANK_MAX */
 	uint8_t rival_bytes;        /* the block that would go now; 0: none is known */
 	uint8_t rival[SLOT_KEY_MAX];
-	double score, rival_score;  /* scored: the greater stays longer, as a rule; in `unit`, fixed words */
+	double score, rival_score;  /* scored: the greater score stays longer, as a rule; in `unit`, a fixed word */
 	const char *unit;
 	uint32_t features;
 	struct {
 		const char *name;
 		uint32_t value;
-	} feature[CACHE_FEATURES_MAX]; /* what the policy goes by */
+	} feature[CACHE_FEATURES_MAX]; /* what the policy decides by */
 };
 
 struct cache_explained {
@@ -146,50 +149,53 @@ struct cache_explained {
 	const char *tier;           /* fixed words, as in struct cache_block_view; "": it is not there */
 	uint64_t age_ms, idle_ms, uses; /* of one that is there */
 	uint32_t pins, turn;
-	bool not_admitted;          /* the policy would not have given it its place: it is among the first to go */
-	bool no_spill;              /* no disk is to have it: it is dropped when it leaves memory */
-	bool prefetched;            /* loaded ahead, and not used yet */
+	bool not_admitted;          /* the policy would not have admitted it: it is among the first to go */
+	bool no_spill;              /* no disk takes it: it is dropped when it leaves memory */
+	bool prefetched;            /* loaded before it was asked for, and not used yet */
 	bool ranked;                /* in memory, and among the first CACHE_RANK_MAX: */
 	uint32_t rank;              /* blocks that would go before it */
 	uint8_t rival_bytes;        /* of the block that would go now; 0: none is known */
 	uint8_t rival[SLOT_KEY_MAX];
 	uint64_t rival_idle_ms, rival_uses;
-	const char *left;           /* the tier that a copy left last, "gpu", "host" or "disk", if none has come back there since; else "" */
+	/* the tier that last evicted a copy ("gpu", "host", "disk"), if no copy has come back there since; else "" */
+	const char *left;
 	const char *left_reason;    /* "full", "trade", "shed", "refused", "lost" or "compact" */
 	uint64_t left_ms_ago, left_idle_ms, left_uses;
-	bool regretted;             /* it was asked for within a minute after */
+	bool regretted;             /* it was asked for within a minute after it left */
 	uint32_t tiers;
 	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies: on GPUs, in memory, on disk */
 };
 
-/* What the graph ties a key to: an edge an entry, of each type the strongest first. key_bytes 0: of a block that is nowhere now; its
- * name, a hash of its key, is all that is left. UNAVAILABLE: there is no graph. Waits for the advisor's round, some milliseconds, or a second: on
- * a worker. */
+/* The edges of a key in the graph, each type's strongest first. key_bytes 0: the other end is a block that is nowhere
+ * now; only a hash of its key is known. UNAVAILABLE: there is no graph. It waits for the advisor's round, some
+ * milliseconds to a second: call it on a worker. */
 struct cache_graph_edge {
 	uint64_t name;
-	float weight;               /* now: of what was observed, halved every half hour */
-	const char *type;           /* a fixed word: "prefix_share", "co_attend", "temporal", "semantic", or "spill_link": the key's own
-				     * copies, an entry a layout */
+	float weight;               /* now: observations count half after half an hour */
+	/* a fixed word: "prefix_share", "co_attend", "temporal", "semantic"; "spill_link": the key's own copies, an
+	 * entry a layout */
+	const char *type;
 	const char *tier;           /* where it is, as in struct cache_block_view; "": nowhere */
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 };
 
-/* Scrub, in steps, so that the caller can rate-limit and give up: begins with *cursor 0, checks at most 256
- * blocks a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged
- * blocks are removed and counted. */
+/* Scrubs in steps, so that the caller can limit the rate and give up: begins with *cursor 0, checks at most 256 blocks
+ * a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged blocks are removed and
+ * counted. */
 struct cache_verified {
 	uint64_t blocks, bytes, corrupt;
-	uint64_t unread;                /* copies on a disk that did not give them: slow, failed, or without memory. Not in blocks */
+	/* copies on a disk that could not be read: the disk is slow or failed, or memory is short. Not in blocks */
+	uint64_t unread;
 };
 
-/* The layouts that sessions or disks have brought, by the time of that: how many were written to out[max]. */
+/* The layouts that sessions or disks have brought so far. Returns how many were written to out[max]. */
 struct cache_layout_view {
 	uint64_t layout_id, block_bytes;
 	uint64_t host_blocks, disk_blocks, dirty_blocks; /* in memory, on disk, in memory alone */
 	struct kv_layout layout;
 };
 
-/* What there is to tell of each disk: how many were written to out[max], in the order of the options. */
+/* The state of each disk, in the order of the options. Returns how many were written to out[max]. */
 struct cache_disk_state {
 	const char *folder;         /* as in the options */
 	const char *health;         /* a fixed word: "healthy", "full", "slow", "quarantined"; "unusable": not in use since the start */
@@ -204,7 +210,7 @@ struct cache_disk_state {
 	uint32_t slabs, slabs_damaged;
 	uint32_t slabs_room;        /* slab files that the budget has room for */
 	uint32_t sizes;             /* sizes of blocks that have a slab on it, or want one */
-	bool small;                 /* its budget has not room for a slab of each of these sizes */
+	bool small;                 /* its budget is too small for a slab of each of these sizes */
 };
 
 /* The same of each GPU. */
@@ -216,13 +222,14 @@ struct cache_gpu_view {
 	bool lost;                  /* until the next start */
 	char why[160];
 	char no_kernel[DEVICE_WORDS_MAX]; /* as in struct device_info */
-	uint64_t corrupt_up, corrupt_down; /* copies that were found so on their way, ever */
-	uint64_t unsummed;          /* blocks put there whose checksums the GPU did not make at the commit, ever */
-	char unsummed_why[DEVICE_WORDS_MAX]; /* why the last of them; also where it can make none. Empty: it made all */
+	uint64_t corrupt_up, corrupt_down; /* copies that were found corrupt on their way, ever */
+	uint64_t unsummed;          /* blocks put on the GPU whose checksums it did not compute at the commit, ever */
+	/* why the last of them, or why it can compute none. Empty: it computed all */
+	char unsummed_why[DEVICE_WORDS_MAX];
 };
 
-/* What the cache goes on without: GPUs that are lost, disks that have failed or could not be used at the start. A sentence each, with the number, the
- * name and the reason, disks first: how many there are, of which out[max] are written. */
+/* What the cache works without: lost GPUs, and disks that have failed or could not be used at the start. A sentence
+ * each with number, name and reason, disks first. Returns how many there are; at most `max` are written to out[]. */
 struct cache_fault {
 	char text[CACHE_WHY_MAX + 64];
 };
@@ -232,39 +239,42 @@ struct cache_catalog_state {
 	char why[CACHE_CATALOG_WHY_MAX]; /* of "damaged", and then of failing */
 	bool rebuilding;            /* at the start it was made anew from the slots' headers */
 	bool failing;               /* commits fail now */
-	bool restored;              /* what earlier runs left has been taken up: so many blocks, in so long */
+	/* everything that earlier runs left has been taken up: so many blocks, in so long */
+	bool restored;
 	uint64_t restored_blocks, restored_us;
 	struct {
 		char folder[160];
 		const char *why;
-	} left_out[CACHE_LEFT_OUT_MAX]; /* the first of the disks that an earlier run had and this one has not, but for unusable ones */
+	} left_out[CACHE_LEFT_OUT_MAX]; /* the first of the disks that an earlier run had and this run does not name */
 	uint32_t left_out_count;
 	uint64_t readers_cleared;   /* as in struct catalog_view */
 	int reader_pid;
 	uint64_t reader_us, reader_grown_bytes;
-	/* What the catalog named and could not be taken up: blocks on disks that are not in use; and blocks in slab files that are missing or damaged,
-	 * the first of which are in lost[]. */
+	/* Blocks that the catalog names and that could not be taken up: on disks that are not in use; and in slab files
+	 * that are missing or damaged, the first of which are in lost[]. */
 	uint64_t blocks_absent, blocks_lost;
 	struct cache_lost_slab {
 		uint32_t disk, slab;        /* of the options; as in the file's name */
 		uint64_t blocks;
 		const char *problem;        /* a fixed sentence about the file: "is missing" */
-		bool sure;                  /* the run before ended in order: nothing has given the slab up after the catalog's last word */
+		/* the earlier run ended in order: the slab was not given up after the catalog's last word */
+		bool sure;
 	} lost[CACHE_LOST_SLABS_MAX];
 	uint32_t slabs_lost;
 };
 
 struct cache_trace_result {
 	uint64_t requests, blocks, bytes;
-	uint64_t dropped;           /* requests for which there was no room, or of another block size than the first */
+	uint64_t dropped;           /* requests without room, or of another block size than the first */
 	int error;                  /* errno of the write that failed; 0: none */
 };
 
-/* Writes what only memory has to the disks, until all is there, wait_us are over, or the disks have no place for the rest,
- * also when they have been tried again: before the daemon stops. False: something remained, and *unsettled (may be NULL) tells what. */
+/* Before the daemon stops: writes to the disks what they do not have, until all is written, wait_us are over, or the
+ * disks have no place for the rest even at a second try. False: something remained; *unsettled (may be NULL) says
+ * what. */
 struct cache_unsettled {
 	uint64_t blocks;            /* in memory or on GPUs alone, or not written yet */
-	bool no_place;              /* the disks are full or have failed, and nothing goes to them any more */
+	bool no_place;              /* the disks are full or have failed, and take nothing any more */
 };
 
 struct cache_load {

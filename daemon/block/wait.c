@@ -1,5 +1,5 @@
-/* Waits: what a call that needs the disks holds on to while it is put aside. Each thing it waits for is a link; a link may keep a
- * block pinned, so that what one load brought is still there when the last has come. */
+/* Waits: what a call holds while it is put aside for disks or GPUs. Each thing that it waits for is a link. A link may
+ * keep a block pinned, so that blocks that came early are still there when the last one has come. */
 #include "daemon/block/wait.h"
 
 #include "daemon/block/block.h"
@@ -11,8 +11,7 @@
 
 #include <stdlib.h>
 
-/* With GPUs calls have thousands of them, which another thread gives back: they are kept rather than freed. NULL: no
- * memory. */
+/* With GPUs, calls have thousands of links, and another thread frees them: they are kept for reuse. NULL: no memory. */
 static struct cache_wait_link *link_alloc(struct cache *c)
 {
 	struct cache_wait_link *l = c->spare_links;

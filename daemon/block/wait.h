@@ -1,4 +1,5 @@
-/* What a call that needs a disk or a GPU holds on to while it is put aside, and the links by which ends of transfers reach it. */
+/* A wait: what a call that needs a disk or a GPU holds while it is put aside. Links connect it to the transfers whose
+ * ends it waits for. */
 #ifndef TERRACE_DAEMON_BLOCK_WAIT_H
 #define TERRACE_DAEMON_BLOCK_WAIT_H
 
@@ -14,10 +15,10 @@ struct cache;
 struct gpu;
 struct vram_transfer;
 
-/* Whether a call may wait (again): one whose loads were shed, or that has waited often, takes what memory has. */
+/* How often a call may wait. A call that has waited so often, or whose loads were shed, takes what memory has. */
 enum { WAIT_ROUNDS = 4 };
 
-/* It is that disk's to end (a number), or the catalog's (WAIT_CATALOG). */
+/* Which unit ends what a link waits for: a disk (its number) or the catalog (WAIT_CATALOG). */
 enum { WAIT_CATALOG = CACHE_DISKS_MAX };
 
 struct cache_wait {
@@ -25,14 +26,16 @@ struct cache_wait {
 	void *arg;
 	bool last;
 	bool poll;
-	uint64_t again_us;             /* after BUSY, not 0: and call after so long */
+	uint64_t again_us;             /* after BUSY, if not 0: call again after so long */
 	/* The cache's: */
 	struct cache_wait_link *links;
 	uint32_t outstanding, stage, shed;
 	enum status worst, refused;
 	enum status uncommitted;       /* not OK: the catalog's word on a commit of this wait */
-	uint64_t unverified;           /* of a flush of everything that is BUSY: all is durable but so many that a crash left and nobody has read; 0: not all is */
-	uint64_t since_us;             /* of a flush: what was stored later is not its business */
+	/* of a Flush of everything that is BUSY: so many unverified blocks are missing, all others are durable; 0:
+	 * others are missing too */
+	uint64_t unverified;
+	uint64_t since_us;             /* of a Flush: it ignores blocks that were stored later */
 	uint32_t layout;               /* ... where its walk goes on: in that layout, */
 	struct unwritten_walk walk;    /* ... in its list of what is on no disk; */
 	bool falls;                    /* ... of which what is on GPUs alone comes down now; the rest comes first */
@@ -44,33 +47,34 @@ struct cache_wait {
 	uint32_t committed;            /* and `pending` as its last commit began */
 	uint32_t of_unit[CACHE_DISKS_MAX + 1]; /* of `outstanding` what each disk is to end; the last: the catalog */
 	uint32_t warmed, warmed_links; /* of a Warm: its answer if all comes, and as many blocks; */
-	uint64_t warmed_since;         /* the cache's pinned_lost when it began */
-	uint32_t linked;               /* links that there are */
+	uint64_t warmed_since;         /* the value of the cache's pinned_lost when it began */
+	uint32_t linked;               /* how many links there are */
 	struct block *adopts;          /* pinned already, for the next link of it */
 	struct vram_transfer *fence;   /* of a lease on a GPU: stands behind its copies once all have their place; then: */
 	uint64_t marked;               /* the ups before it, 0: there is none */
 	uint32_t fence_base;
 };
 
-/* One thing that a wait waits for: a transfer, a sync, a commit of the catalog; and a pin it keeps. */
+/* One thing that a wait waits for (a transfer, a sync, a commit of the catalog), and a pin that it keeps. */
 struct cache_wait_link {
-	struct cache_wait *wait;       /* NULL: given up; freed when it is done */
+	struct cache_wait *wait;       /* NULL: the wait was given up; the link is freed at its event */
 	struct cache_wait_link *next;  /* of the wait */
 	struct cache_wait_link *transfer_next;
 	struct block *pinned;
-	struct gpu *gpu;               /* apart: where; NULL: in memory */
-	bool apart;                    /* one copy of it alone is */
+	struct gpu *gpu;               /* of `apart`: the copy's GPU; NULL: memory */
+	bool apart;                    /* the pin is of one copy alone */
 	bool done;
-	bool sync_request;             /* it is of a struct sync_request */
-	uint8_t part;                  /* 1 + of_unit's index; 0: none */
+	bool sync_request;             /* the link is part of a struct sync_request */
+	uint8_t part;                  /* 1 + index in of_unit; 0: none */
 };
 
 void cache_wait_end(struct cache *c, struct cache_wait *w);
-/* A link to what `done` will be told of; NULL: no memory. pin: kept pinned until the wait ends; may be NULL. */
+/* Makes a link for something that will call wait_link_done; NULL: no memory. pin (may be NULL): stays pinned until the
+ * wait ends. */
 struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin);
-/* Its event has come. */
+/* What the link waits for has ended. */
 void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
-/* A pin alone; of one copy, on that GPU or in memory (NULL). */
+/* Adds a pin without an event: of one copy, on that GPU or in memory (gpu NULL). */
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
 void wait_spares_free(struct cache *c);
@@ -78,19 +82,19 @@ void wait_spares_free(struct cache *c);
  * of was not begun, and nothing was linked since. */
 void wait_link_in(struct cache_wait *w, struct cache_wait_link *l);
 void wait_link_out(struct cache_wait *w, struct cache_wait_link *l);
-/* Links of a movement, by transfer_next: these are told of its end besides those in the list. */
+/* Adds links to the list of a transfer (by transfer_next): they are told of its end too. */
 void wait_links_join(struct cache_wait_link **list, struct cache_wait_link *more);
 void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
-/* What it waits for is not told to it any more, and what it pins may go. */
+/* Ends the wait early: it is told of nothing any more, and its pins are given back. */
 void wait_links_drop(struct cache *c, struct cache_wait *w);
-/* From now on it pins the copy on that GPU, where there is one, alone. */
+/* From now on the link pins only the copy on that GPU, if there is one. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
 static inline bool wait_wanted(struct cache_wait *w)
 {
 	return w && !w->last && !w->shed && w->stage++ < WAIT_ROUNDS;
 }
 
-/* What it waits for is under way, and it may go on waiting. */
+/* Whether the wait has something under way and may go on. */
 static inline bool wait_goes_on(const struct cache_wait *w)
 {
 	return w && w->outstanding && !w->last;
