@@ -1,18 +1,18 @@
-/* What a source by name brings enters as a put of the daemon's own: a slot is reserved, the source writes it, the bytes
- * are checked, and the block is published.
+/* A block that a source by name brings is stored like a put by the daemon itself: a slot is reserved, the source writes
+ * it, the bytes are checked, and the block is published.
  *
  *     asked --end: the calls look again--> (known) --> fetched --came--> checked --> published, or its slot given back
  *
- * A name is under way once, whoever wants it: a second call joins the first (arrival_find). It is not claimed as an
- * engine's reservation is: an engine that puts the same name meanwhile is first, and what arrives later is dropped. A
- * name that is deleted meanwhile is dropped, too.
+ * A name is under way once: a second call that wants it joins the first (arrival_find). Unlike a reservation, an
+ * arrival does not make the key pending: if an engine puts the same name meanwhile, the arrival is dropped. It is also
+ * dropped if the name is deleted meanwhile.
  *
- * Bytes from a source are bytes from outside. The header is compared with the name that was asked for and with the
- * layout's own sizes before anything in it is used, then every layer with its sum; both without the lock, on a thread
- * for checksums or on the source's own. Then the header is sealed anew, with the slot's generation.
+ * Bytes from a source are not trusted. The header is compared with the name that was asked for and with the layout's
+ * own sizes before anything in it is used, then every layer with its sum; both without the lock, on a thread for
+ * checksums or on the source's own. Then the header is sealed anew, with the slot's generation.
  *
- * A slot that a source was given is touched by nobody else until the piece's end. So a batch that is given up, since it
- * takes too long or since no call waits for it, is cancelled and then ends like any other.
+ * Until a piece's end, only the source touches the piece's slot. So a batch that takes too long, or that no call waits
+ * for, is cancelled and then ends like any other.
  */
 #include "daemon/call/arrival.h"
 
@@ -56,9 +56,10 @@ struct arrival {
 	uint8_t key[INDEX_KEY_MAX];
 	struct layout_pool *pool;
 	struct cache_wait_link *links; /* of the calls that wait for it, by transfer_next */
-	struct block *block;           /* unpublished, whose slot is being filled; NULL: the name is asked for */
+	/* unpublished, its slot is being filled; NULL: the source is being asked for the name */
+	struct block *block;
 	struct work check;
-	enum status status;            /* what came of it */
+	enum status status;            /* how it ended */
 	uint64_t position;             /* of its first token */
 	bool forgotten;                /* deleted meanwhile */
 };
@@ -137,7 +138,7 @@ static void arrival_leave(struct arrival *n)
 		all->bytes -= n->pool->geometry.need_bytes;
 }
 
-/* False: no memory for it; the call goes on without. */
+/* False: no memory for the link; the call goes on without the arrival. */
 static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *w)
 {
 	struct cache_wait_link *l = wait_link(c, w, NULL);
@@ -149,7 +150,7 @@ static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *
 	return true;
 }
 
-/* b: what is there now, which the calls keep; NULL: nothing. */
+/* Tells the waiting calls. b: the block that is there now, which the calls pin; NULL: none. */
 static void arrival_tell(struct cache *c, struct arrival *n, struct block *b, enum status s)
 {
 	for (struct cache_wait_link *l = n->links, *next; l; l = next) {
@@ -163,7 +164,8 @@ static void arrival_tell(struct cache *c, struct arrival *n, struct block *b, en
 	n->links = NULL;
 }
 
-/* Nothing was begun for the call that has just joined, which is told so as its answer and not as an event. */
+/* Nothing was begun for the call that has just joined: undoes the join without an event, as the call answers that
+ * itself. */
 static void arrival_undo(struct arrival *n)
 {
 	for (struct cache_wait_link *l = n->links; l; l = l->transfer_next) {
@@ -271,7 +273,7 @@ static bool ask_begin(struct cache *c, struct source *s, const struct key_run *r
 
 /* ---- fetches ---- */
 
-/* Without the lock: what came, judged, and sealed as a block of this cache. */
+/* Without the lock: checks what came, and seals it as a block of this cache. */
 static enum status arrival_judge(struct arrival *n)
 {
 	struct block *b = n->block;
@@ -312,7 +314,7 @@ static enum status arrival_judge(struct arrival *n)
 	return STATUS_OK;
 }
 
-/* In a read section. OK: a block of that name is there, whose ever; *out: ours. */
+/* In a read section. OK: a block of that name is there; *out: the arrival's own, if it is that one. */
 static enum status arrival_publish(struct cache *c, struct arrival *n, struct block **out)
 {
 	enum status s = n->forgotten ? STATUS_CANCELLED : n->status;
@@ -359,7 +361,7 @@ static void arrival_check(struct work *w)
 	cache_unlock(c);
 }
 
-/* The source has its own work to do: others sum the bytes, as far as they keep up. */
+/* The source's thread has its own work to do: checksum threads check the bytes, as long as they keep up. */
 static void piece_came(struct fetch *f, uint32_t i, enum status s)
 {
 	struct arrival *n = f->piece[i].own;
@@ -411,7 +413,8 @@ static bool arrival_reserve(struct batch *b, const struct run_key *key, struct c
 	return true;
 }
 
-/* How many pieces were; the others end here. An end waits for the lock, so the batch is there until its last piece. */
+/* Returns how many pieces were begun; the others end here. An end needs the lock, so the batch exists until its last
+ * piece. */
 static uint32_t pieces_begun(struct cache *c, struct batch *b, enum status status)
 {
 	const uint32_t count = b->count;
@@ -425,12 +428,12 @@ static uint32_t pieces_begun(struct cache *c, struct batch *b, enum status statu
 			continue;
 		b->name[i].status = begun;
 		arrival_undo(&b->name[i]);
-		arrival_end(c, &b->name[i]); /* of the last one alone it may free the batch */
+		arrival_end(c, &b->name[i]); /* the end of the last piece may free the batch */
 	}
 	return come;
 }
 
-/* Fetches these from that source, as many as there is room for. How many come. */
+/* Fetches these names from that source, as many as there is room for. Returns how many come. */
 static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
 {
 	struct batch *b = batch_create(c, s, run->count);
@@ -456,7 +459,7 @@ static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_
 
 /* ---- what a call wants ---- */
 
-/* The part of a call's cells that the index lacks, and what the sources by name say of it. */
+/* The cells of a call that the index lacks, and what the sources by name say of them. */
 struct lack {
 	struct cache *cache;
 	struct cache_wait *wait;
@@ -510,7 +513,7 @@ static void lack_ask_words(struct lack *k)
 	}
 }
 
-/* The longest prefix, if all that is at least `least` were there. */
+/* The longest prefix if all cells whose word is at least `least` were present. */
 static uint32_t lack_prefix(const struct lack *k, const struct admission *a, const struct lease *l,
 			    enum source_word least)
 {
@@ -558,7 +561,7 @@ static bool is_needed(const struct admission *a, uint32_t cell, uint32_t n)
 	return i < n && i >= prefix_first(n, run.need);
 }
 
-/* Of those that are needed for n keys and that are `which`: what is under way is joined and left out of the rest. */
+/* Picks the cells that n keys need and whose word is `which`. Joins those that are under way, and leaves them out. */
 static uint32_t lack_pick(struct lack *k, const struct admission *a, uint32_t n, enum source_word which,
 			  struct run_key *rest, uint8_t *source)
 {

@@ -1,6 +1,5 @@
-/* Blocks are brought to where a Lease or a Warm wants them: to memory by loads and by what comes down from GPUs, to a GPU from memory, which a
- * disk's pass on the way.
- * Where a block comes from is chosen in call/source.c.
+/* Brings blocks to where a Lease or a Warm wants them. To memory they come by loads and by downloads from GPUs; to a
+ * GPU they come from memory, and blocks on a disk pass through memory. call/source.c chooses where a block comes from.
  */
 #include "daemon/call/admission.h"
 
@@ -24,11 +23,12 @@
 #include "store/status.h"
 
 enum {
-	FETCH_KEYS = 512,              /* that make place together, in a call that waits for all of its blocks, */
-	PUBLISH_KEYS = 256,            /* and, on their way to a GPU, whose copies begin together, if these are no more than a list's */
+	FETCH_KEYS = 512,              /* keys per eviction step, in a call that waits for all of its blocks; */
+	/* keys per step on the way to a GPU; their copies begin together, if they are no more than a copy batch */
+	PUBLISH_KEYS = 256,
 };
 
-/* In memory, for those that it has not. */
+/* Makes room in memory for those of the blocks that are not there. */
 static void room_for_loads(struct cache *c, uint32_t n, struct block *const *block)
 {
 	uint32_t loads[CLASSES_MAX] = { 0 };
@@ -51,7 +51,8 @@ static void fetch_some(struct cache *c, uint32_t n, struct block **block, enum r
 		vram_publish(c);
 }
 
-/* Pins in w's name what memory has of n blocks, then begins the loads of the others. False: all of them are in memory. */
+/* Pins those of n blocks that are in memory, for w; then begins the loads of the others. False: all of them are in
+ * memory. */
 static bool fetch(struct cache *c, uint32_t n, struct block **block, enum ring_priority priority, struct cache_wait *w)
 {
 	uint32_t absent = 0;
@@ -83,7 +84,7 @@ static enum status place_begin(struct admission *a, struct block *b, enum ring_p
 	return vram_up(c, a->want.gpu, b, priority, a->wait, wait_end, false);
 }
 
-/* On the GPU, for those of a layout that memory has. */
+/* Makes room on the GPU for those blocks of a layout that memory has. */
 static void room_for_ups(struct admission *a, uint32_t layout, uint32_t from, uint32_t to, struct block *const *block)
 {
 	struct vram_pool *vp = vram_pool_get(a->cache, a->want.gpu, a->pools[layout]);
@@ -112,7 +113,7 @@ static void unpin_all(uint32_t blocks, struct block *const *block)
 			block_unpin(block[i]);
 }
 
-/* Of a call that waits for its end: the block's pin becomes its link's. */
+/* Of a call that waits for its end: the block's pin moves to the call's link. */
 static void bring(struct admission *a, struct block *b, enum ring_priority priority)
 {
 	struct cache_wait *w = a->wait;
@@ -127,8 +128,8 @@ static void bring(struct admission *a, struct block *b, enum ring_priority prior
 	w->adopts = NULL;
 }
 
-/* The same on a GPU, of keys first..n, whose blocks are pinned, some without a place, for a call that waits for the end: what makes place for its
- * first blocks, and their copies, begin before it is at its later ones. */
+/* The same on a GPU, for keys first..n of a call that waits for the end. The blocks are pinned; some have no place.
+ * Evictions and copies for the first blocks begin before it comes to the later ones. */
 static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	uint32_t order[CACHE_LAYOUTS_MAX];
@@ -152,7 +153,7 @@ static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct 
 	}
 }
 
-/* The submission thread knows that more comes until all that is to come is staged. */
+/* The submission thread knows that more copies follow, until all are staged. */
 static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	if (!a->coming)
@@ -163,8 +164,9 @@ static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, en
 	return true;
 }
 
-/* The same for one that does not. False: each has its place by this, and they stay pinned, for the lease. Else those that have it are pinned
- * there; the others by what brings them, so that memory that they have passed is free for the next. */
+/* The same for a call that does not wait for the end. False: each block has its place now, and they stay pinned for the
+ * lease. Else blocks with a place are pinned there, and the others only by their transfers, so that memory that they
+ * have passed through is free for the next ones. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	const uint32_t blocks = n * a->layouts;

@@ -1,6 +1,5 @@
-/* Commits: the items are marked under the lock, sealed outside of it, and published under it again, all in
- * one hold. A lease of what is stored now is taken in that same hold, so that nothing can be evicted in
- * between.
+/* Commits: the items are marked under the lock, sealed without it, and all published in one hold of it. A lease of what
+ * is stored now is taken in that same hold, so that nothing can be evicted in between.
  */
 #include "daemon/call/commit.h"
 
@@ -65,7 +64,7 @@ static enum status item_check(const struct reservation *r, const struct cache_co
 										  : STATUS_INVALID;
 }
 
-/* *out: to seal and publish, or NULL if the item is dealt with. */
+/* *out: the reservation to seal and publish, or NULL if nothing is left to do for the item. */
 static enum status item_begin(struct commit *m, const struct cache_commit_item *item,
 			      struct reservation **out)
 {
@@ -100,7 +99,8 @@ static void lease_give_up(struct commit *m)
 	m->lease = NULL;
 }
 
-/* Pins what is stored under the key now; of what was stored already it is a use. In a read section. */
+/* Pins the blocks that are stored under the key now; for blocks that were stored before, this is a use. In a read
+ * section. */
 static void lease_gather(struct commit *m, const struct reservation *from, struct block *const *published,
 			 struct cache_place *places)
 {
@@ -129,7 +129,7 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 	}
 }
 
-/* Its blocks are pinned by now: what is free is without them. */
+/* The lease's blocks are pinned already, so the free bytes do not include them. */
 static enum status commit_lease_ask(struct commit *m, const struct session *s)
 {
 	struct lease *l = m->lease;
@@ -167,8 +167,8 @@ static void commit_begin_items(struct commit *m)
 	cache_unlock(m->cache);
 }
 
-/* All that was sealed becomes visible, in the order of the items. The policy is to hear of the deepest
- * block of a chain first. */
+/* Publishes everything that was sealed, in the order of the items. The policy must hear of the deepest block of a chain
+ * first. */
 static void commit_publish(struct commit *m)
 {
 	const uint32_t count = m->q->count;

@@ -1,11 +1,11 @@
-/* Delete: out of sight at once, in every layout; the slot comes back with the last release. With disks, the answer waits until no
- * restart and no scan could bring the block back: for the tombstone over its header, or the write that displaces it, for a sync of the
- * disks, and for the commit of the catalog that forgets it. Disks are synced whatever lies there now: a header may have been overwritten
- * long ago, since the block was displaced or was a second copy, and that write still be none after a power cut. Left out are those where
- * each such write is known to be durable (unit_unsynced).
+/* Delete: the block cannot be found any more at once, in every layout; its slot comes back with the last release. With
+ * disks, the answer waits until no restart and no scan can bring the block back. It waits for the tombstone over the
+ * header (or for the write that displaces it), for a sync of the disks, and for the catalog's commit without the block.
+ * Disks are synced even if the block is not there now: its header may have been overwritten earlier, by a write that a
+ * power cut could still undo. Disks where each such write is known to be durable are left out (unit_unsynced).
  *
- * Each disk goes on by itself. If some take long the catalog is committed without them, and at the deadline the keys that do not concern
- * them have their answer.
+ * Each disk goes on by itself. If some take long, the catalog is committed without them. At the deadline, keys that do
+ * not concern those disks get their answer.
  */
 #include "daemon/call/delete.h"
 
@@ -47,7 +47,7 @@ static void join(struct cache *c, struct disk_transfer *m, struct cache_wait *w)
 	m->links = l;
 }
 
-/* Headers that name the key are still to be overwritten: joins the wait for each. */
+/* Headers that name the key are still to be overwritten: waits for each of these tombstones. */
 static void join_tombstones(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
 	for (struct disk_transfer *tombstone = NULL; w && (tombstone = tombstone_of(c, ident, tombstone));)
@@ -61,7 +61,7 @@ static bool is_named(const struct block *b, const struct index_ident *ident)
 	return ident_equal(&name, ident);
 }
 
-/* What is still being spilled, though it was removed, now or before, gets a tombstone when the spill has ended. */
+/* A spill of a removed block that is still under way gets a tombstone when it ends. */
 static void join_abandoned_spills(struct cache *c, const struct index_ident *ident, struct cache_wait *w)
 {
 	for (struct disk_transfer *m = w ? c->tier->abandoned_spills : NULL; m; m = m->abandoned_next)
@@ -69,7 +69,7 @@ static void join_abandoned_spills(struct cache *c, const struct index_ident *ide
 			join(c, m, w);
 }
 
-/* Disks where a write over a header of that name may not be durable yet. */
+/* Disks where the overwriting of a header of that name may not be durable yet. */
 static uint32_t unsynced_units(const struct tier *t, const struct index_ident *ident)
 {
 	uint32_t units = 0;
@@ -117,8 +117,9 @@ static enum status remove_key(struct cache *c, struct layout_pool *const *pools,
 	return s;
 }
 
-/* A disk that fails is marked on a thread of its own. Until then a crash, and the loss of the catalog, would make it trusted again, with
- * all that is deleted now; and so would the crash alone until the catalog, whose queue may have been full, has been told. */
+/* A failed disk is marked by a thread of its own. Until the mark is written, a crash together with the loss of the
+ * catalog would make the disk trusted again, with all that is deleted now. Until the catalog, whose queue may be full,
+ * has been told, the crash alone would. */
 static bool marks_missing(const struct tier *t)
 {
 	struct disk_view v;
@@ -133,7 +134,8 @@ static bool marks_missing(const struct tier *t)
 	return false;
 }
 
-/* One that has failed is wiped before it is used again; but what was to get a tombstone there is not. */
+/* A failed disk is wiped before it is used again, so it needs no sync. But if it was to get a tombstone of this delete,
+ * the delete answers IO. */
 static void sync_unit(struct cache *c, struct cache_wait *w, struct unit *u)
 {
 	const bool named = w->units >> u->number & 1;
@@ -209,7 +211,7 @@ static bool may_be_there(struct cache *c, const struct index_ident *ident, uint3
 	return unsynced_units(c->tier, ident) & units;
 }
 
-/* With the lock, at the deadline. False: of no key it is known that it is gone for good. */
+/* With the lock, at the deadline. False: no key is known to be deleted for good. */
 static bool known_in_part(struct cache *c, struct layout_pool *const *pools, uint32_t layouts,
 			  const struct cache_keys *k, const struct cache_wait *w,
 			  enum status *statuses)

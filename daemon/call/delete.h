@@ -10,11 +10,11 @@ struct cache;
 struct cache_keys;
 struct cache_wait;
 
-/* statuses[count]: OK if at least one layout had it, else MISS. Out of sight at once; the slot of a pinned
- * block is reused after the last release. Reservations of the key go on. BUSY (with a wait): the statuses are kept by the caller
- * for the calls that follow, and no restart brings the blocks back once the answer is OK; but with w->last a status may be DEADLINE: a disk that
- * did not answer in time may still have that block. w NULL: not waited for. IO: they are out of sight, but a disk that failed may still have
- * them. */
+/* statuses[count]: OK if at least one layout had the block, else MISS. The blocks cannot be found any more when the
+ * call returns; the slot of a pinned block is reused after the last release. Reservations of the key go on. BUSY (with
+ * a wait): the caller keeps the statuses for its next call. Once the answer is OK, no restart brings the blocks back;
+ * but with w->last a status may be DEADLINE: a disk that did not answer in time may still have that block. w NULL: does
+ * not wait. IO: the blocks cannot be found, but a disk that failed may still have them. */
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
 			 struct cache_wait *w, const char **why);
 

@@ -1,6 +1,6 @@
-/* Why a block is where it is: for operators. What is in memory has a rank among the victims, and a rival, the block that would go now;
- * what is gone left a fence for a while (advice/eviction_log.c). The same of each copy in each tier, by the tier's own
- * policy. */
+/* Why a block is where it is: for operators. A block in memory has a rank among the victims, and a rival: the block
+ * that would be evicted now. A block that left is in the eviction log for a while (advice/eviction_log.c). Each copy in
+ * each tier is explained the same way, by the tier's own policy. */
 #include "daemon/call/explain.h"
 
 #include "daemon/advice/eviction_log.h"
@@ -27,7 +27,7 @@
 
 struct search {
 	const struct policy_node *node;
-	uint32_t before;               /* nodes that may go, met before it */
+	uint32_t before;               /* evictable nodes seen before it */
 	bool found;
 };
 

@@ -1,4 +1,4 @@
-/* What the cache goes on without, in words: the reasons of "degraded". */
+/* What the cache works without, in words: the reasons of "degraded". */
 #include "daemon/call/faults.h"
 
 #include "daemon/block/lock.h"
@@ -34,7 +34,7 @@ static void add_gpus(const struct cache *c, struct list *l)
 			add(l, "GPU %u is not in use: %s", c->options.gpus[i], c->vram->gpu[i]->why);
 }
 
-/* A reason that begins with the folder says it once. */
+/* If the reason begins with the folder, the folder is not repeated. */
 static void add_disks(const struct cache *c, struct list *l)
 {
 	const struct tier *t = c->tier;

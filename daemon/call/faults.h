@@ -1,4 +1,4 @@
-/* What the daemon is degraded by, in words. */
+/* What degrades the daemon, in words. */
 #ifndef TERRACE_DAEMON_CALL_FAULTS_H
 #define TERRACE_DAEMON_CALL_FAULTS_H
 
@@ -9,7 +9,7 @@ struct cache;
 struct cache_fault;
 
 uint32_t cache_faults(struct cache *c, struct cache_fault *out, uint32_t max);
-/* There are such. */
+/* Whether anything does. */
 bool cache_degraded(struct cache *c);
 
 #endif

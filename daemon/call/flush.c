@@ -1,11 +1,11 @@
-/* Flush: what only memory has is written, the disks are synced, and the catalog is committed, in that order. Each
- * step is begun for all blocks and then waited for; the caller comes back by the wait. When a disk fails meanwhile
- * all begins anew, since what it had is to be written to those that are left, and synced there.
+/* Flush: blocks without a disk copy are written, the disks are synced, and the catalog is committed, in that order.
+ * Each step is begun for all blocks and then waited for; the wait calls the caller again. If a disk fails meanwhile,
+ * all steps begin anew, since its blocks must be written to the other disks and synced there.
  *
- * A flush of everything walks the lists of what is on no disk (block/unwritten.h), again and again until a walk
- * finds nothing to begin. What a disk has is in no such list, but may be about to lose that copy: the flush waits
- * for disks that have failed and for slabs that are being deleted, and, in the end, until no block is unverified any
- * more, which scrub_pump() sees to. After all that it walks once more.
+ * A flush of everything walks the lists of blocks that no disk has (block/unwritten.h), until a walk finds nothing to
+ * begin. A block with a disk copy is in no such list, but may be about to lose that copy. So the flush also waits for
+ * failed disks and for slabs that are being deleted, and then until scrub_pump() has verified all unverified blocks.
+ * After all that it walks once more.
  */
 #include "daemon/call/flush.h"
 
@@ -44,18 +44,19 @@ struct flush {
 	uint32_t layouts;
 	const struct cache_keys *keys;
 	struct cache_wait *wait;
-	enum status refused;           /* what kept a block from being written, of those that last */
+	enum status refused;           /* why a block could not be written: the last reason */
 	bool more;                     /* blocks are left that the disks did not take now */
 };
 
-/* Not where a disk has failed, or a slab is being deleted: then memory's copy is soon the only one, or there is none. Nor what a crash left, before
- * it was looked at: a write that was cut off may have left the header and not the bytes. */
+/* False on a failed disk or in a slab that is being deleted: memory's copy is soon the only one. False for unverified
+ * blocks: a write that was cut off may have left the header and not the bytes. */
 static bool on_sound_disk(const struct block *b)
 {
 	return b->slab_map && !b->slab_map->leaving && !b->slab_map->class->unit->failed && !b->unverified;
 }
 
-/* It comes down first, and is then written. Nothing goes for it that this flush, or any disk, has to write yet. */
+/* The block is downloaded first, and then written. The download evicts nothing that this flush, or any disk, has to
+ * write yet. */
 static void flush_down(struct flush *f, struct block *b)
 {
 	enum status s = STATUS_BUSY;
@@ -73,7 +74,7 @@ static bool on_gpus_alone(const struct block *b)
 	return !b->slab_map && !b->span && b->vram;
 }
 
-/* Of a flush of everything the layout is promised as a whole. */
+/* A flush of everything promises the layout as a whole. */
 static void flush_promise(struct flush *f, struct block *b)
 {
 	struct slot_header h;
@@ -137,7 +138,7 @@ static void walk_anew(struct flush *f)
 	unwritten_walk_end(&w->walk);
 }
 
-/* The next block that the walk is for. NULL with *budget 0: go on from there; NULL with some left: no more. */
+/* The walk's next block. NULL with *budget 0: go on later; NULL with some left: no more. */
 static struct block *walk_next(struct flush *f, uint32_t *budget)
 {
 	struct cache_wait *w = f->wait;
@@ -156,8 +157,8 @@ static struct block *walk_next(struct flush *f, uint32_t *budget)
 	return NULL;
 }
 
-/* From all layouts' beginnings to their ends: what is in memory, or else what is on GPUs alone. True: the end has
- * been reached. */
+/* Walks all layouts from their beginnings to their ends: blocks in memory, or else blocks on GPUs alone. True: the end
+ * has been reached. */
 static bool flush_walk(struct flush *f, uint32_t *budget)
 {
 	struct cache_wait *w = f->wait;
@@ -180,7 +181,7 @@ static bool flush_walk(struct flush *f, uint32_t *budget)
 	return w->layout == f->layouts;
 }
 
-/* Of the flush's layouts and in memory or on a GPU, on a slab that is being deleted. */
+/* Whether a slab that is being deleted has blocks of the flush's layouts that are in memory or on a GPU. */
 static bool slab_map_has_mine(const struct flush *f, const struct slab_map *r)
 {
 	for (uint32_t i = 0; i < r->slots; i++)
@@ -190,7 +191,7 @@ static bool slab_map_has_mine(const struct flush *f, const struct slab_map *r)
 	return false;
 }
 
-/* A disk is about to lose copies of blocks that memory or a GPU has: they are in no list yet. */
+/* Whether a disk is about to lose copies of blocks that memory or a GPU has: they are in no list yet. */
 static bool copies_leave(const struct flush *f)
 {
 	const struct tier *t = f->cache->tier;
@@ -206,9 +207,8 @@ static bool copies_leave(const struct flush *f)
 	return false;
 }
 
-/* A walk that goes on where the step before it stopped: at a block that could not be begun, or at its bound. What is
- * on GPUs alone comes down after what memory has is on its way, so that nothing goes for it that is to be written
- * yet. */
+/* Goes on where the step before stopped: at a block that could not be begun, or at its bound. Blocks on GPUs alone are
+ * downloaded after those in memory are on their way, so that the downloads evict nothing that must still be written. */
 static void flush_pools(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
@@ -246,7 +246,7 @@ static bool unsynced(const struct block *b)
 	return b->slab_map && unit_unsynced(b->slab_map->class->unit, &name);
 }
 
-/* In a read section. A bit for each disk that has what is flushed, and may not have it durably. */
+/* In a read section. A bit for each disk that has flushed blocks and may not have them durably. */
 static uint32_t units_to_sync(struct flush *f)
 {
 	struct block *found[CACHE_LAYOUTS_MAX];
@@ -276,7 +276,7 @@ static bool flush_sync(struct flush *f, uint32_t units)
 	return f->wait->outstanding;
 }
 
-/* Something takes longer than a sound disk: what is written to others is synced there meanwhile, once. */
+/* Something takes longer than a sound disk would: what was written to other disks is synced there meanwhile, once. */
 static void flush_beside(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
@@ -296,7 +296,7 @@ static bool flush_commit(struct flush *f)
 	const enum status s = wait_catalog(f->cache, f->wait);
 
 	if (s)
-		f->wait->worst = s == STATUS_UNAVAILABLE ? STATUS_IO : s; /* its queue is full, as it fails */
+		f->wait->worst = s == STATUS_UNAVAILABLE ? STATUS_IO : s; /* its queue is full because it fails */
 	return f->wait->outstanding;
 }
 
@@ -321,8 +321,8 @@ static void flush_anew(struct flush *f)
 	walk_anew(f);
 }
 
-/* Of everything. What an earlier run had written, the first sync of this one has made durable, whenever it is looked
- * at. True: some are left. */
+/* Of a flush of everything. Unverified blocks of earlier runs are durable by this run's first sync, whenever they are
+ * read. True: some are left. */
 static bool flush_doubts(struct flush *f)
 {
 	for (uint32_t i = 0; i < f->layouts; i++)
@@ -333,7 +333,7 @@ static bool flush_doubts(struct flush *f)
 	return f->wait->unverified;
 }
 
-/* A failed spill is begun again on what disks are left; a failed commit is the end. */
+/* A failed spill is begun again on the disks that are left; a failed commit ends the flush. */
 static enum status flush_step(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
@@ -367,7 +367,7 @@ static enum status flush_step(struct flush *f)
 	return w->worst;
 }
 
-/* Of everything: all that there was to write is durable. Meanwhile a disk may have lost a copy. */
+/* Of a flush of everything: all that there was to write is durable. A disk may have lost a copy meanwhile. */
 static enum status flush_end(struct flush *f)
 {
 	if (flush_doubts(f))
@@ -394,8 +394,8 @@ static enum status key_status(struct flush *f, const struct cache_keys *one)
 	return s;
 }
 
-/* At the deadline: each key by itself. What is synced is found again whatever the catalog has of it, as no run that did not end in order is
- * believed to be in it. False: nothing is durable. */
+/* At the deadline: judges each key by itself. Synced blocks count even if the catalog does not have them, as a run that
+ * did not end in order reads all headers. False: nothing is durable. */
 static bool flush_in_part(struct flush *f, enum status *statuses)
 {
 	const struct cache_keys *k = f->keys;
@@ -465,7 +465,8 @@ enum status cache_flush(struct cache *c, uint64_t session, const struct cache_ke
 		s = flush_end(&f);
 	if (s != STATUS_BUSY) {
 		if (k)
-			flush_write(&f); /* what memory still has alone, and why; nothing is begun that is waited for */
+			/* finds out what only memory still has, and why; begins nothing that would be waited for */
+			flush_write(&f);
 		s = flush_answer(&f, s, statuses);
 		*why = s == STATUS_UNAVAILABLE ? no_disk : *why;
 	} else if (k && w->last && flush_in_part(&f, statuses)) {

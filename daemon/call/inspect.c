@@ -1,5 +1,4 @@
-/* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and let
- * go of it again. */
+/* For operators: one block in detail, and the scrub. Both pin a block, check it without the lock, and unpin it. */
 #include "daemon/call/inspect.h"
 
 #include "daemon/block/block.h"
@@ -54,7 +53,7 @@ static void view_stored(const struct cache *c, const struct block *b, struct cac
 	v->idle_ms = (c->now_us - n->last_use_us) / 1000;
 }
 
-/* copy: of a block that is on disk only. One that is on a GPU only is brought to memory. Without the lock. */
+/* copy: given if the block is on disk only. A block on a GPU only is brought to memory. Without the lock. */
 static void view_header(struct cache *c, const struct block *b, const struct scrub_target *copy, struct cache_block_view *v)
 {
 	struct slot_header h = { .magic = 0 };
@@ -136,7 +135,7 @@ enum status cache_inspect(struct cache *c, const struct cache_block_name *name, 
 
 /* ---- scrub ---- */
 
-/* The next block in memory, or on GPUs alone, pinned; NULL at the end, or with *looks 0. With the lock. */
+/* The next block in memory, or on GPUs alone, pinned. NULL at the end, or with *looks 0. With the lock. */
 static struct block *verify_next(struct cache *c, struct index_walk *w, uint32_t *looks)
 {
 	struct block *b = NULL;
@@ -156,7 +155,7 @@ static void verify_block(struct cache *c, struct block *b, struct cache_verified
 {
 	struct slot_header h;
 
-	if (c->vram && !vram_bring(c, b, c->tier)) { /* it was on a GPU alone, and cannot be looked at */
+	if (c->vram && !vram_bring(c, b, c->tier)) { /* it was on a GPU alone, and could not be brought */
 		cache_lock(c);
 		sum->unread += block_live(b);
 		block_unpin(b);

@@ -12,12 +12,12 @@ struct cache_block_view;
 struct cache_layout_view;
 struct cache_verified;
 
-/* Up to `max` blocks of that name. Recomputes checksums. *n may be 0. */
+/* Shows up to `max` blocks of that name. Recomputes their checksums. *n may be 0. */
 enum status cache_inspect(struct cache *c, const struct cache_block_name *name, uint64_t now_us,
 			  struct cache_block_view *out, uint32_t max, uint32_t *n, const char **why);
 enum status cache_verify_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes,
 			      struct cache_verified *sum);
-/* Copies that the two scrubs together would check now. */
+/* The number of copies that the two scrubs together would check now. */
 uint64_t cache_verify_blocks(struct cache *c);
 uint32_t cache_layouts(struct cache *c, struct cache_layout_view *out, uint32_t max);
 

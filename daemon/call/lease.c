@@ -1,18 +1,18 @@
-/* Leases. Finding is lock-free and comes first; then, in one hold of the lock, which is the one admission
- * step: what is still alive is counted as present, the prefix is computed, the tenant's bound is checked,
- * and the blocks are pinned. So two leases never hold half each and wait for one another.
+/* Leases. The search comes first and takes no lock. Then follows the admission step, in one hold of the lock: live
+ * blocks count as present, the prefix is computed, the tenant's bound is checked, and the blocks are pinned. So two
+ * leases never hold half each and wait for each other.
  *
- * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both in the name of the
- * call's wait; the lease itself is admitted by the step that finds everything in memory.
+ * If some of the prefix is on disk only, a first step pins what memory has of it and begins the loads, both for the
+ * call's wait. The step that finds everything in memory admits the lease.
  *
- * On a GPU a block has its *place* when its copy is there, or is on its way in the order of the ups: then the lease need not wait
- * for the bytes, its holder does, layer by layer, at the word of its progress page. What has no place gets it as a
- * block on disk comes to memory; the step that may not wait (any more) takes what has a free slot at once.
+ * On a GPU a block has its *place* when its copy is there, or is in the upload queue. The lease then need not wait for
+ * the bytes: its holder waits, layer by layer, at the word of its progress page. A block without a place gets one like
+ * a block on disk comes to memory; a step that may not wait any more takes only what has a free slot at once.
  *
- * What a lease on a GPU tells the policies, its request and then its uses, changes nothing of the answer, and takes a fifth of the
- * admission, for `graph` half of it: with `deferred` it is told when the reply is on its way (cache_leases_notify), but
- * before the lease ends, before the first of its copies counts as ready, and before another lease tells of its own.
- * Until then the blocks are pinned, so that no policy is asked about them.
+ * A lease tells the policies its request and its uses. That does not change the answer, and takes a fifth of the
+ * admission's time (with `graph` half). With `deferred`, a lease on a GPU tells it after the reply is on its way
+ * (cache_leases_notify), but before the lease ends, before its first copy counts as ready, and before another lease
+ * tells its own. Until then the blocks are pinned, so that no policy is asked about them.
  */
 #include "daemon/call/lease.h"
 
@@ -73,7 +73,7 @@ void cache_leases_notify(struct cache *c)
 	cache_unlock(c);
 }
 
-/* A live block can be leased, or, with `wait`, brought to where it can. */
+/* Whether a live block can be leased, or, with `wait`, brought to where it can. */
 static bool usable(const struct block *b, bool wait, const struct vram_want *want)
 {
 	if (b->span)
@@ -110,7 +110,7 @@ uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struc
 	return prefix_longest(&p);
 }
 
-/* Of a session with a grid: only what the first n keys need stays. */
+/* Of a session with a grid: keeps only what the first n keys need. */
 static void trim_cells(const struct admission *a, uint32_t n, struct lease *l)
 {
 	struct grid_need need;
@@ -168,7 +168,7 @@ static void admit_pin(uint32_t blocks, const struct vram_want *want, bool pinned
 	}
 }
 
-/* Most of what was looked for may not be there: keep no room for it. */
+/* Most blocks may be missing: frees the room kept for them. */
 static struct lease *admit_shrink(struct lease *l)
 {
 	struct lease *smaller;
@@ -179,7 +179,7 @@ static struct lease *admit_shrink(struct lease *l)
 	return smaller ? smaller : l;
 }
 
-/* How far the copies are that are still under way is told at the progress page. False: no memory. */
+/* The progress page will show how far copies are that are still under way. False: no memory. */
 static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
 {
 	struct gpu *g = a->want.gpu;
@@ -212,7 +212,7 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 	return true;
 }
 
-/* The blocks of the longest prefix of the first `keys` are left in l. */
+/* Leaves the blocks of the longest prefix of the first `keys` in l. */
 static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool wait, struct lease *l,
 			      uint32_t *out, const char **why)
 {
@@ -237,7 +237,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	return STATUS_OK;
 }
 
-/* *lp may move; recorded and no longer the caller's when OK. */
+/* *lp may move; with OK it is recorded, and no longer the caller's. */
 static enum status admit(struct admission *a, struct session *s, struct lease **lp, struct cache_place *places,
 			 struct cache_leased *out, const char **why)
 {
@@ -397,7 +397,7 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 			status = admit_want(&a, on, why);
 		if (!status)
 			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, &l, q->places, out, why);
-		/* Nothing of what was begun is under way: no event would come. */
+		/* If nothing that was begun is under way, no event would come. */
 		while (status == STATUS_BUSY && !w->outstanding) {
 			blocks_find(c, pools, layouts, k, l->block);
 			status = admit(&a, s, &l, q->places, out, why);

@@ -1,11 +1,11 @@
 /* Lookups, and the rule of prefixes.
  *
- * A prefix of p blocks is usable in a layout when the blocks are present that the next token attends to:
- * all p of them, or, with a sliding window of w tokens (the next token itself included), those that cover
- * the last w - 1 tokens before it. The answer is the longest p usable in every layout.
+ * A prefix of p blocks is usable in a layout when the blocks are present that the next token attends to: all p of them,
+ * or, with a sliding window of w tokens (the next token itself included), those that cover the last w - 1 tokens before
+ * it. The answer is the longest p usable in every layout.
  *
- * A lookup takes no lock: it copies the session's pools, finds in a read section, and reads nothing of a
- * record but that it is there, and in which tier.
+ * A lookup takes no lock: it copies the session's pools, searches in a read section, and reads of a record only whether
+ * it is there, and in which tiers.
  */
 #include "daemon/call/lookup.h"
 
@@ -32,7 +32,7 @@ static uint8_t state_of(struct index_record *r)
 	return where & BLOCK_IN_MEMORY ? 1 : where & BLOCK_ON_GPU ? 3 : 2;
 }
 
-/* One layout of a lookup. Without states, no more is asked than the answer needs. */
+/* Looks up one layout. Without states, it searches no further than the answer needs. */
 static void lookup_layout(struct cache *c, const struct layout_pool *pool, const struct cache_keys *k,
 			  struct prefix *p, uint8_t *states, uint32_t stride)
 {
@@ -89,7 +89,7 @@ static void lookup_cells(struct cache *c, const struct layout_pool *pool, uint32
 		grid_run_feed(p, &run, false);
 }
 
-/* Of the first `prefix` keys those up to the last one that has a block in the layout that stands for the chain. */
+/* Of the first `prefix` keys: up to the last that has a block in the layout that stands for the chain. */
 static uint32_t chain_end(const struct cache_keys *k, uint32_t prefix)
 {
 	const struct grid_rule *rule = &k->grid->rule[k->grid->main];
@@ -99,8 +99,8 @@ static uint32_t chain_end(const struct cache_keys *k, uint32_t prefix)
 	return prefix;
 }
 
-/* In a read section: the turn of the last block of the prefix, 0 if it is not known; and whether that is on a disk alone: ends of chains
- * leave memory first. */
+/* In a read section: the turn of the prefix's last block, 0 if not known; and whether that block is on a disk alone.
+ * Ends of chains leave memory first. */
 static uint16_t turn_of(struct cache *c, struct layout_pool *const *pools, const struct cache_keys *k, uint32_t prefix,
 			bool *on_disk)
 {
@@ -158,7 +158,7 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	return STATUS_OK;
 }
 
-/* Uses of the keys in every layout; *found counts the keys that are anywhere. */
+/* A use of the keys in every layout; *found counts the keys that some layout has. */
 static enum status use_keys(struct cache *c, uint64_t session, const struct cache_keys *keys, uint64_t now_us,
 			    uint32_t *found, const char **why)
 {

@@ -1,12 +1,12 @@
 /* Puts by borrow: reserve, write in place, commit.
  *
- * A reservation owns unpublished blocks, one a layout that does not have the key yet, and *takes* their
- * names, so that two engines do not write the same block twice: a second Reserve is BUSY. Open blocks have
- * no key and have no pending key. What decides is the index: the first commit of a name wins, and a loser's slot
- * goes back at once (its writer has said that it is done).
+ * A reservation owns unpublished blocks, one for each layout that does not have the key yet. Their names are pending,
+ * so that two engines do not write the same block: a second Reserve is BUSY. Open blocks have no key, and no pending
+ * key. The index decides: the first commit of a name wins, and a loser's slot is given back at once, since its writer
+ * has finished.
  *
- * Sealing computes checksums of all bytes, so it happens outside the lock; `committing` keeps everybody
- * else off meanwhile, the end of the session too.
+ * Sealing computes checksums of all bytes, so it runs without the lock. Meanwhile `committing` keeps all other calls,
+ * and the session's end, away from the reservation.
  */
 #include "daemon/call/reserve.h"
 
@@ -44,7 +44,7 @@ struct reserve {
 	const struct cache_reserve_call *q;
 	const struct cache_on *on;
 	struct gpu *gpu;
-	bool exhausted;                /* memory that has run out stays out for the rest of the call */
+	bool exhausted;                /* once memory has run out, the rest of the call is EXHAUSTED */
 	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
 	uint32_t done;                 /* keys dealt with */
@@ -53,7 +53,7 @@ struct reserve {
 	struct grid grid;
 };
 
-/* The layouts that the next key is to have slots in; false: one of them can have none. */
+/* The layouts in which the next key gets slots. False: one of them cannot have one. */
 static bool cells_of(const struct reserve *v, uint64_t *out)
 {
 	const uint64_t position = (uint64_t)v->keys.first + v->done, asked = v->q->cells ? v->q->cells[v->done] : 0;
@@ -120,7 +120,7 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 	return STATUS_OK;
 }
 
-/* Some keys, in one hold of the lock; stops early when a class should grow first. */
+/* Some keys in one hold of the lock; stops early when a class should grow first. */
 static enum status reserve_chunk(struct cache *c, struct reserve *v, const char **why)
 {
 	struct session *s = session_call(c, v->q->session, v->q->now_us, why);
@@ -170,7 +170,7 @@ static void reserve_undo(struct cache *c, const struct reserve *v)
 	}
 }
 
-/* A large one would lose what it has got so far, and never see as much free at once. */
+/* False for a large reserve: it would lose the slots that it has got, and never find as many free at once. */
 static bool may_come_again(const struct reserve *v)
 {
 	uint64_t bytes = 0;
@@ -185,7 +185,7 @@ static enum status reserve_all(struct cache *c, struct reserve *v, const char **
 {
 	const bool may_grow = v->q->may_grow;
 	enum status status = STATUS_OK;
-	uint64_t since_us = 0; /* it has waited for a GPU, without progress; 0: it does not wait */
+	uint64_t since_us = 0; /* since when it has waited for a GPU without progress; 0: it does not wait */
 	uint32_t done = 0, vain = 0;
 
 	while (v->done < v->q->keys->count && !status) {

@@ -1,4 +1,4 @@
-/* Before a stop: what only memory or GPUs have is written to the disks. */
+/* Before a stop: blocks that no disk has are written to the disks. */
 #include "daemon/call/settle.h"
 
 #include "daemon/block/layout_pool.h"
@@ -17,8 +17,8 @@ enum {
 	SETTLE_FULL_US = 400 * 1000,
 };
 
-/* With the lock: how much is on its way to the disks, or will be; *left: blocks that GPUs alone have, and that do not
- * come down now; *no_place: nothing is on its way, and no disk has a place. */
+/* With the lock: how much is on its way to the disks, or will be. *left: blocks on GPUs alone that are not downloaded
+ * now; *no_place: nothing is on its way, and no disk has a place. */
 static uint64_t settle_step(struct cache *c, uint64_t *left, bool *no_place)
 {
 	uint64_t dirty = 0, transfers;

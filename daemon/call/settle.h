@@ -1,4 +1,4 @@
-/* Before a stop: what only memory or GPUs have is written to the disks. */
+/* Before a stop: blocks that no disk has are written to the disks. */
 #ifndef TERRACE_DAEMON_CALL_SETTLE_H
 #define TERRACE_DAEMON_CALL_SETTLE_H
 

@@ -1,16 +1,15 @@
-/* The one place that chooses where the bytes of a block come from; sources and tiers carry out.
+/* This file alone chooses where the bytes of a block come from; sources and tiers bring them.
  *
- * What brings a block already is joined, whatever it is. Else the choice is made for a run of names at a time, by
- * arithmetic on what the sources keep of themselves: how long the queue is and how fast the device has been. A long
- * list is chosen for in runs, and each run stands in a queue when the next one is chosen for: so a list of blocks that
- * two sources have is split between them as their speeds are.
+ * A transfer that brings the block already is joined. Else a source is chosen for a run of names at a time, by the
+ * sources' estimates: how long the queue is, and how fast the device has been. When the next run of a long list is
+ * chosen for, the run before is in a queue already. So two sources that have the same blocks share them in proportion
+ * to their speeds.
  *
- * To compute the tokens anew is a source, too, in what it costs, but not one that the daemon can ask: only an engine
- * that says how fast it computes could have its prefix cut where that is quicker. block_source() is where that cost
- * would be compared, of a run's end.
+ * Computing the tokens anew also has a cost that could be compared, but the daemon cannot ask for it: an engine would
+ * have to say how fast it computes. block_source() would compare that cost, for the end of a run.
  *
- * A run that comes from a source which fills reserved slots gets its slots here, in the order of the run. What memory
- * has no slot for now goes by the tier, which lets it wait for one.
+ * A run that comes from a source which fills reserved slots gets its slots here, in the order of the run. A block that
+ * memory has no slot for now is given to its tier, where it waits for one.
  */
 #include "daemon/call/source.h"
 
@@ -28,8 +27,8 @@
 #include <stdlib.h>
 
 enum {
-	/* Costs that differ by less are the same: estimates leave out what it takes to wake a thread, and averages
-	 * wander. */
+	/* Costs that differ by less count as equal: estimates leave out the time to wake a thread, and averages
+	 * vary. */
 	SAVES_US = 100,
 	SAVES_PART = 4,                /* a quarter */
 };
@@ -41,7 +40,7 @@ static bool saves(uint64_t us, uint64_t least)
 	return us + SAVES_US < least && us < least - least / SAVES_PART;
 }
 
-/* The first of the sources, of those in `which`, by which the names in `of` are there the soonest. */
+/* Which source of `which` brings the names in `of` the soonest; the first, if several do. */
 static uint32_t cheapest(struct cache *c, const struct key_run *of, uint32_t which)
 {
 	uint64_t least = UINT64_MAX;
@@ -60,7 +59,7 @@ static uint32_t cheapest(struct cache *c, const struct key_run *of, uint32_t whi
 	return best;
 }
 
-/* Chooses for all names of the run that exactly these sources have. */
+/* Chooses for those names of the run that exactly the sources in `which` have. */
 static void choose(struct cache *c, const struct key_run *run, const uint8_t *has, uint8_t which, uint8_t *from)
 {
 	struct run_key key[SOURCE_RUN];
@@ -108,9 +107,9 @@ static const struct tier_ops *tier_of(const struct cache *c, uint32_t from)
 	return c->tiers[c->sources[from]->tier];
 }
 
-/* From the cheapest source that can, as long as it is none of `without`. If memory has no place within the effort,
- * it has none for a copy from elsewhere either. What the index knows comes from its tiers: a source by name brings
- * what is put anew. */
+/* Fetches from the cheapest source that can bring the block and is not in `without`. If memory has no place within the
+ * effort, no other source is tried. Blocks that the index knows come from its tiers; a source by name only brings new
+ * blocks. */
 static enum status fetch_without(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w,
 				 uint32_t without)
 {
@@ -216,7 +215,7 @@ static enum status piece_reserve(const struct bringing *by, const struct run_key
 	k->block->not_admitted = memory->refuses(by->cache, k->pool, &e);
 	s = memory->take(by->cache, k->pool->class, TAKE_ANY, &p->slot);
 	if (s) {
-		room_wants(by->cache); /* the tier asks again, and waits for it */
+		room_wants(by->cache); /* the tier asks again, and waits for room */
 		return STATUS_EXHAUSTED;
 	}
 	p->key = *k;
@@ -227,8 +226,8 @@ static enum status piece_reserve(const struct bringing *by, const struct run_key
 	return STATUS_EXHAUSTED;
 }
 
-/* From that source's tier, which takes the slot; SOURCE_NONE: from none in `without`. A second wish for the same
- * block in one call joins the first. */
+/* Asks that source's tier, which takes the slot itself; SOURCE_NONE: any tier not in `without`. A block that one call
+ * wants twice joins the first transfer. */
 static void bring_one(struct bringing *by, struct block *b, uint32_t from, uint32_t without)
 {
 	const struct fetch_how how = { .priority = by->priority };
@@ -243,7 +242,7 @@ static void bring_one(struct bringing *by, struct block *b, uint32_t from, uint3
 	by->shed += s != STATUS_OK;
 }
 
-/* It was not begun: slot and link are ours still. The block may come from elsewhere. */
+/* The piece was not begun: slot and link are still ours. Another source may bring the block. */
 static void piece_refused(struct bringing *by, struct fetch_piece *p, uint32_t from)
 {
 	slot_give(p);
@@ -276,7 +275,7 @@ static void bring_reserved(struct bringing *by, uint32_t n, const struct run_key
 	}
 	if (!begun)
 		free(f);
-	for (; at < n; at++) /* memory has none for these now: their tier waits for it */
+	for (; at < n; at++) /* memory has no slot for these now: their tier waits for one */
 		bring_one(by, key[at].block, from, 1u << from);
 }
 

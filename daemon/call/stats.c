@@ -104,7 +104,7 @@ struct holder {
 	uint64_t bytes;
 };
 
-/* An engine's name is whatever a client said: labels get the harmless part of it. */
+/* An engine's name is chosen by the client: labels get only its harmless characters. */
 static void engine_clean(const char *engine, char out[CACHE_ENGINE_MAX + 1])
 {
 	size_t n = 0;

@@ -1,7 +1,7 @@
-/* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client
- * sees; it ends only with cache_write_end, also when its session has ended meanwhile. A read is a pin, until the block
- * is copied: what leaves the daemon is the copy, which nobody else can write, and which is compared with the commit's sums.
- * Copies stay until a client has taken them, so they have a bound over all reads, and each client its share of it.
+/* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client sees; it ends
+ * only with cache_write_end, also when its session has ended meanwhile. A read pins the block until it is copied. Only
+ * the copy leaves the daemon: no engine can write to it, and it is compared with the commit's checksums. Copies stay
+ * until a client has taken them, so all reads together have a bound, and each client has its share of it.
  */
 #include "daemon/call/stream.h"
 
@@ -141,7 +141,7 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 	return status;
 }
 
-/* Ends the session too, if it was a detached session that only waited for this. */
+/* Also ends a detached session that only waited for this write. */
 static void write_over(struct cache *c, struct reservation *r)
 {
 	struct session *s = r->session;
@@ -152,7 +152,8 @@ static void write_over(struct cache *c, struct reservation *r)
 		session_detached_try(c, s, &probes);
 }
 
-/* Of one that is sealed. What was summed is what is published; what lies in the slot now need not be. */
+/* Whether the sealed block has this checksum. The checksum is of what was sealed; the slot may have been written to
+ * since. */
 static bool sealed_as(const struct reservation *r, const uint32_t *crc32c)
 {
 	struct slot_header h;
@@ -160,7 +161,7 @@ static bool sealed_as(const struct reservation *r, const uint32_t *crc32c)
 	return !crc32c || (memory_header(r->part[0].block, &h) && slot_block_crc(&h) == *crc32c);
 }
 
-/* crc32c: of a whole block, NULL if it is not known. */
+/* crc32c: of a whole block; NULL: not known. */
 static enum status write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, const uint32_t *crc32c, uint64_t now_us,
 			     uint64_t unix_ms)
 {
@@ -210,7 +211,7 @@ enum status cache_write_end_summed(struct cache *c, uint64_t session, const stru
 	return write_end(c, session, w, true, &crc32c, now_us, unix_ms);
 }
 
-/* With the lock: room for the copy of a block. One read alone has room for any block. */
+/* With the lock: room for the copy of a block. A single read always has room for any block. */
 static enum status copy_room(struct cache *c, const struct session *s, uint64_t bytes, const char **why)
 {
 	if (quota_used(c->quota, QUOTA_COPIES))
@@ -219,7 +220,7 @@ static enum status copy_room(struct cache *c, const struct session *s, uint64_t 
 	return STATUS_OK;
 }
 
-/* With the lock, of a block in memory. The session's holder is charged, also when the session ends meanwhile. */
+/* With the lock, of a block in memory. The session's holder stays charged, even if the session ends meanwhile. */
 static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes, copy = b->pool->geometry.block_bytes;

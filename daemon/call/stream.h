@@ -13,31 +13,32 @@ struct cache_wait;
 struct cache_write;
 struct slot_info;
 
-/* Which block is put or got. */
+/* Which block is put or read. */
 struct cache_stream_call {
 	uint64_t session;
 	uint32_t layout;               /* index into the session's layouts */
 	const uint8_t *key;
 	uint32_t key_bytes;
-	uint64_t position;             /* of a put: the key's, in units; of no matter where a block has one key */
+	uint64_t position;             /* of a put: the key's position, in units; ignored where a block has one key */
 	const struct slot_info *info;  /* of a put; NULL, or tokens 0: all tokens of the key */
 	uint64_t now_us;
 };
 
 enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
 			      const char **why);
-/* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). Ends the write either way,
- * and must be called, also when the session has ended. NOT_FOUND: no such write of that session. */
+/* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). It must be called for each write,
+ * also after the session has ended. NOT_FOUND: no such write of that session. */
 enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
 			    uint64_t now_us, uint64_t unix_ms);
-/* The same of a whole block whose CRC-32C the caller knows: CORRUPT if what the commit sums is not that, and the slot goes back. */
+/* The same for a whole block whose CRC-32C the caller knows. CORRUPT: the commit's checksum differs from it, and the
+ * slot is given back. */
 enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
 				   uint64_t unix_ms);
 enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q, struct cache_read *out,
 			     struct cache_wait *w, const char **why);
-/* Copies the block to `to`, and ends the pin. OK: what is in `to` is what was committed, whatever engines write to the slot meanwhile; *crc32c is
- * its sum. CORRUPT: the slot was written over after the commit, and memory's copy is dropped: whoever begins again gets the block from
- * another tier, or a miss. Lasts; not on the rpc thread. */
+/* Copies the block to `to`, and ends the pin. OK: `to` has what was committed, even if engines write to the slot
+ * meanwhile; *crc32c is its checksum. CORRUPT: the slot was written to after the commit, and the copy in memory is
+ * dropped: a new read gets the block from another tier, or a miss. Takes long: not on the rpc thread. */
 enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
 void cache_read_end(struct cache *c, struct cache_read *r);
 

@@ -1,4 +1,4 @@
-/* Warm: what a lease would find is brought to where it would want it, and nothing is held. */
+/* Warm: finds what a lease would find, brings it to where a lease would want it, and holds nothing. */
 #include "daemon/call/warm.h"
 
 #include "daemon/block/block.h"
@@ -22,12 +22,12 @@
 
 enum {
 	PREFETCH_OF = 256,             /* a call for so many keys, or more, */
-	PREFETCH_SHARE = 4,            /* begins with a quarter of them before it looks for the others, */
+	PREFETCH_SHARE = 4,            /* the first quarter of the keys begins before the others are searched, */
 	PREFETCH_KEYS = 256,           /* but no more than so many, */
 	PREFETCH_BYTES = 32 << 20,     /* of so many bytes */
 };
 
-/* All that an earlier step began has come, and is there still: nobody need be looked for again. */
+/* Whether everything that an earlier step began has come and is still there: no new search is needed. */
 static bool warm_came(const struct admission *a)
 {
 	const struct cache_wait *w = a->wait;
@@ -48,7 +48,7 @@ static bool warm_came(const struct admission *a)
 	return there == w->warmed_links;
 }
 
-/* One look at what was found: the keys of the prefix; BUSY if loads of some of it are under way. */
+/* One search: *blocks is the keys of the prefix; BUSY if loads of some of it are under way. */
 static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blocks)
 {
 	struct cache *c = a->cache;
@@ -71,8 +71,8 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	return STATUS_BUSY;
 }
 
-/* How many of its keys. None in a layout with a window, nor in a session with a grid: there a prefix need not need its
- * first ones. */
+/* How many keys to begin with early. 0 with a windowed layout or a grid: a prefix there may not need its first
+ * blocks. */
 static uint32_t prefetch_keys(const struct admission *a)
 {
 	uint64_t bytes = 0;
@@ -92,8 +92,9 @@ static uint32_t prefetch_keys(const struct admission *a)
 	return a->keys->count < PREFETCH_OF ? 0 : n;
 }
 
-/* Without the lock: the first copies of a long call begin before it looks for its other blocks. How many keys it has found for that; if they have
- * begun, the call's wait does not end until it goes on, and the submission thread knows that more comes. */
+/* Without the lock: begins the first copies of a long call before its other blocks are searched. Returns how many keys
+ * it found for that. If copies have begun, the call's wait does not end until the call goes on, and the submission
+ * thread knows that more follow. */
 static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu *gpu, uint64_t now_us, struct lease *l)
 {
 	const struct cache_keys *k = a->keys;
@@ -124,7 +125,7 @@ static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu 
 	return n;
 }
 
-/* The same: finds all. The GPU whose submission thread expects some of them, or NULL. */
+/* The same, then finds all blocks. Returns the GPU whose submission thread expects more of them, or NULL. */
 static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call *q, struct lease *l)
 {
 	const struct vram_search search = { q->gpu, a->pools, a->layouts, a->keys, l->block };
@@ -134,8 +135,8 @@ static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call 
 	return vram_find_rest(a->cache, &search, g, found);
 }
 
-/* Until what it has begun is to be waited for; found: what is there has just been looked for. If some of what
- * warm_prefetch has begun has failed already, all of that is waited for first. */
+/* Steps until something begun must be waited for. found: the blocks have just been searched. If a copy that
+ * warm_prefetch began has failed, all of its copies are waited for first. */
 static enum status warm_steps(struct admission *a, struct lease *l, bool found, uint32_t *blocks)
 {
 	struct cache_wait *w = a->wait;

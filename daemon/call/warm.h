@@ -1,4 +1,4 @@
-/* Warm: brings blocks up ahead of their use. */
+/* Warm: brings blocks to a tier before they are used. */
 #ifndef TERRACE_DAEMON_CALL_WARM_H
 #define TERRACE_DAEMON_CALL_WARM_H
 
@@ -10,18 +10,18 @@ struct cache;
 struct cache_keys;
 struct cache_wait;
 
-/* What a Warm is asked for. */
+/* The arguments of a Warm. */
 struct cache_warm_call {
 	uint64_t session;
 	const struct cache_keys *keys;
-	int32_t gpu;                   /* where they are wanted: index in the options' order, or CACHE_HOST */
+	int32_t gpu;                   /* where the blocks are wanted: index in the options' order, or CACHE_HOST */
 	uint64_t now_us;
 };
 
-/* Brings the longest prefix (of each layout what it needs) there, ahead of its use. *blocks: keys of the prefix
- * that are there at the end; with the first BUSY those of the prefix wherever they are. BUSY: as in cache_lease; a
- * caller that does not want to know need not call again: ending the wait stops nothing. No lease, no use. INVALID,
- * UNAVAILABLE: as in cache_lease on a GPU. */
+/* Brings the blocks that the longest prefix needs there, before they are used. *blocks: how many keys of the prefix are
+ * there at the end; with the first BUSY, how many keys the prefix has, wherever its blocks are. BUSY: as in
+ * cache_lease; a caller that does not need the result need not call again, since ending the wait stops no transfer.
+ * Warm takes no lease and counts as no use. INVALID, UNAVAILABLE: as in cache_lease on a GPU. */
 enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct cache_wait *w, uint32_t *blocks,
 		       const char **why);
 
