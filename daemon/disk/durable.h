@@ -1,4 +1,4 @@
-/* What is durable: what the catalog is told of copies on disks, and syncs and commits that calls wait for. */
+/* Durability: what the catalog is told of copies on disks, and the syncs and commits that calls wait for. */
 #ifndef TERRACE_DAEMON_DISK_DURABLE_H
 #define TERRACE_DAEMON_DISK_DURABLE_H
 
@@ -17,26 +17,27 @@ struct unit;
 
 enum { PROMISE_KEY_BYTES = 12 }; /* of a layout's record in the catalog of what was flushed */
 
-/* Makes the catalog anew while the cache serves: forgets all blocks that it knows; then the steps of a scrub of the disks, from cursor 0
- * to the end, tell it of each copy that they find sound. A stop before the end costs the next start a scan of all headers.
- * UNAVAILABLE: there is no disk tier. BUSY: earlier runs' blocks are still being taken up, or it is under way already. */
+/* Begins to rebuild the catalog while the cache serves: the catalog forgets all blocks. Then the steps of a scrub of
+ * the disks, from cursor 0 to the end, tell it each copy that they find sound. If the daemon stops before the end, the
+ * next start scans all headers. UNAVAILABLE: there is no disk tier. BUSY: blocks of earlier runs are still being taken
+ * up, or a rebuild is under way already. */
 enum status cache_catalog_renew(struct cache *c);
-/* Tells the catalog of a block that is on disk now, or no more. */
+/* Tells the catalog that a block is on disk now, or no longer. */
 void catalog_tell(struct cache *c, const struct block *b, const struct slot_header *h);
 void catalog_untell(struct cache *c, const struct index_ident *ident);
-/* A Flush by keys acknowledges the block soon; called before the block is spilled for it, and when it is on a disk
- * already. h: its header, if memory has it; or NULL. What was flushed is kept on disks as long as place.h says, in
- * the next run as well: the catalog knows it by the block's record, which is written before the commit that the
- * Flush waits for. A catalog that is lost, or made anew, takes this knowledge with it. */
+/* A Flush by keys is about to acknowledge the block. Call it before the block is spilled for the Flush, or when the
+ * block is on a disk already. h: the block's header, if memory has it; or NULL. A flushed block stays on disks as long
+ * as place.h says, also in the next run: the block's record in the catalog says so, and is written before the commit
+ * that the Flush waits for. If the catalog is lost or rebuilt, this is forgotten. */
 void promise_block(struct cache *c, struct block *b, const struct slot_header *h);
-/* A Flush of everything acknowledges soon what is on disks of the layout: all blocks up to the newest. */
+/* A Flush of everything is about to acknowledge the layout's blocks on disks: all up to the newest. */
 void promise_pool(struct cache *c, struct layout_pool *p);
-/* Waits for a commit of all that the catalog was told; for a sync of a unit. */
+/* Waits for a commit of all that the catalog was told; or for a sync of a disk. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
 /* A header of that name on the disk has been written, or overwritten. */
 void unit_wrote(struct unit *u, const struct index_ident *ident);
-/* Such a write may not be durable there. */
+/* Whether the disk has such a write that may not be durable yet. */
 bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
 
 #endif

@@ -10,9 +10,10 @@ struct cache_wait;
 struct fetch_how;
 struct source;
 
-/* The table's fetch (block/tier.h) of the disks. It joins what is under way, which is then as urgent as this. */
+/* fetch() of the disks (block/tier.h). It joins a load that is under way and gives it this priority if that is
+ * higher. */
 enum status load_begin(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-/* Loads that waited for memory. */
+/* Begins loads that waited for memory. */
 void loads_feed(struct cache *c);
 /* All disks together as one source (block/source.h). */
 extern struct source disks_source;

@@ -1,26 +1,25 @@
-/* Where a block goes on the disks, and what leaves them for it.
+/* Where a block goes on the disks, and which block is displaced for it.
  *
- * The rule. A block goes to
- *   1. a free slot of its class, on whichever disk has one; the disks take turns;
- *   2. a slot of a new slab, on whichever disk has the bytes for a slab, or a slab of another class without a block:
+ * The rule. A block goes to 1. a free slot of its class, on whichever disk has one; the disks take turns; 2. a slot of
+ *   a new slab, on whichever disk has the bytes for a slab, or a slab of another class without a block:
  *      the chores make it, and the spill waits. A disk that has free slots is used meanwhile;
  *   3. only when no disk has either: the slot of the coldest block of its class, over all disks, which is displaced;
- *   4. if that one was flushed, or there is none, and a slab without a flushed block exists on any disk: the slot of
- *      a block there, if the slab is of the block's class. A slab of another class is given up, and a slab of the
- *      block's class is made. If neither can be now, a block that no Flush wants stays in memory. If there is no
- *      such slab, a block of the class that is nearly as cold and was not flushed goes, or else the coldest.
+ *   4. if that one was flushed, or there is none, and a slab without a flushed block exists on any disk: the slot of a
+ *      block there, if the slab is of the block's class. A slab of another class is given up, and a slab of the block's
+ *      class is made. If neither is possible now, a block that no Flush wants stays in memory. If there is no such
+ *      slab, a block of the class that is nearly as cold and was not flushed is displaced, or else the coldest.
  * So no flushed block is displaced while any disk has room for the block, or a slab without a flushed block.
  *
- * A class takes a whole slab of another class, the one whose newest use is the oldest, and one without a flushed
- * block as long as there is any:
+ * A class takes a whole slab of another class, the one whose newest use is the oldest, and one without a flushed block
+ * as long as there is any:
  *   - without comparing, if it has no block that could be displaced;
  *   - without comparing, by 4;
  *   - if all of that slab has been idle a quarter longer than the class's own coldest block, and ten seconds longer.
- * What memory or a GPU has of a slab that is given up is written to other slots first (disk/compact.h).
+ * Blocks of a given-up slab that memory or a GPU has are written to other slots first (disk/compact.h).
  *
- * Flushed is what a Flush has acknowledged. A disk counts as without room while its file system is full, while it is
- * quarantined, when the chores have not brought a slab for two seconds, and when it has refused spills as slow for
- * five seconds. Until then a slow disk with room keeps flushed blocks of other disks from being displaced, not
+ * A block is flushed once a Flush has acknowledged it. A disk counts as without room while its file system is full,
+ * while it is quarantined, when the chores have not brought a slab for two seconds, and when it has refused spills as
+ * slow for five seconds. Until then a slow disk with room keeps flushed blocks of other disks from being displaced, not
  * others.
  *
  * With the cache's lock, unless said otherwise. */
@@ -44,43 +43,44 @@ struct spot {
 	struct unit *unit;
 	struct slab_map *slab_map;
 	uint32_t slot;
-	struct block *victim;          /* lies there still, and is to be displaced; NULL: the slot is free, and taken */
+	/* the block that is in the slot and is to be displaced; NULL: the slot is free, and taken */
+	struct block *victim;
 };
 
-/* One block's search. Begins as { block, priority, grow }. */
+/* One block's search. Zeroed but for block, priority and grow. */
 struct spot_search {
 	const struct block *block;
 	enum ring_priority priority;
 	bool grow;                     /* slabs may be made for it */
-	bool slow;                     /* a disk that has room refused it as slow: spot_refused */
+	bool slow;                     /* a disk with room refused the block because it is slow: spot_refused */
 	uint32_t tried;                /* the units that refused it, a bit each */
 };
 
 /* OK. MISS: wait for the chores, which make a slab. BUSY: a disk has room, and takes no more now. EXHAUSTED: no disk
  * has room, and nothing may be displaced. UNAVAILABLE: no disk is sound. */
 enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out);
-/* The unit did not take the write, for that reason: the search goes on without it. */
+/* The disk did not take the write, for that reason: the search goes on without it. */
 void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum status why);
-/* Whether every disk is full, and none's policy would give the block the place of another. */
+/* Whether every disk is full, and no disk's policy would evict another block for this one. */
 bool spot_denied(struct cache *c, const struct block *b);
-/* How many classes have a slab on the disk, or want one; *bytes: what one slab of each takes. */
+/* How many classes have a slab on the disk, or want one. *bytes: what one slab of each takes. */
 uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t slab_bytes, uint64_t *bytes);
-/* What a class that wants slabs gets: how many at once; and with fewer free slots than how many the next are made
- * already. */
+/* How many slabs a class that wants slabs gets at once; and the number of free slots below which it asks for the
+ * next. */
 uint32_t place_slabs(const struct disk_class *k);
 uint64_t place_slots(const struct disk_class *k);
-/* Another disk has room for blocks of the class. */
+/* Whether another disk has room for blocks of the class. */
 bool place_elsewhere(struct cache *c, const struct disk_class *mine);
-/* The slab map that is to be given up for a class of such blocks; `only`: of that disk, or NULL. NULL: none. */
+/* The slab map to give up for a class of such blocks; `only`: on that disk, or NULL: on any. NULL: none. */
 struct slab_map *place_slab_map(struct cache *c, uint64_t need_bytes, const struct unit *only);
 
-/* The most that one block's slot can take of a disk: that of a slab that takes all of it. */
+/* The most bytes that one block's slot can take of a disk: the slot of a slab that takes the whole disk. */
 struct disk_most {
 	uint32_t number;               /* in the order of the options */
 	uint64_t slot_bytes;
 };
 
-/* Of the i-th disk in use, without the lock too. False: there are not so many. */
+/* Of the i-th disk in use; also without the lock. False: there are not so many. */
 bool disk_most_of(const struct cache *c, uint32_t i, struct disk_most *out);
 
 #endif

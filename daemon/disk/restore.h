@@ -1,4 +1,4 @@
-/* What a start takes up from catalog and headers. */
+/* What a start takes up from the catalog and the slots' headers. */
 #ifndef TERRACE_DAEMON_DISK_RESTORE_H
 #define TERRACE_DAEMON_DISK_RESTORE_H
 

@@ -9,11 +9,11 @@
 
 struct block;
 
-/* Where the copy of a block was when the lock was held. */
+/* Where the copy of a block was while the lock was held. */
 struct scrub_target {
 	struct disk *disk;
 	struct disk_place place;
-	bool known;                    /* header_crc is that of the header there */
+	bool known;                    /* header_crc is the CRC of the header there */
 	uint32_t header_crc;
 };
 

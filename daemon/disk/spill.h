@@ -7,10 +7,11 @@
 struct cache;
 struct layout_pool;
 
-/* Starts as many spills as the watermark asks for and the disks take. False: there was something to spill, or nothing, and no disk has a place. */
+/* Begins as many spills as the watermark asks for and the disks take. False: no disk has a place for the blocks that
+ * there were to spill. */
 bool spill_pump(struct cache *c);
-/* Begins more of this pool's, the coldest first, because somebody waits for memory that they would spare. False: none is under way, and there
- * is nothing more to spare. */
+/* Begins more spills of this layout, the coldest blocks first, because a caller waits for memory that they would spare.
+ * False: none is under way, and none could be begun. */
 bool spill_hurry(struct cache *c, struct layout_pool *p);
 
 #endif

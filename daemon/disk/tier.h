@@ -11,22 +11,24 @@ struct cache;
 
 extern const struct tier_ops disk_tier; /* block/tier.h */
 
-/* The same of disks' files: with a disk that hangs it may not come back. Not by whoever is to do cache_chores. */
+/* Chores that work on disks' files: with a disk that hangs it may not return. Not on the thread that runs
+ * cache_chores. */
 void cache_disk_chores(struct cache *c);
-/* False while what earlier runs left on the disks is still being taken up. */
+/* False while blocks that earlier runs left on the disks are still being taken up. */
 bool cache_restored(struct cache *c);
-/* Without the lock. create opens catalog and disks; start takes up what is there, once the host tier exists. */
+/* Without the lock. create opens catalog and disks; start takes up the blocks there, once the host tier exists. */
 enum status tier_create(struct cache *c, const char **why);
 uint64_t tier_first_generation(struct cache *c);
 enum status tier_start(struct cache *c, const char **why);
-/* Ends all moves; no thread of the tier's runs after it. False: a disk has not answered within disk_close_ms, or the catalog's: what its
- * requests touch, which is the whole cache, must stay as it is. read: somebody may be in the catalog still, which then stays open. */
+/* Ends all transfers; no thread of the tier runs afterwards. False: a disk, or the catalog's disk, has not answered
+ * within disk_close_ms: the whole cache must stay as it is, since its requests touch it. read: a thread may still read
+ * the catalog, which then stays open. */
 bool tier_stop(struct cache *c, bool read);
 void tier_destroy(struct cache *c); /* after the blocks are gone */
 void tier_tick(struct cache *c);
-/* True: there is something for tier_chores, or cache_disk_chores. */
+/* Whether there is work for tier_chores, or cache_disk_chores. */
 bool tier_wants(struct cache *c);
-/* Without the lock: memory for loads that wait for it. */
+/* Without the lock: makes room in memory for loads that wait for it. */
 void tier_chores(struct cache *c);
 
 #endif

@@ -21,30 +21,32 @@ struct unit;
 enum transfer_kind { TRANSFER_SPILL, TRANSFER_LOAD, TRANSFER_TOMBSTONE };
 
 struct disk_transfer *transfer_of(struct cache *c, const struct block *b);
-/* The next move after `after` (NULL: the first) until whose end a header may name that block. */
+/* The next transfer after `after` (NULL: the first) until whose end a header may name that block. */
 struct disk_transfer *tombstone_of(struct cache *c, const struct index_ident *ident, struct disk_transfer *after);
-/* It is removed while it transfers: its spill, if it is one, is abandoned. */
+/* The block is removed during its transfer: if that is a spill, it is abandoned. */
 void spill_abandon(struct cache *c, const struct block *b);
-/* Joins the transfer if there is one. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a slab is being
- * made): not now. A block in a slab map that is leaving is copied to another, without a new slab: it is there when the
- * copy was written, synced, and spills_land was called. */
+/* Begins to spill the block, or joins its transfer. w may be NULL. OK: under way. BUSY, EXHAUSTED, UNAVAILABLE, MISS (a
+ * slab is being made): not now. A block in a slab map that is leaving is copied to another one, without a new slab; it
+ * is there once the copy was written and synced and spills_land was called. */
 enum status spill_begin(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
-/* Puts a tombstone on a slot that is not attached any more, whose header names (p, ident, generation); the slot is free afterwards. */
+/* Writes a tombstone over a slot that is detached and whose header names (p, ident, generation). The slot is free
+ * afterwards. */
 void tombstone_begin(struct cache *c, struct slab_map *r, uint32_t slot, struct layout_pool *p,
 		const struct index_ident *ident,
 		uint64_t generation);
-/* Copies that were written out of a slab map (of its list `copied`) have been synced (OK), or have not. Without the
- * lock; when it returns, all of them have ended. */
+/* The copies in the slab map's list `copied` have been synced (OK), or could not be. Without the lock; all of these
+ * spills have ended when it returns. */
 void spills_land(struct cache *c, struct disk_transfer *copied, enum status s);
-/* They are given up. */
+/* Gives these copies up. */
 void spills_drop(struct cache *c, struct disk_transfer *copied);
-/* The slab map's slab is gone, or stays: the slots that were left get tombstones. */
+/* The slab map's slab is deleted, or stays: slots that blocks have left get tombstones. */
 void burials_release(struct cache *c, struct slab_map *r);
-/* Tombstones that waited for the disk. */
+/* Tries tombstones that waited for the disk. */
 void burials_feed(struct cache *c);
-/* What spills and loads share. create: NULL, no memory. enter: it is the block's one move, with a pin; leave: no more, and the caller unpins the
- * block when its accounting is done. join: a link for w, which may be NULL; tell: to all of them. judge: what the
- * disk's answer says of the disk. place: where its slot is. */
+/* What spills and loads share. create: NULL if there is no memory. enter: makes it the block's one transfer, and pins
+ * the block. leave: ends that; the caller unpins the block when its accounting is done. join: adds a link for w, which
+ * may be NULL. tell: tells all links. judge: concludes from the disk's answer whether the disk has failed. place: where
+ * the transfer's slot is. */
 struct disk_transfer *tier_transfer_create(struct cache *c, enum transfer_kind kind, struct unit *u,
 					   enum ring_priority priority);
 void tier_transfer_enter(struct disk_transfer *m, struct block *b);

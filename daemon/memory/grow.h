@@ -1,4 +1,4 @@
-/* Pages of memory, taken from the kernel when a class needs them, and ahead of that. */
+/* Pages of memory: taken from the kernel when a class needs them, and before that. */
 #ifndef TERRACE_DAEMON_MEMORY_GROW_H
 #define TERRACE_DAEMON_MEMORY_GROW_H
 
@@ -9,12 +9,12 @@
 
 struct memory_class;
 
-/* With the lock: room_grow would wait for pages that another thread is taking. */
+/* With the lock: whether room_grow would wait for pages that another thread is taking. */
 bool room_comes(const struct cache *c, const struct memory_class *k);
-/* With the lock: whether pages should be taken ahead of need, by room_preallocate. */
+/* With the lock: whether room_preallocate should take pages now. */
 bool room_wants_preallocation(const struct cache *c);
-/* Without the lock: takes what is missing to one step's worth of free ones, and registers new extents with the disks
- * and GPUs. The first call makes the first extent. */
+/* Without the lock: takes pages until one step's worth is free, and registers new extents with the disks and GPUs. The
+ * first call makes the first extent. */
 void room_preallocate(struct cache *c);
 
 #endif

@@ -8,17 +8,19 @@ struct block;
 struct cache;
 struct memory_class;
 
-/* With the lock. The class claims the coldest window of other classes' memory, if it has no claim yet. `own`: its next
- * victim, and the window has to be older by a quarter; NULL: it has none, and any will do. False: it has no claim. */
+/* With the lock. The class claims the coldest window of other classes' memory, if it has no claim yet. own: its next
+ * victim; the window must have been idle a quarter longer. NULL: it has no victim, and any window will do. False: it
+ * has no claim. */
 bool trade_begin(struct cache *c, struct memory_class *k, const struct block *own);
-/* With the lock: the class is about to give up this block. Once a span's worth of those it compares, and begins a trade
- * if that is worth it. */
+/* With the lock: the class is about to evict this block. Once in a span's worth of evictions it compares, and begins a
+ * trade if that is worth it. */
 void trade_look(struct cache *c, struct memory_class *k, const struct block *own);
-/* Without the lock, for a caller that waits: empties what the class has claimed. Blocks that no disk has are spilled
- * first, where there are disks, for a tenth of a second at most; then they are dropped. A claim that cannot be emptied
- * is given up. */
+/* Without the lock, for a caller that waits: empties the window that the class has claimed. With disks, blocks that no
+ * disk has are spilled first, for a tenth of a second at most; then they are dropped. A claim that cannot be emptied is
+ * given up. */
 void trade_finish(struct cache *c, struct memory_class *k);
-/* With the lock, about once a second: what was emptied for a class that did not come for it goes to any class. */
+/* With the lock, about once a second: memory that was emptied for a class, and that the class did not take, goes to any
+ * class. */
 void trades_tick(struct cache *c);
 /* Without the lock, now and then: steps of all trades that no caller waits for. */
 void trades_chores(struct cache *c);
