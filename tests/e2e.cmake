@@ -43,6 +43,10 @@ endif()
 if(TARGET hello)
   terrace_python_test(e2e_hello test_hello.py $<TARGET_FILE:hello>)
 endif()
+if(TARGET hybrid)
+  terrace_python_test(e2e_hybrid test_hybrid.py $<TARGET_FILE:hybrid>)
+  set_tests_properties(e2e_hybrid PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}")
+endif()
 
 # A public trace through real daemons: a tenth of it, 20 times as fast; with the long tests all of it, 10 times as fast. It goes by the clock.
 if(TARGET terrace_static AND TARGET terrace_replay)
