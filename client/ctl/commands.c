@@ -274,7 +274,8 @@ const struct ctl_command ctl_commands[] = {
 			"slot that holds one, and for each tier how many tokens it holds if every block of "
 			"a sequence is kept.\n"
 			"A kind is full (the layers attend to the whole sequence), window, latent (MLA) or "
-			"state (Mamba, gated DeltaNet: one state every --state-tokens). opaque stands in "
+			"state (Mamba, gated DeltaNet: one state every --state-tokens). A latent of 512 with a "
+			"rope part of 64 is packed in --format and --rope. opaque stands in "
 			"the place of a format where no packed one has the form: then the bytes are of the "
 			"model's own dtype. Known are Llama, Qwen, Mistral, Gemma, DeepSeek V3 and models "
 			"of their form, Granite 4, Bamba, Jamba, Nemotron-H and Qwen3-Next.\n"
@@ -284,6 +285,7 @@ const struct ctl_command ctl_commands[] = {
 		.options = {{"model", "FILE", "the model's config.json"},
 			    {"format", "FORMAT", "of packed K, and of V without --v-format"},
 			    {"v-format", "FORMAT", "of packed V"},
+			    {"rope", "F", "of the 64 numbers behind an MLA model's latent: fp16, bf16 or fp8; 16 bits if not given"},
 			    {"memory", "BYTES", "the daemon's host_bytes: a number, then KiB, MiB, GiB, TiB or nothing"},
 			    {"disk", "BYTES", "of all its disks together"},
 			    {"block-tokens", "N", "tokens a block, 16 if not given"},

@@ -14,6 +14,7 @@ enum {
 	OPTION_MODEL,
 	OPTION_FORMAT,
 	OPTION_V_FORMAT,
+	OPTION_ROPE,
 	OPTION_MEMORY,
 	OPTION_DISK,
 	OPTION_BLOCK_TOKENS,
@@ -84,12 +85,19 @@ static int read_options(const struct ctl_args *args, struct terrace_plan_options
 	if (code < 0)
 		code = read_format(args, OPTION_V_FORMAT, "v-format", &o->v_format);
 	if (code < 0)
+		code = read_format(args, OPTION_ROPE, "rope", &o->rope_format);
+	if (code < 0)
 		code = read_room(args, OPTION_MEMORY, "memory", &o->memory_bytes);
 	if (code < 0)
 		code = read_room(args, OPTION_DISK, "disk", &o->disk_bytes);
 	if (code < 0)
 		code = read_tokens(args, OPTION_BLOCK_TOKENS, "block-tokens", &o->block_tokens);
 	return code < 0 ? read_tokens(args, OPTION_STATE_TOKENS, "state-tokens", &o->state_tokens) : code;
+}
+
+static const char *shown(const struct terrace_plan_group *g, enum terrace_format format)
+{
+	return !g->packed ? "opaque" : format == TERRACE_FORMAT_NONE ? "none" : terrace_format_name(format);
 }
 
 static struct json_t *group_shown(const struct terrace_plan_group *g)
@@ -99,8 +107,9 @@ static struct json_t *group_shown(const struct terrace_plan_group *g)
 
 	out_put_text(o, "kind", kinds[g->kind]);
 	out_put_uint(o, "layers", g->layers);
-	out_put_text(o, "k_format", g->packed ? terrace_format_name(g->layout.k_format) : "opaque");
-	out_put_text(o, "v_format", g->packed ? terrace_format_name(g->layout.v_format) : "opaque");
+	out_put_text(o, "k_format", shown(g, g->layout.k_format));
+	out_put_text(o, "v_format", shown(g, g->layout.v_format));
+	out_put_text(o, "rope", g->packed ? shown(g, g->layout.rope_format) : "none");
 	out_put_uint(o, "heads", g->layout.heads);
 	out_put_uint(o, "head_dim", g->layout.head_dim_k);
 	out_put_uint(o, "window", g->layout.window);
@@ -139,6 +148,8 @@ static struct json_t *layout_shown(const struct terrace_layout *layout)
 	l.codebook_version = KV_CODEBOOK_VERSION;
 	l.layout_version = KV_LAYOUT_VERSION;
 	l.int4_rounding = (uint32_t)layout->int4_rounding;
+	l.rope_dim = layout->rope_dim;
+	l.rope_format = (Terrace__V1__Format)layout->rope_format;
 	return layout_to_json(&l);
 }
 

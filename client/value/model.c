@@ -287,14 +287,9 @@ static enum terrace_status read_heads(struct reader *r)
 
 static enum terrace_status read_latent(struct reader *r)
 {
-	uint32_t rank, rope;
-	enum terrace_status s = read_size(r, "kv_lora_rank", FIELD_MAX, &rank);
+	enum terrace_status s = read_size(r, "kv_lora_rank", FIELD_MAX, &r->model->latent);
 
-	if (!s)
-		s = read_size(r, "qk_rope_head_dim", FIELD_MAX, &rope);
-	if (!s)
-		r->model->latent = rank + rope;
-	return s;
+	return s ? s : read_size(r, "qk_rope_head_dim", FIELD_MAX, &r->model->rope);
 }
 
 static bool names(const struct reader *r, const char *name, const char *dtype)

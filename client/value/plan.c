@@ -67,6 +67,48 @@ static enum terrace_status plan_attention(const struct model *m, enum model_kind
 	return TERRACE_OK;
 }
 
+/* The layout of a latent and its rope part, which heads share. V is a view of the latent. */
+static struct terrace_layout layout_of_latent(const struct model *m, uint32_t layers,
+					      const struct terrace_plan_options *o)
+{
+	struct terrace_layout l = layout_of(m, layers, 0, o);
+
+	l.heads = l.total_heads = 1;
+	l.head_dim_k = l.head_dim_v = m->latent;
+	l.v_format = TERRACE_FORMAT_NONE;
+	l.rope_dim = m->rope;
+	l.rope_format = o->rope_format	? o->rope_format
+			: m->half	? TERRACE_FORMAT_FP16
+					: TERRACE_FORMAT_BF16;
+	if (o->k_format != TERRACE_FORMAT_INT4_PTH)
+		l.int4_rounding = TERRACE_ROUND_FP16;
+	return l;
+}
+
+/* A latent of a size that no packed format has, or one that is to be opaque, is counted in the model's dtype. */
+static enum terrace_status plan_latent(const struct model *m, const struct terrace_plan_options *o,
+				       struct terrace_plan_group *g)
+{
+	const struct terrace_layout made = layout_of_latent(m, g->layers, o);
+	struct kv_geometry geometry;
+	struct kv_layout layout;
+	const char *problem;
+
+	g->block_tokens = o->block_tokens;
+	g->block_bytes = (uint64_t)g->layers * o->block_tokens * (m->latent + m->rope) * m->element_bytes;
+	if (m->latent != KV_LATENT_DIM || m->rope != KV_ROPE_DIM || o->k_format == TERRACE_FORMAT_OPAQUE)
+		return TERRACE_OK;
+	problem = client_layout_read(&made, &layout);
+	if (problem)
+		return client_fail(TERRACE_INVALID, "%u layers with a latent of %u and a rope part of %u: %s",
+				   g->layers, m->latent, m->rope, problem);
+	kv_geometry_of(&layout, &geometry);
+	g->layout = made;
+	g->packed = 1;
+	g->block_bytes = geometry.block_bytes;
+	return TERRACE_OK;
+}
+
 static enum terrace_status plan_group(const struct model *m, enum model_kind kind, const struct terrace_plan_options *o,
 				      struct terrace_plan_group *g)
 {
@@ -78,8 +120,7 @@ static enum terrace_status plan_group(const struct model *m, enum model_kind kin
 		g->block_tokens = o->state_tokens;
 		g->block_bytes = (g->layers * m->state_bytes + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
 	} else if (kind == MODEL_LATENT) {
-		g->block_tokens = o->block_tokens;
-		g->block_bytes = (uint64_t)g->layers * o->block_tokens * m->latent * m->element_bytes;
+		s = plan_latent(m, o, g);
 	} else {
 		s = plan_attention(m, kind, o, g);
 	}
@@ -106,6 +147,11 @@ static void plan_tiers(const struct terrace_plan_options *o, struct terrace_plan
 	p->disk_tokens = (uint64_t)((unsigned __int128)o->disk_bytes * tokens / bytes);
 }
 
+static bool rope_format_ok(enum terrace_format f)
+{
+	return f == TERRACE_FORMAT_NONE || f == TERRACE_FORMAT_FP16 || f == TERRACE_FORMAT_BF16 || f == TERRACE_FORMAT_FP8;
+}
+
 static enum terrace_status options_read(const struct terrace_plan_options *in, struct terrace_plan_options *o)
 {
 	if (!in || !client_options_copy(o, sizeof(*o), in, sizeof(*o)))
@@ -116,6 +162,8 @@ static enum terrace_status options_read(const struct terrace_plan_options *in, s
 	if (!o->k_format || !terrace_format_name(o->k_format) || !terrace_format_name(o->v_format))
 		return client_fail(TERRACE_INVALID, "k_format %d, v_format %d: not a format of packed blocks",
 				   (int)o->k_format, (int)o->v_format);
+	if (!rope_format_ok(o->rope_format))
+		return client_fail(TERRACE_INVALID, "rope_format %d: it is fp16, bf16, fp8 or 0", (int)o->rope_format);
 	if (!o->block_tokens)
 		o->block_tokens = BLOCK_TOKENS;
 	if (o->block_tokens % KV_ATOM_TOKENS || o->block_tokens > KV_BLOCK_TOKENS_MAX)

@@ -99,6 +99,8 @@ static const struct {
 	{{"plan", "--model", "/nonexistent/config.json"}, 2, "--format is missing"},
 	{{"plan", "--model", "a", "--format", "tq9"}, 2, "--format tq9"},
 	{{"plan", "--model", "a", "--format", "tq4", "--v-format", "tq9"}, 2, "--v-format tq9"},
+	{{"plan", "--model", "a", "--format", "tq4", "--rope", "tq9"}, 2, "--rope tq9"},
+	{{"plan", "--model", "/dev/null", "--format", "tq4", "--rope", "tq4"}, 1, "rope_format 5: it is fp16, bf16, fp8 or 0"},
 	{{"plan", "--model", "a", "--format", "tq4", "--memory", "5kB"}, 2, "--memory 5kB"},
 	{{"plan", "--model", "a", "--format", "tq4", "--disk", "-1"}, 2, "--disk -1"},
 	{{"plan", "--model", "a", "--format", "tq4", "--block-tokens", "0"}, 2, "--block-tokens 0"},
@@ -181,9 +183,10 @@ START_TEST(a_plan_is_printed)
 {
 	struct ctl_run text = CTL_RUN("plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB", "--disk", "1TiB");
 	struct ctl_run json = CTL_RUN("--json", "plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB");
-	struct ctl_run opaque = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "tq4");
-	static const char *const wanted[] = {"model_type   gemma3_text\n", "  full        10  tq4       tq4          16       128       0            16       337920      344064        21504\n",
-					    "  window      52  tq4       tq4          16       128    1024            16      1757184     1761280       110080\n",
+	struct ctl_run opaque = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "opaque");
+	struct ctl_run latent = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "tq4", "--rope", "fp8");
+	static const char *const wanted[] = {"model_type   gemma3_text\n", "  full        10  tq4       tq4       none     16       128       0            16       337920      344064        21504\n",
+					    "  window      52  tq4       tq4       none     16       128    1024            16      1757184     1761280       110080\n",
 					    "  memory    68719476736   522247\n", "  disk    1099511627776  8355967\n"};
 	json_t *tree;
 
@@ -197,9 +200,13 @@ START_TEST(a_plan_is_printed)
 	ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(json_object_get(tree, "layouts"), 1), "window")), 1024);
 	json_decref(tree);
 	ck_assert_msg(strstr((char *)opaque.out, "note         opaque: no packed format") != NULL, "%s", opaque.out);
+	ck_assert_msg(strstr((char *)latent.out, "  latent      61  tq4       none      fp8       1       512       0            16       316224      323584        20224\n") != NULL,
+		      "%s", latent.out);
+	ck_assert_ptr_null(strstr((char *)latent.out, "note"));
 	ctl_run_free(&text);
 	ctl_run_free(&json);
 	ctl_run_free(&opaque);
+	ctl_run_free(&latent);
 }
 END_TEST
 

@@ -40,7 +40,7 @@ struct want {
 				 said below */
 };
 
-/* A latent: 61 layers x 16 tokens x (512 + 64) x 2 bytes. Of Granite a layer's state is 3 x (8192 + 2 x 128) x 2 of the
+/* A latent: 61 layers x 16 tokens x (512 / 2 + 2 bytes of tq4 and 64 x 2 of its rope part). Of Granite a layer's state is 3 x (8192 + 2 x 128) x 2 of the
  * convolution and 8192 x 128 x 2; of Nemotron-H 3 x (8192 + 2 x 8 x 128) x 2 and the same; of Qwen3-Next 3 x (2 x 16 x
  * 128 + 32 x 128) x 2 and 32 x 128 x 128 x 2; of Jamba 3 x 8192 x 2 and 8192 x 16 x 2. */
 static const struct {
@@ -60,7 +60,7 @@ static const struct {
 	  2,
 	  { { TERRACE_PLAN_FULL, 10, 16, 128, 0, 16 * 10 * 16 * 2 * 66 },
 	    { TERRACE_PLAN_WINDOW, 52, 16, 128, 1024, 16 * 52 * 16 * 2 * 66 } } },
-	{ "deepseek-v3", 61, 1, { { TERRACE_PLAN_LATENT, 61, 0, 0, 0, 61 * 16 * 576 * 2 } } },
+	{ "deepseek-v3", 61, 1, { { TERRACE_PLAN_LATENT, 61, 1, 512, 0, 61 * 16 * 386 } } },
 	{ "granite-4.0-h-small",
 	  40,
 	  2,
@@ -91,7 +91,7 @@ static uint64_t slot_of(uint64_t block_bytes)
 /* Returns the bytes that 2,048 tokens of the group take. */
 static uint64_t check_group(const struct terrace_plan_group *g, const struct want *w, const char *model)
 {
-	const bool packed = w->kind <= TERRACE_PLAN_WINDOW;
+	const bool packed = w->kind != TERRACE_PLAN_STATE;
 
 	ck_assert_msg(g->kind == w->kind && g->layers == w->layers && g->packed == packed, "%s: kind %d, %u layers",
 		      model, g->kind, g->layers);
@@ -197,6 +197,65 @@ START_TEST(what_cannot_be_packed_is_opaque)
 }
 END_TEST
 
+/* A latent in each format, and what its rope part and its rounding are then. */
+START_TEST(latents)
+{
+	static const struct {
+		const char *dtype;
+		enum terrace_format format, rope, rope_is;
+		uint32_t token_bytes; /* terrace.h has the table */
+		enum terrace_rounding rounding;
+	} forms[] = {
+		{ "bfloat16", TERRACE_FORMAT_TQ4, 0, TERRACE_FORMAT_BF16, 386, TERRACE_ROUND_FP16 },
+		{ "float16", TERRACE_FORMAT_TQ4, 0, TERRACE_FORMAT_FP16, 386, TERRACE_ROUND_FP16 },
+		{ "bfloat16", TERRACE_FORMAT_TQ2, TERRACE_FORMAT_FP8, TERRACE_FORMAT_FP8, 196, TERRACE_ROUND_FP16 },
+		{ "bfloat16", TERRACE_FORMAT_FP8, TERRACE_FORMAT_FP16, TERRACE_FORMAT_FP16, 642, TERRACE_ROUND_FP16 },
+		{ "bfloat16", TERRACE_FORMAT_INT4_PTH, 0, TERRACE_FORMAT_BF16, 388, TERRACE_ROUND_BF16 },
+		{ "bfloat16", TERRACE_FORMAT_BF16, 0, TERRACE_FORMAT_BF16, 1152, TERRACE_ROUND_FP16 },
+	};
+
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		struct terrace_plan_options o = options_of(forms[i].format);
+		const struct terrace_plan_group *g;
+		struct terrace_plan p;
+		char fields[128];
+
+		snprintf(fields, sizeof(fields), "\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64, \"torch_dtype\": \"%s\"",
+			 forms[i].dtype);
+		o.v_format = TERRACE_FORMAT_INT4_PTH; /* a latent has no V of its own */
+		o.rope_format = forms[i].rope;
+		ck_assert_msg(!plan_of(fields, &o, &p), "%s", terrace_error());
+		g = &p.groups[0];
+		ck_assert_uint_eq(g->packed, 1);
+		ck_assert_int_eq(g->layout.v_format, TERRACE_FORMAT_NONE);
+		ck_assert_int_eq(g->layout.rope_format, forms[i].rope_is);
+		ck_assert_int_eq(g->layout.int4_rounding, forms[i].rounding);
+		ck_assert_uint_eq(g->block_bytes, 4 * 16 * forms[i].token_bytes);
+		ck_assert_uint_eq(terrace_block_bytes(&g->layout), g->block_bytes);
+	}
+}
+END_TEST
+
+/* Latents that are counted in the model's own dtype: of other sizes, and where opaque ones are asked for. */
+START_TEST(latents_that_stay_opaque)
+{
+	struct terrace_plan_options o = options_of(TERRACE_FORMAT_TQ4);
+	struct terrace_plan p;
+
+	ck_assert_int_eq(plan_of("\"kv_lora_rank\": 256, \"qk_rope_head_dim\": 64", &o, &p), TERRACE_OK);
+	ck_assert_uint_eq(p.groups[0].packed, 0);
+	ck_assert_uint_eq(p.groups[0].block_bytes, 4 * 16 * 320 * 2);
+	ck_assert_int_eq(plan_of("\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 32", &o, &p), TERRACE_OK);
+	ck_assert_uint_eq(p.groups[0].packed, 0);
+	ck_assert_uint_eq(p.groups[0].block_bytes, 4 * 16 * 544 * 2);
+	o = options_of(TERRACE_FORMAT_OPAQUE);
+	ck_assert_int_eq(plan_of("\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64", &o, &p), TERRACE_OK);
+	ck_assert_uint_eq(p.groups[0].packed, 0);
+	ck_assert_uint_eq(p.groups[0].block_bytes, 4 * 16 * 576 * 2);
+	ck_assert_uint_eq(p.groups[0].layout.head_dim_k, 0);
+}
+END_TEST
+
 START_TEST(int4_rounds_to_the_models_dtype)
 {
 	struct terrace_plan_options o = options_of(TERRACE_FORMAT_INT4_PTH);
@@ -285,6 +344,10 @@ START_TEST(bad_options_get_a_sentence)
 	o.block_tokens = 24;
 	ck_assert_int_eq(plan_of("", &o, &p), TERRACE_INVALID);
 	ck_assert_ptr_nonnull(strstr(terrace_error(), "block_tokens is 24"));
+	o.rope_format = TERRACE_FORMAT_TQ4;
+	ck_assert_int_eq(plan_of("", &o, &p), TERRACE_INVALID);
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "rope_format 5"));
+	o.rope_format = 0;
 	o.block_tokens = 32;
 	o.state_tokens = 48;
 	ck_assert_int_eq(plan_of("", &o, &p), TERRACE_INVALID);
@@ -311,6 +374,8 @@ int main(void)
 	tcase_add_loop_test(tc, models, 0, sizeof(rows) / sizeof(rows[0]));
 	tcase_add_test(tc, forms_of_configs);
 	tcase_add_test(tc, what_cannot_be_packed_is_opaque);
+	tcase_add_test(tc, latents);
+	tcase_add_test(tc, latents_that_stay_opaque);
 	tcase_add_test(tc, int4_rounds_to_the_models_dtype);
 	tcase_add_test(tc, bad_configs_get_a_sentence);
 	tcase_add_test(tc, bad_options_get_a_sentence);
