@@ -72,13 +72,20 @@ const struct ctl_command ctl_commands[] = {
 			"first key that is in none. With --layouts it is what an engine with a session over "
 			"those layouts is told: the prefix that is valid in all of them, windows counted "
 			"in. FILE is JSON: what 'terracectl layouts --json' or 'inspect --json' prints, or one layout or an array of them, each with "
-			"the fields of Layout in terrace.proto (fingerprint in hex, formats by name).\n"
+			"the fields of Layout in terrace.proto (fingerprint in hex, formats by name). "
+			"Of a hybrid model's session the layouts say their rules too (keep_last, "
+			"partial, sparse), and the object with the array of them says unit_tokens: "
+			"{\"unit_tokens\": 16, \"layouts\": [...]}. --tokens are then cut into units.\n"
+			"With --layouts each key has a list of cells, one a layout in the file's "
+			"order: host, disk or gpu, where the block is; absent; or none, where the "
+			"layout can have no block.\n"
 			"Examples:\n"
 			"  terracectl lookup 5f0c6b1d2e3f405162738495a6b7c8d9\n"
 			"  terracectl lookup --tokens prompt.ids --block-tokens 16\n"
 			"  terracectl layouts --json > all.json\n"
 			"  terracectl lookup --layouts all.json --tokens prompt.ids",
-		.exits = "0 all keys are there, 3 some are not, " EXITS_DAEMON,
+		.exits = "0 all keys are there, or with rules or unit_tokens a prefix of all of them can be "
+			 "used, 3 not, " EXITS_DAEMON,
 		.words_max = 4096,
 		.options = {{"layout", "ID", "look at one layout only: its id, up to 16 hex digits"},
 			    {"layouts", "FILE", "open a session over the layouts in this JSON file"},
@@ -86,7 +93,9 @@ const struct ctl_command ctl_commands[] = {
 			     "decimal token ids with white space or commas between them; -: standard input"},
 			    {"block-tokens", "N",
 			     "with --tokens: tokens a block, 16 if not given; with --layouts theirs"},
-			    {"salt", "TEXT", "with --tokens: the salt of the chain hash"}},
+			    {"salt", "TEXT", "with --tokens: the salt of the chain hash"},
+			    {"first-position", "N",
+			     "with --layouts and keys: position of the first one in its sequence, in units"}},
 		.run = ctl_run_lookup,
 	},
 	{
@@ -285,7 +294,8 @@ const struct ctl_command ctl_commands[] = {
 		.options = {{"model", "FILE", "the model's config.json"},
 			    {"format", "FORMAT", "of packed K, and of V without --v-format"},
 			    {"v-format", "FORMAT", "of packed V"},
-			    {"rope", "F", "of the 64 numbers behind an MLA model's latent: fp16, bf16 or fp8; 16 bits if not given"},
+			    {"rope", "F",
+			     "of the 64 numbers behind an MLA model's latent: fp16, bf16 or fp8; else 16 bits"},
 			    {"memory", "BYTES", "the daemon's host_bytes: a number, then KiB, MiB, GiB, TiB or nothing"},
 			    {"disk", "BYTES", "of all its disks together"},
 			    {"block-tokens", "N", "tokens a block, 16 if not given"},

@@ -61,10 +61,11 @@ static int next_token(FILE *file, uint32_t *token)
 	return 1;
 }
 
-static int chain(FILE *file, const char *path, uint32_t block_tokens, const char *salt, uint8_t *bytes,
+/* block: room for block_tokens. */
+static int chain(FILE *file, const char *path, uint32_t *block, uint32_t block_tokens, const char *salt, uint8_t *bytes,
 		 uint32_t *count)
 {
-	uint32_t block[256], n = 0;
+	uint32_t n = 0;
 	int got;
 
 	*count = 0;
@@ -91,14 +92,17 @@ int keys_from_tokens(const char *path, uint32_t block_tokens, const char *salt, 
 {
 	bool standard = !strcmp(path, "-");
 	FILE *file = standard ? stdin : fopen(path, "r");
+	uint32_t count = 0, *block;
 	uint8_t *bytes;
-	uint32_t count;
 	int code;
 
 	if (!file)
 		return ctl_failed("%s: %s: --tokens wants a readable file of token ids, or -", path, strerror(errno));
 	bytes = malloc((size_t)KEYS_MAX * CHAIN_KEY_BYTES);
-	code = bytes ? chain(file, path, block_tokens, salt, bytes, &count) : ctl_failed("%s: no memory for its keys", path);
+	block = malloc((size_t)block_tokens * sizeof(*block));
+	code = bytes && block ? chain(file, path, block, block_tokens, salt, bytes, &count)
+			      : ctl_failed("%s: no memory for its keys", path);
+	free(block);
 	if (!standard)
 		fclose(file);
 	if (code) {

@@ -176,6 +176,27 @@ static int wrong(const struct place *at, const char *name, const char *why)
 			  name ? ": '" : "", name ? name : "", name ? "'" : "", why);
 }
 
+static bool read_flag(const json_t *value, bool *out)
+{
+	*out = json_is_true(value);
+	return json_is_boolean(value);
+}
+
+/* 1: the field is of the layout's rule, and was read; 0: it has no such value; -1: it is another field. */
+static int read_rule(const char *name, const json_t *value, struct terrace_layout_rule *rule)
+{
+	const json_int_t n = json_integer_value(value);
+
+	if (!strcmp(name, "partial"))
+		return read_flag(value, &rule->partial);
+	if (!strcmp(name, "sparse"))
+		return read_flag(value, &rule->sparse);
+	if (strcmp(name, "keep_last"))
+		return -1;
+	rule->keep_last = (uint32_t)n;
+	return json_is_integer(value) && n >= 0 && n <= UINT32_MAX;
+}
+
 static bool is_opaque_version(const json_t *object, const char *name)
 {
 	const char *format = json_string_value(json_object_get(object, "k_format"));
@@ -183,13 +204,16 @@ static bool is_opaque_version(const json_t *object, const char *name)
 	return !strcmp(name, "codebook_version") && format && !strcmp(format, "opaque");
 }
 
-static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l)
+static int read_fields(const struct place *at, json_t *object, struct terrace_layout *l,
+		       struct terrace_layout_rule *rule)
 {
 	const char *name, *problem;
 	json_t *value;
 	bool good;
+	int ruled;
 
 	*l = (struct terrace_layout)TERRACE_LAYOUT_INIT;
+	*rule = (struct terrace_layout_rule)TERRACE_LAYOUT_RULE_INIT;
 	json_object_foreach(object, name, value)
 	{
 		if (!strcmp(name, "fingerprint"))
@@ -206,6 +230,8 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 			good = read_format(value, &l->rope_format);
 		else if (!strcmp(name, "rotation_version"))
 			continue; /* below */
+		else if ((ruled = read_rule(name, value, rule)) >= 0)
+			good = ruled;
 		else
 			good = !is_opaque_version(object, name) && read_number(name, value, l);
 		if (!good)
@@ -234,14 +260,15 @@ static bool has_id(const json_t *row, const struct terrace_layout *l)
 }
 
 /* A layout, or a row that has one in its field "layout". */
-static int read_layout(const struct place *at, json_t *object, struct terrace_layout *l)
+static int read_layout(const struct place *at, json_t *object, struct terrace_layout *l,
+		       struct terrace_layout_rule *rule)
 {
 	json_t *inner = json_object_get(object, "layout");
 	int code;
 
 	if (!json_is_object(object) || (inner && !json_is_object(inner)))
 		return wrong(at, inner ? "layout" : NULL, "not an object");
-	code = read_fields(at, inner ? inner : object, l);
+	code = read_fields(at, inner ? inner : object, l, rule);
 	if (!code && inner && !has_id(object, l))
 		return wrong(at, "layout_id", "not the id of the layout beside it");
 	return code;
@@ -257,7 +284,7 @@ static json_t *rows_of(json_t *root)
 	return json_is_array(rows) ? rows : root;
 }
 
-static int read_rows(const char *path, json_t *rows, struct terrace_layout *out, uint32_t *count)
+static int read_rows(const char *path, json_t *rows, struct ctl_layouts *out)
 {
 	const size_t n = json_is_array(rows) ? json_array_size(rows) : 1;
 	int code = CTL_OK;
@@ -267,27 +294,69 @@ static int read_rows(const char *path, json_t *rows, struct terrace_layout *out,
 	if (n > CTL_LAYOUTS_MAX)
 		return ctl_failed("%s: %zu layouts are too many for one session, which has %d at most: leave in the file those of one model", path, n,
 				  CTL_LAYOUTS_MAX);
-	for (size_t i = 0; i < n && !code; i++)
-		code = read_layout(&(struct place){path, i}, json_is_array(rows) ? json_array_get(rows, i) : rows, &out[i]);
+	for (size_t i = 0; i < n && !code; i++) {
+		json_t *row = json_is_array(rows) ? json_array_get(rows, i) : rows;
+		struct terrace_layout_rule *rule = &out->rule[i];
+
+		code = read_layout(&(struct place){path, i}, row, &out->layout[i], rule);
+		out->ruled = out->ruled || rule->keep_last || rule->partial || rule->sparse;
+	}
 	if (!code)
-		*count = (uint32_t)n;
+		out->count = (uint32_t)n;
 	return code;
 }
 
-int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count)
+/* Beside the array of layouts. */
+static int read_unit(const char *path, const json_t *root, struct ctl_layouts *out)
+{
+	const json_t *unit = json_object_get(root, "unit_tokens");
+
+	if (!unit)
+		return CTL_OK;
+	if (!json_is_integer(unit) || json_integer_value(unit) < 1 || json_integer_value(unit) > UINT16_MAX)
+		return ctl_failed("%s: unit_tokens: it is a number of 1 to 65535: the tokens of one key", path);
+	out->unit_tokens = (uint32_t)json_integer_value(unit);
+	return CTL_OK;
+}
+
+enum terrace_status layouts_session(struct terrace_client *client, const struct ctl_layouts *l,
+				    struct terrace_session **session)
+{
+	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
+
+	options.engine = "terracectl";
+	options.unit_tokens = l->unit_tokens;
+	options.rules = l->ruled ? l->rule : NULL;
+	return terrace_session_open(client, l->layout, l->count, &options, session);
+}
+
+uint32_t layouts_unit(const struct ctl_layouts *l)
+{
+	return l->unit_tokens ? l->unit_tokens : l->layout[0].block_tokens;
+}
+
+bool layouts_have_cells(const struct ctl_layouts *l)
+{
+	return l->unit_tokens || l->ruled;
+}
+
+int layouts_load(const char *path, struct ctl_layouts *out)
 {
 	json_error_t error;
 	FILE *file = fopen(path, "re");
 	json_t *root = file ? json_loadf(file, JSON_REJECT_DUPLICATES, &error) : NULL;
 	const int number = errno;
-	int code;
+	int code = CTL_OK;
 
+	*out = (struct ctl_layouts){.count = 0};
 	if (!file || (!root && ferror(file)))
 		code = ctl_failed("%s: %s: --layouts wants a JSON file, such as 'terracectl layouts --json' prints", path, strerror(number));
 	else if (!root)
 		code = ctl_failed("%s: line %d: %s: --layouts wants a JSON file, such as 'terracectl layouts --json' prints", path, error.line, error.text);
 	else
-		code = read_rows(path, rows_of(root), out, count);
+		code = rows_of(root) == root ? CTL_OK : read_unit(path, root, out);
+	if (!code)
+		code = read_rows(path, rows_of(root), out);
 	if (file)
 		fclose(file);
 	json_decref(root);

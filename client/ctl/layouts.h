@@ -3,18 +3,39 @@
 #ifndef TERRACE_CTL_LAYOUTS_H
 #define TERRACE_CTL_LAYOUTS_H
 
+#include <stdbool.h>
+
+#include "client/include/terrace.h"
 #include "terrace.pb-c.h"
 
 enum { CTL_LAYOUTS_MAX = 64 };
 
 struct json_t;
-struct terrace_layout;
+
+/* What a file says of a session. */
+struct ctl_layouts {
+	struct terrace_layout layout[CTL_LAYOUTS_MAX];
+	struct terrace_layout_rule rule[CTL_LAYOUTS_MAX];
+	uint32_t count;
+	uint32_t unit_tokens; /* 0: the file does not say it */
+	bool ruled;           /* some layout has a rule */
+};
 
 struct json_t *layout_to_json(const Terrace__V1__Layout *layout);
 
 /* Reads up to CTL_LAYOUTS_MAX layouts from a file: one object, an array of them, or what `layouts --json` and `inspect --json` print, in
  * whose rows the layout stands beside its id, which must be that layout's. Missing fields are 0 except the versions (this library's),
- * heads' total (heads) and head_dim_v (head_dim_k); unknown ones are refused. CTL_OK or CTL_FAILED; stderr says what is wrong. */
-int layouts_load(const char *path, struct terrace_layout *out, uint32_t *count);
+ * heads' total (heads) and head_dim_v (head_dim_k); unknown ones are refused. A layout may have the fields of its rule
+ * (keep_last, partial, sparse), and the object with the array may have unit_tokens. CTL_OK or CTL_FAILED; stderr says
+ * what is wrong. */
+int layouts_load(const char *path, struct ctl_layouts *out);
+
+/* The session that the file describes. */
+enum terrace_status layouts_session(struct terrace_client *client, const struct ctl_layouts *l,
+				    struct terrace_session **session);
+/* Tokens of a key in it. */
+uint32_t layouts_unit(const struct ctl_layouts *l);
+/* A key may have no cell in some layout, so that a prefix says more than how many of its keys are stored. */
+bool layouts_have_cells(const struct ctl_layouts *l);
 
 #endif

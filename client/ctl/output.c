@@ -97,6 +97,11 @@ void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, 
 	free(text);
 }
 
+struct json_t *out_text(const char *text)
+{
+	return need(json_string(text));
+}
+
 struct json_t *out_id(uint64_t id)
 {
 	char text[17];

@@ -27,6 +27,8 @@ void out_put_number(struct json_t *object, const char *name, double value);
 void out_put_bool(struct json_t *object, const char *name, bool value);
 /* Two hex digits a byte. */
 void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, size_t n);
+/* For a list; text is UTF-8. */
+struct json_t *out_text(const char *text);
 /* A 64-bit id as 16 hex digits. */
 struct json_t *out_id(uint64_t id);
 void out_put_id(struct json_t *object, const char *name, uint64_t id);

@@ -50,10 +50,12 @@ int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t ti
 
 	*s = (struct ctl_sessions){.args = args, .together = file != NULL};
 	s->timeout_us = args->timeout_us ? args->timeout_us : timeout_us;
-	s->layouts = calloc(CTL_LAYOUTS_KNOWN_MAX, sizeof(*s->layouts));
-	if (!s->layouts)
+	s->layouts = file ? NULL : calloc(CTL_LAYOUTS_KNOWN_MAX, sizeof(*s->layouts));
+	if (!file && !s->layouts)
 		return ctl_failed("layouts: no memory for them");
-	code = file ? layouts_load(file, s->layouts, &s->layout_count) : ask_layouts(args, s);
+	code = file ? layouts_load(file, &s->file) : ask_layouts(args, s);
+	if (file)
+		s->layout_count = s->file.count;
 	if (!code)
 		code = ctl_daemon_check(args);
 	if (code)
@@ -72,22 +74,36 @@ void ctl_sessions_close(struct ctl_sessions *s)
 	*s = (struct ctl_sessions){.args = s->args};
 }
 
+/* The next session: of the file, or of layout i. *id: the layout's; 0 for those of a file. */
+static enum terrace_status next_session(struct ctl_sessions *s, uint32_t i, struct terrace_session **session,
+					uint64_t *id)
+{
+	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
+	struct kv_layout kv;
+
+	*session = NULL;
+	*id = 0;
+	if (s->together)
+		return layouts_session(s->client, &s->file, session);
+	*id = client_layout_read(&s->layouts[i], &kv) ? 0 : kv_layout_id(&kv);
+	options.engine = "terracectl";
+	return terrace_session_open(s->client, &s->layouts[i], 1, &options, session);
+}
+
 int ctl_sessions_each(struct ctl_sessions *s,
 		      int (*each)(void *arg, struct ctl_sessions *s, struct terrace_session *session, uint64_t id), void *arg)
 {
-	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
 	const uint32_t step = s->together ? s->layout_count : 1;
 	int code = CTL_OK;
 
-	options.engine = "terracectl";
 	for (uint32_t i = 0; i < s->layout_count && !code; i += step) {
-		struct terrace_session *session = NULL;
-		enum terrace_status status = terrace_session_open(s->client, &s->layouts[i], step, &options, &session);
-		struct kv_layout kv;
+		struct terrace_session *session;
+		uint64_t id;
+		enum terrace_status status = next_session(s, i, &session, &id);
 
 		if (status)
 			return ctl_status_failed(s->args->command->name, status);
-		code = each(arg, s, session, s->together || client_layout_read(&s->layouts[i], &kv) ? 0 : kv_layout_id(&kv));
+		code = each(arg, s, session, id);
 		terrace_session_close(session);
 	}
 	return code;

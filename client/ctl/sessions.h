@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/ctl/layouts.h"
+
 struct terrace_session;
 
 enum { CTL_LAYOUTS_KNOWN_MAX = 4096 };
@@ -14,10 +16,17 @@ struct ctl_sessions {
 	const struct ctl_args *args;
 	uint64_t timeout_us;            /* of the calls made in them */
 	struct terrace_client *client;
-	struct terrace_layout *layouts;
+	struct ctl_layouts file;        /* of a session over all layouts of a file */
+	struct terrace_layout *layouts; /* that the daemon knows, a session each; NULL with a file */
 	uint32_t layout_count;
 	bool together;
 };
+
+/* Of a lookup's states: the cell's block is in some tier. */
+static inline bool ctl_is_stored(uint8_t state)
+{
+	return state == TERRACE_STATE_HOST || state == TERRACE_STATE_DISK || state == TERRACE_STATE_GPU;
+}
 
 /* file NULL: all layouts of the daemon. An exit code; *s needs ctl_sessions_close even if it fails. */
 int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t timeout_us, struct ctl_sessions *s);

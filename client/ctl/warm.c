@@ -19,6 +19,7 @@ struct warm {
 	bool *found;           /* [keys] in some layout */
 	struct json_t *rows;
 	uint32_t short_of;     /* keys that were to be brought and were not */
+	bool cells;            /* of a session where a key may have no block, and need none */
 };
 
 /* The keys that this session has something of, in their order. */
@@ -31,7 +32,7 @@ static uint32_t pick(struct warm *w, uint32_t layouts)
 		bool there = false;
 
 		for (uint32_t l = 0; l < layouts; l++)
-			there = there || w->states[(size_t)i * layouts + l] != TERRACE_STATE_ABSENT;
+			there = there || ctl_is_stored(w->states[(size_t)i * layouts + l]);
 		if (!there)
 			continue;
 		w->found[i] = true;
@@ -53,6 +54,8 @@ static int warm_in(void *arg, struct ctl_sessions *s, struct terrace_session *se
 	count = some.count = pick(w, terrace_session_layout_count(session));
 	if (s->together)
 		some = w->keys;
+	if (!count && s->together && w->cells)
+		w->short_of += w->keys.count;
 	if (!count)
 		return CTL_OK;
 	status = terrace_warm(session, &some, true, s->timeout_us, &blocks);
@@ -81,7 +84,7 @@ static int print(const struct ctl_args *args, struct warm *w)
 	w->rows = NULL;
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
-	return stored < w->keys.count || w->short_of ? CTL_NO : CTL_OK;
+	return (stored < w->keys.count && !w->cells) || w->short_of ? CTL_NO : CTL_OK;
 }
 
 int ctl_run_warm(const struct ctl_args *args)
@@ -93,6 +96,7 @@ int ctl_run_warm(const struct ctl_args *args)
 	if (code)
 		return code;
 	code = ctl_sessions_open(args, args->value[OPTION_LAYOUTS], WARM_TIMEOUT_US, &s);
+	w.cells = layouts_have_cells(&s.file);
 	w.rows = out_array();
 	w.some = malloc((size_t)w.keys.count * w.keys.key_bytes);
 	w.states = malloc((size_t)w.keys.count * (s.together && s.layout_count ? s.layout_count : 1));

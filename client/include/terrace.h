@@ -209,7 +209,7 @@ struct terrace_plan_options {
 	uint32_t block_tokens;                  /* 0: 16 */
 	uint32_t state_tokens; /* tokens from one stored state to the next, a multiple of block_tokens; 0: 128 blocks */
 	uint64_t memory_bytes, disk_bytes;      /* of the daemon's tiers; 0: there is none */
-	enum terrace_format rope_format; /* of the rope part that follows an MLA model's latent; 0: 16 bits, as the model's */
+	enum terrace_format rope_format; /* of the rope part behind an MLA model's latent; 0: 16 bits, as the model's */
 	uint32_t reserved;
 };
 #define TERRACE_PLAN_OPTIONS_INIT TERRACE_SIZED_(struct terrace_plan_options)
@@ -219,8 +219,8 @@ struct terrace_plan_group {
 	enum terrace_plan_kind kind;
 	uint32_t layers;
 	uint32_t packed; /* 1: `layout` is what a session opens, but for its fingerprint. 0: no packed format of this
-			  * version has this form, or a latent is to be opaque (k_format); block_bytes counts elements of the
-			  * model's own dtype */
+			  * version has this form, or a latent is to be opaque (k_format); block_bytes counts
+			  * elements of the model's own dtype */
 	uint32_t block_tokens; /* of a block; of a state the tokens from one to the next */
 	uint64_t block_bytes;  /* of a block, or of a state */
 	uint64_t slot_bytes;   /* which a block takes in a tier: with its header, to a multiple of 4 KiB */

@@ -16,7 +16,7 @@ struct model {
 	uint32_t group_layers[MODEL_KINDS];
 	uint32_t heads, head_dim;      /* KV heads and their size, of MODEL_FULL and MODEL_WINDOW */
 	uint32_t window;               /* tokens, of MODEL_WINDOW */
-	uint32_t latent, rope;         /* elements a token and layer of MODEL_LATENT: of the latent, and of its rope part */
+	uint32_t latent, rope;         /* of MODEL_LATENT: elements a token and layer, and those of the rope part */
 	uint32_t element_bytes;        /* of the model's own dtype */
 	bool half;                     /* which is fp16; else bf16, or fp32 */
 	uint64_t state_bytes;          /* of one layer, of MODEL_STATE */

@@ -149,7 +149,8 @@ static void plan_tiers(const struct terrace_plan_options *o, struct terrace_plan
 
 static bool rope_format_ok(enum terrace_format f)
 {
-	return f == TERRACE_FORMAT_NONE || f == TERRACE_FORMAT_FP16 || f == TERRACE_FORMAT_BF16 || f == TERRACE_FORMAT_FP8;
+	return f == TERRACE_FORMAT_NONE || f == TERRACE_FORMAT_FP16 || f == TERRACE_FORMAT_BF16 ||
+	       f == TERRACE_FORMAT_FP8;
 }
 
 static enum terrace_status options_read(const struct terrace_plan_options *in, struct terrace_plan_options *o)

@@ -150,7 +150,9 @@ static void show_cells(const struct engine *e)
 	for (uint32_t l = 0; l < LAYOUTS; l++) {
 		printf("  %-7s", names[l]);
 		for (uint32_t i = 0; i < e->key_count; i++)
-			putchar(states[i][l] == TERRACE_STATE_NONE ? ' ' : states[i][l] == TERRACE_STATE_ABSENT ? '.' : '#');
+			putchar(states[i][l] == TERRACE_STATE_NONE	? ' '
+				: states[i][l] == TERRACE_STATE_ABSENT	? '.'
+									: '#');
 		putchar('\n');
 	}
 }
@@ -237,8 +239,8 @@ static void write_block(const struct engine *e, const struct sequence *s, uint32
 	}
 	for (uint32_t layer = 0; layer < LAYERS; layer++)
 		if (layout_of(layer, &index) == layout)
-			must(terrace_encode(&e->layouts[layout], slot, index, 0, 0, end - first, s->k[layer][first], DIM,
-					    s->v[layer][first], DIM, TERRACE_F32),
+			must(terrace_encode(&e->layouts[layout], slot, index, 0, 0, end - first,
+					    s->k[layer][first], DIM, s->v[layer][first], DIM, TERRACE_F32),
 			     "encode");
 }
 

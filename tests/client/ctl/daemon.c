@@ -307,6 +307,152 @@ START_TEST(lookup_by_tokens_and_layout)
 }
 END_TEST
 
+/* A hybrid in a file: unit_tokens beside the layouts, a rule in each. The full layout covers two keys a block, the
+ * state three. */
+enum { FULL, STATES, GROUPS };
+
+static void hybrid_layouts(struct terrace_layout out[GROUPS], struct terrace_layout_rule rules[GROUPS])
+{
+	out[FULL] = layout;
+	out[FULL].block_tokens = 2 * TOKENS;
+	out[STATES] = (struct terrace_layout)TERRACE_LAYOUT_INIT;
+	memcpy(out[STATES].fingerprint, layout.fingerprint, sizeof(layout.fingerprint));
+	out[STATES].k_format = TERRACE_FORMAT_OPAQUE;
+	out[STATES].opaque_bytes = 512;
+	strcpy(out[STATES].opaque_name, "ctl/state/1");
+	out[STATES].block_tokens = 3 * TOKENS;
+	rules[FULL] = rules[STATES] = (struct terrace_layout_rule)TERRACE_LAYOUT_RULE_INIT;
+	rules[FULL].partial = true;
+	rules[STATES].keep_last = 1;
+	rules[STATES].sparse = true;
+}
+
+/* The full block of the first two keys, a partial one of the third, and the state behind it. */
+static void store_hybrid(void)
+{
+	static const uint64_t cells[BLOCKS] = {0, 1 << FULL, 1 << FULL | 1 << STATES};
+	const struct terrace_keys all = {.bytes = keys[0], .count = BLOCKS, .key_bytes = 16};
+	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
+	struct terrace_reserve_options where = TERRACE_RESERVE_OPTIONS_INIT;
+	struct terrace_layout layouts[GROUPS];
+	struct terrace_layout_rule rules[GROUPS];
+	struct terrace_reservation *reservation;
+	struct terrace_session *hybrid;
+
+	hybrid_layouts(layouts, rules);
+	options.unit_tokens = TOKENS;
+	options.rules = rules;
+	where.cells = cells;
+	ck_assert_int_eq(terrace_session_open(client, layouts, GROUPS, &options, &hybrid), TERRACE_OK);
+	ck_assert_int_eq(terrace_reserve_with(hybrid, &all, NULL, &where, 0, NULL, &reservation), TERRACE_OK);
+	ck_assert_int_eq(terrace_commit(reservation, 0, NULL, NULL), TERRACE_OK);
+	terrace_session_close(hybrid);
+}
+
+/* The daemon's row of the layout with so many tokens a block. */
+static json_t *row_of(const json_t *tree, json_int_t block_tokens)
+{
+	const json_t *rows = json_object_get(tree, "layouts");
+
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		json_t *shown = json_object_get(json_array_get(rows, i), "layout");
+
+		if (number(shown, "block_tokens") == block_tokens)
+			return json_array_get(rows, i);
+	}
+	ck_abort_msg("no layout of %d tokens", (int)block_tokens);
+	return NULL;
+}
+
+static void write_hybrid(char path[128])
+{
+	json_t *known = ASK(0, "layouts"), *full = row_of(known, 2 * TOKENS), *state = row_of(known, 3 * TOKENS), *file;
+
+	json_object_set_new(json_object_get(full, "layout"), "partial", json_true());
+	json_object_set_new(json_object_get(state, "layout"), "keep_last", json_integer(1));
+	json_object_set_new(json_object_get(state, "layout"), "sparse", json_true());
+	file = json_pack("{s:i, s:[O, O]}", "unit_tokens", TOKENS, "layouts", full, state);
+	ck_assert_ptr_nonnull(file);
+	snprintf(path, 128, "%s/hybrid.json", folder);
+	ck_assert_int_eq(json_dump_file(file, path, 0), 0);
+	json_decref(file);
+	json_decref(known);
+}
+
+START_TEST(lookup_shows_cells)
+{
+	static const char *const cells[BLOCKS][GROUPS] = {{"absent", "none"}, {"host", "none"}, {"host", "host"}};
+	struct ctl_run run;
+	char path[128];
+	json_t *tree;
+
+	store_hybrid();
+	write_hybrid(path);
+	tree = ASK(0, "lookup", "--layouts", path, hex[0], hex[1], hex[2]);
+	ck_assert_int_eq(number(tree, "prefix"), 3);
+	ck_assert_int_eq(number(tree, "stored"), 2);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		const json_t *row = json_array_get(json_object_get(tree, "blocks"), i);
+		const json_t *shown = json_object_get(row, "cells");
+		size_t stored = 0;
+
+		ck_assert_uint_eq(json_array_size(shown), GROUPS);
+		for (size_t l = 0; l < GROUPS; l++) {
+			ck_assert_str_eq(json_string_value(json_array_get(shown, l)), cells[i][l]);
+			stored += !strcmp(cells[i][l], "host");
+		}
+		ck_assert_uint_eq(json_array_size(json_object_get(row, "layouts")), stored);
+		ck_assert_int_eq(json_is_true(json_object_get(row, "stored")), stored > 0);
+	}
+	json_decref(tree);
+	run = CTL_RUN("--address", address, "lookup", "--layouts", path, hex[0], hex[1], hex[2]);
+	ck_assert_msg(strstr((char *)run.out, "cells") && strstr((char *)run.out, "host none"), "%s", run.out);
+	ctl_run_free(&run);
+	tree = ASK(3, "lookup", "--layouts", path, hex[0], hex[1]); /* no state there */
+	ck_assert_int_eq(number(tree, "prefix"), 0);
+	json_decref(tree);
+	tree = ASK(0, "lookup", "--layouts", path, "--first-position", "2", hex[2]);
+	ck_assert_int_eq(number(tree, "prefix"), 1);
+	json_decref(tree);
+	/* It has other tokens there. */
+	json_decref(ASK(3, "lookup", "--layouts", path, "--first-position", "1", hex[2]));
+	tree = ASK(0, "warm", "--layouts", path, hex[0], hex[1], hex[2]);
+	ck_assert_int_eq(number(tree, "stored"), 2);
+	json_decref(tree);
+	json_decref(ASK(3, "warm", "--layouts", path, hex[0], hex[1]));
+}
+END_TEST
+
+/* Tokens are cut into units; and a layout may have more of them than packed ones do. */
+START_TEST(lookup_cuts_tokens_by_the_unit)
+{
+	static char list[8 * 4096];
+	char path[128];
+	const char *const line[] = {"--address", address, "lookup", "--tokens", "-", "--layouts", path, NULL};
+	struct ctl_run run;
+	json_t *file;
+
+	store_hybrid();
+	write_hybrid(path);
+	for (int i = 0; i < BLOCKS * TOKENS; i++)
+		sprintf(list + strlen(list), "%d ", 100 + i);
+	run = ctl_run(line, list, strlen(list));
+	ck_assert_msg(run.code == 0 && strstr((char *)run.out, "prefix  3"), "exit code %d: %s%s", run.code, run.err,
+		      run.out);
+	ctl_run_free(&run);
+	for (int i = 0; i < 4096; i++)
+		sprintf(list + 7 * i, "%06d ", i);
+	file = json_pack("{s:s, s:i, s:i, s:s, s:s}", "k_format", "opaque", "block_tokens", 4096, "opaque_bytes", 16,
+			 "opaque_name", "ctl/long/1", "fingerprint", "0100000000000000000000000000000000000000000000000000000000000000");
+	ck_assert_int_eq(json_dump_file(file, path, 0), 0);
+	json_decref(file);
+	run = ctl_run(line, list, strlen(list));
+	ck_assert_msg(run.code == 3 && strstr((char *)run.out, "keys    1"), "exit code %d: %s%s", run.code, run.err,
+		      run.out);
+	ctl_run_free(&run);
+}
+END_TEST
+
 /* As an engine does that minds no rule: the library has made the page one that can be read alone, or will soon. */
 static void damage(uint8_t *at)
 {
@@ -442,6 +588,8 @@ int main(void)
 	tcase_add_test(tests, printed_layouts_are_read);
 	tcase_add_test(tests, lookup_by_key);
 	tcase_add_test(tests, lookup_by_tokens_and_layout);
+	tcase_add_test(tests, lookup_shows_cells);
+	tcase_add_test(tests, lookup_cuts_tokens_by_the_unit);
 	tcase_add_test(tests, inspect_and_damage);
 	tcase_add_test(tests, explain_graph_and_trace);
 	tcase_add_test(tests, drain_and_undo);

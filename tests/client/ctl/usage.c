@@ -58,6 +58,9 @@ static const struct {
 	{{"lookup", "--tokens", "-", "--block-tokens", "272"}, 2, "--block-tokens 272"},
 	{{"lookup", "--layout", "zz", KEY}, 2, "--layout zz"},
 	{{"lookup", "--layout", "1", "--layouts", "a.json", KEY}, 2, "not both"},
+	{{"lookup", "--first-position", "1", KEY}, 2, "needs --layouts"},
+	{{"lookup", "--layouts", "a.json", "--first-position", "2147483649", KEY}, 2, "--first-position 2147483649"},
+	{{"lookup", "--layouts", "/nonexistent/l.json", "--first-position", "-1", KEY}, 2, "--first-position -1"},
 	{{"lookup", "--tokens", "/nonexistent/tokens"}, 1, "No such file"},
 	{{"lookup", "--tokens", "-"}, 1, "no whole block"},
 	{{"lookup", "--layouts", "/nonexistent/l.json", KEY}, 1, "/nonexistent/l.json: No such file"},
@@ -100,7 +103,7 @@ static const struct {
 	{{"plan", "--model", "a", "--format", "tq9"}, 2, "--format tq9"},
 	{{"plan", "--model", "a", "--format", "tq4", "--v-format", "tq9"}, 2, "--v-format tq9"},
 	{{"plan", "--model", "a", "--format", "tq4", "--rope", "tq9"}, 2, "--rope tq9"},
-	{{"plan", "--model", "/dev/null", "--format", "tq4", "--rope", "tq4"}, 1, "rope_format 5: it is fp16, bf16, fp8 or 0"},
+	{{"plan", "--model", "/dev/null", "--format", "tq4", "--rope", "tq4"}, 1, "rope_format 5: it is fp16, "},
 	{{"plan", "--model", "a", "--format", "tq4", "--memory", "5kB"}, 2, "--memory 5kB"},
 	{{"plan", "--model", "a", "--format", "tq4", "--disk", "-1"}, 2, "--disk -1"},
 	{{"plan", "--model", "a", "--format", "tq4", "--block-tokens", "0"}, 2, "--block-tokens 0"},
@@ -184,7 +187,8 @@ START_TEST(a_plan_is_printed)
 	struct ctl_run text = CTL_RUN("plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB", "--disk", "1TiB");
 	struct ctl_run json = CTL_RUN("--json", "plan", "--model", TEST_DATA "/models/gemma-3-27b.json", "--format", "tq4", "--memory", "64GiB");
 	struct ctl_run opaque = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "opaque");
-	struct ctl_run latent = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "tq4", "--rope", "fp8");
+	struct ctl_run latent = CTL_RUN("plan", "--model", TEST_DATA "/models/deepseek-v3.json", "--format", "tq4",
+					"--rope", "fp8");
 	static const char *const wanted[] = {"model_type   gemma3_text\n", "  full        10  tq4       tq4       none     16       128       0            16       337920      344064        21504\n",
 					    "  window      52  tq4       tq4       none     16       128    1024            16      1757184     1761280       110080\n",
 					    "  memory    68719476736   522247\n", "  disk    1099511627776  8355967\n"};
@@ -200,7 +204,8 @@ START_TEST(a_plan_is_printed)
 	ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(json_object_get(tree, "layouts"), 1), "window")), 1024);
 	json_decref(tree);
 	ck_assert_msg(strstr((char *)opaque.out, "note         opaque: no packed format") != NULL, "%s", opaque.out);
-	ck_assert_msg(strstr((char *)latent.out, "  latent      61  tq4       none      fp8       1       512       0            16       316224      323584        20224\n") != NULL,
+	ck_assert_msg(strstr((char *)latent.out, "  latent      61  tq4       none      fp8       1       512       0 "
+						 "           16       316224      323584        20224\n") != NULL,
 		      "%s", latent.out);
 	ck_assert_ptr_null(strstr((char *)latent.out, "note"));
 	ctl_run_free(&text);
@@ -256,6 +261,11 @@ static const struct {
 	{"{\"colour\": 1}", "'colour'"},
 	{"{\"fingerprint\": \"00\"}", "'fingerprint'"},
 	{"{\"k_format\": \"tq9\"}", "'k_format'"},
+	{"{\"keep_last\": -1}", "'keep_last'"}, {"{\"keep_last\": true}", "'keep_last'"},
+	{"{\"partial\": 1}", "'partial'"}, {"{\"sparse\": \"yes\"}", "'sparse'"},
+	{"{\"unit_tokens\": 16}", "'unit_tokens'"},
+	{"{\"unit_tokens\": 0, \"layouts\": [{}]}", "unit_tokens: it is a number of 1 to 65535"},
+	{"{\"unit_tokens\": \"16\", \"layouts\": [{}]}", "unit_tokens: it is a number of 1 to 65535"},
 	{"{\"layout_version\": 99}", "'layout_version'"},
 	{"{\"head_dim_k\": 80, \"rotation_version\": 1}", "'rotation_version': not the one of these head dims"},
 	{"{\"head_dim_k\": 64, \"rotation_version\": 2}", "'rotation_version': not the one of these head dims"},

@@ -220,8 +220,8 @@ START_TEST(latents)
 		struct terrace_plan p;
 		char fields[128];
 
-		snprintf(fields, sizeof(fields), "\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64, \"torch_dtype\": \"%s\"",
-			 forms[i].dtype);
+		snprintf(fields, sizeof(fields),
+			 "\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64, \"torch_dtype\": \"%s\"", forms[i].dtype);
 		o.v_format = TERRACE_FORMAT_INT4_PTH; /* a latent has no V of its own */
 		o.rope_format = forms[i].rope;
 		ck_assert_msg(!plan_of(fields, &o, &p), "%s", terrace_error());
