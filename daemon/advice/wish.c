@@ -52,10 +52,15 @@ struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct requ
 	return w;
 }
 
+static struct block *named(struct cache *c, const struct request *r, uint32_t layout, uint64_t name)
+{
+	return by_id_find(c, policy_id(name, r->pool[layout]->layout_id));
+}
+
 static void add_named(struct cache *c, const struct request *r, struct wish *w, uint32_t layout, uint64_t name,
 		      wish_add_fn *add)
 {
-	add(c, w, by_id_find(c, policy_id(name, r->pool[layout]->layout_id)));
+	add(c, w, named(c, r, layout, name));
 }
 
 /* The same of a session with a grid. */
@@ -63,8 +68,11 @@ static void fill_asked_cells(struct cache *c, const struct request *r, struct wi
 {
 	struct grid_need need[CACHE_LAYOUTS_MAX];
 
-	for (uint32_t p = 0; p < r->layouts; p++)
-		grid_need(&r->grid.rule[p], r->first, r->present, &need[p]);
+	for (uint32_t p = 0; r->present && p < r->layouts; p++) {
+		const struct block *last = named(c, r, p, r->name[r->present - 1]);
+
+		grid_need(&r->grid.rule[p], r->first, r->present, cell_falls_short(&r->grid.rule[p], last), &need[p]);
+	}
 	for (uint32_t i = 0; i < r->present; i++)
 		for (uint32_t p = 0; p < r->layouts; p++)
 			if (grid_needs(&need[p], (uint64_t)r->first + i))
@@ -77,14 +85,18 @@ void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, w
 		fill_asked_cells(c, r, w, add);
 		return;
 	}
-	for (uint32_t i = 0; i < r->present; i++)
-		for (uint32_t p = 0; p < r->layouts; p++) {
-			struct prefix_run run;
+	uint32_t first[CACHE_LAYOUTS_MAX];
 
-			prefix_layout(&run, r->pool[p]);
-			if (i >= prefix_first(r->present, run.need))
+	for (uint32_t p = 0; r->present && p < r->layouts; p++) {
+		struct prefix_run run;
+
+		prefix_layout(&run, r->pool[p]);
+		first[p] = prefix_first(r->present, prefix_need(&run, named(c, r, p, r->name[r->present - 1])));
+	}
+	for (uint32_t i = 0; i < r->present; i++)
+		for (uint32_t p = 0; p < r->layouts; p++)
+			if (i >= first[p])
 				add_named(c, r, w, p, r->name[i], add);
-		}
 }
 
 static bool asked_for(const struct request *r, uint64_t name)

@@ -9,8 +9,9 @@
 
 /* ---- what OpenSession says ---- */
 
-/* How many full blocks of B tokens hold any of the last w - 1 tokens. r * unit of these tokens may lie in a partial
- * block instead; from some r on, that saves one full block. */
+/* Full blocks of B tokens that hold any of the last w - 1 tokens: r * unit of these may lie in a partial block instead,
+ * and from some r on that saves one full block. Where a block is one unit, its last one may have fewer valid tokens: if
+ * it has too few, one full block more is needed. */
 static void rule_of_window(struct grid_rule *r, uint32_t unit, uint32_t block_tokens, uint32_t window)
 {
 	const uint32_t tokens = window - 1, need = tokens / block_tokens + (tokens % block_tokens != 0);
@@ -18,7 +19,7 @@ static void rule_of_window(struct grid_rule *r, uint32_t unit, uint32_t block_to
 		need ? tokens - (need - 1) * block_tokens : 0; /* how many of them lie in the first needed block */
 
 	r->need = need < GRID_ALL ? need : GRID_ALL - 1;
-	r->slack = (uint16_t)(first / unit + (first % unit != 0));
+	r->slack = (uint16_t)(r->units == 1 ? first : first / unit + (first % unit != 0));
 }
 
 static const char *rule_problem(uint32_t unit, const struct kv_layout *l, const struct grid_wish *w)
@@ -166,7 +167,7 @@ void grid_run_begin(struct grid_run *run, const struct grid_rule *r, uint64_t fi
 	*run = (struct grid_run){ .rule = r, .remainder = (uint32_t)(first % r->units) };
 }
 
-void grid_run_feed(struct prefix *p, struct grid_run *run, bool present)
+void grid_run_feed(struct prefix *p, struct grid_run *run, bool present, bool falls_short)
 {
 	const struct grid_rule *r = run->rule;
 	uint32_t need;
@@ -181,16 +182,16 @@ void grid_run_feed(struct prefix *p, struct grid_run *run, bool present)
 	}
 	if (!r->need)
 		return;
-	need = need_at(r, run->remainder);
+	need = need_at(r, run->remainder) + falls_short;
 	if ((run->remainder && !present) || run->run < (need < run->full ? need : run->full))
 		p->valid[run->at / 64] &= ~(1ull << run->at % 64);
 }
 
-void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, struct grid_need *out)
+void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, bool falls_short, struct grid_need *out)
 {
 	const uint64_t end = first + keys;
 	const uint32_t remainder = (uint32_t)(end % r->units);
-	const uint64_t units = (uint64_t)need_at(r, remainder) * r->units;
+	const uint64_t units = ((uint64_t)need_at(r, remainder) + falls_short) * r->units;
 
 	*out = (struct grid_need){ .rule = r, .end = end, .from = end - remainder };
 	if (!keys || !r->need)

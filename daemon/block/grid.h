@@ -47,7 +47,9 @@ struct grid_wish {
 struct grid_rule {
 	uint32_t need;                 /* full blocks that a prefix of a multiple of n needs; GRID_ALL */
 	uint16_t units;                /* n */
-	uint16_t slack;                /* from this remainder of p modulo n on a prefix needs one full block less */
+	/* From this remainder of p modulo n on a prefix needs one full block less. Where n is 1, and there is no remainder:
+	 * tokens that the last block has at least, if one block more is not to be needed */
+	uint16_t slack;
 	bool partial, sparse;
 };
 
@@ -82,6 +84,12 @@ static inline bool grid_has_cell(const struct grid_rule *r, uint64_t position)
 	return r->partial || grid_is_full(r, position);
 }
 
+/* Of a layout of one unit a block: see slack; 0: it does not matter how many tokens the last block has. */
+static inline uint32_t grid_least(const struct grid_rule *r)
+{
+	return r->units == 1 && r->need && r->need < GRID_ALL ? r->slack : 0;
+}
+
 /* Units of the block at that position, the valid ones. */
 static inline uint32_t grid_units_at(const struct grid_rule *r, uint64_t position)
 {
@@ -102,8 +110,9 @@ struct grid_run {
 
 /* The prefix counts the call's keys. Blocks before position `first` count as present. */
 void grid_run_begin(struct grid_run *run, const struct grid_rule *r, uint64_t first);
-/* present: the key's block is there; false where the layout has no cell. */
-void grid_run_feed(struct prefix *p, struct grid_run *run, bool present);
+/* present: the key's block is there; false where the layout has no cell. falls_short: it has fewer valid tokens than
+ * grid_least() of the rule. */
+void grid_run_feed(struct prefix *p, struct grid_run *run, bool present, bool falls_short);
 
 /* ---- what a prefix needs ---- */
 
@@ -112,8 +121,9 @@ struct grid_need {
 	uint64_t from, end;            /* positions: of the first full block needed; the one behind the prefix */
 };
 
-/* Of a prefix that ends behind `keys` keys from position `first` on. Without keys nothing is needed. */
-void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, struct grid_need *out);
+/* Of a prefix that ends behind `keys` keys from position `first` on, with a last block that falls short or not. Without
+ * keys nothing is needed. */
+void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, bool falls_short, struct grid_need *out);
 bool grid_needs(const struct grid_need *n, uint64_t position);
 
 #endif

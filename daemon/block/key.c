@@ -124,15 +124,23 @@ void prefix_layout(struct prefix_run *r, const struct layout_pool *pool)
 	uint32_t tokens = pool->layout.block_tokens, window = pool->layout.window;
 
 	*r = (struct prefix_run){ .need = UINT32_MAX };
-	if (window)
-		r->need = (window - 1) / tokens + ((window - 1) % tokens != 0);
+	if (!window)
+		return;
+	r->need = (window - 1) / tokens + ((window - 1) % tokens != 0);
+	r->least = r->need ? window - 1 - (r->need - 1) * tokens : 0;
 }
 
-void prefix_feed(struct prefix *p, struct prefix_run *r, bool present)
+uint32_t prefix_need(const struct prefix_run *r, const struct block *b)
+{
+	return r->need + (r->least && b && b->tokens < r->least);
+}
+
+/* Few prefixes end where the run is exactly as long as needed: no other block's tokens are read. */
+void prefix_feed(struct prefix *p, struct prefix_run *r, const struct block *b)
 {
 	r->at++;
-	r->run = present ? r->run + 1 : 0;
-	if (r->run < r->at && r->run < r->need) {
+	r->run = b ? r->run + 1 : 0;
+	if (r->run < r->at && (r->run < r->need || (r->run == r->need && r->run < prefix_need(r, b)))) {
 		p->valid[r->at / 64] &= ~(1ull << r->at % 64);
 		if (r->need == UINT32_MAX && r->at <= p->limit)
 			p->limit = r->at - 1;
@@ -174,6 +182,11 @@ bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const st
 	const struct grid *g = k->grid;
 
 	return !g->chained || b->tokens == grid_units_at(&g->rule[layout], (uint64_t)k->first + i) * g->unit;
+}
+
+bool cell_falls_short(const struct grid_rule *rule, const struct block *b)
+{
+	return b && grid_least(rule) > 1 && b->tokens < grid_least(rule);
 }
 
 static void cells_find(struct cache *c, const struct layout_pool *pool, uint32_t l, const struct cache_keys *k,

@@ -28,7 +28,8 @@ struct prefix {
 };
 
 struct prefix_run {
-	uint32_t need;                 /* how many blocks before the end this layout needs */
+	uint32_t need;                 /* blocks before the end that this layout wants, */
+	uint32_t least;                /* and one more if the last one has fewer valid tokens than this */
 	uint32_t at, run;
 };
 
@@ -53,7 +54,10 @@ uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 bool ident_equal(const struct index_ident *a, const struct index_ident *b);
 void prefix_begin(struct prefix *p, uint32_t count);
 void prefix_layout(struct prefix_run *r, const struct layout_pool *pool);
-void prefix_feed(struct prefix *p, struct prefix_run *r, bool present);
+/* b: of the next key; NULL: absent. */
+void prefix_feed(struct prefix *p, struct prefix_run *r, const struct block *b);
+/* Blocks that a prefix needs whose last one is b; NULL: it is not known, and taken to be full. */
+uint32_t prefix_need(const struct prefix_run *r, const struct block *b);
 uint32_t prefix_longest(const struct prefix *p);
 /* The turn of a request that follows a block of that turn; 0: not known. */
 uint16_t turn_after(uint16_t turn, bool goes_on);
@@ -64,6 +68,9 @@ uint32_t cells_gather(const struct cache_keys *k, const struct grid_rule *rule, 
 /* Whether the block can be the one of key number i in that layout. Where a block covers several keys, its tokens reveal
  * a call that gives wrong positions. */
 bool cell_fits(const struct cache_keys *k, uint32_t layout, uint32_t i, const struct block *b);
+/* A block of a layout with a window, in a session of one unit a block, has so few valid tokens that a prefix that ends
+ * with it needs one block more. b may be NULL. */
+bool cell_falls_short(const struct grid_rule *rule, const struct block *b);
 /* Without the lock, in a read section: found[key * layouts + layout] = the block or NULL. */
 void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t layouts, const struct cache_keys *k,
 		 struct block **found);

@@ -462,6 +462,7 @@ static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_
 /* The cells of a call that the index lacks, and what the sources by name say of them. */
 struct lack {
 	struct cache *cache;
+	const struct lease *lease;      /* with what is there already */
 	struct cache_wait *wait;
 	uint32_t count;
 	struct run_key key[ARRIVALS_A_CALL];
@@ -517,6 +518,7 @@ static void lack_ask_words(struct lack *k)
 static uint32_t lack_prefix(const struct lack *k, const struct admission *a, const struct lease *l,
 			    enum source_word least)
 {
+	static const struct block whole = { .tokens = UINT16_MAX }; /* what comes is taken to be full */
 	const struct grid *grid = a->keys->grid;
 	struct grid_run cells;
 	struct prefix_run run;
@@ -536,29 +538,35 @@ static uint32_t lack_prefix(const struct lack *k, const struct admission *a, con
 			while (at < k->count && k->cell[at] < cell)
 				at++;
 			const bool arrived = at < k->count && k->cell[at] == cell && k->word[at] >= least;
+			const struct block *b = l->block[cell] ? l->block[cell] : arrived ? &whole : NULL;
 
 			if (grid)
-				grid_run_feed(&p, &cells, l->block[cell] || arrived);
+				grid_run_feed(&p, &cells, b, cell_falls_short(cells.rule, b));
 			else
-				prefix_feed(&p, &run, l->block[cell] || arrived);
+				prefix_feed(&p, &run, b);
 		}
 	}
 	return prefix_longest(&p);
 }
 
-/* Whether a prefix of n keys needs that cell. */
-static bool is_needed(const struct admission *a, uint32_t cell, uint32_t n)
+/* Whether a prefix of n keys, of which the last block is taken to be full unless it is there, needs that cell. */
+static bool is_needed(const struct lack *k, const struct admission *a, uint32_t cell, uint32_t n)
 {
 	const uint32_t layout = cell % a->layouts, i = cell / a->layouts;
+	const struct block *last = n ? k->lease->block[(size_t)(n - 1) * a->layouts + layout] : NULL;
 	struct grid_need need;
 	struct prefix_run run;
 
+	if (i >= n)
+		return false;
 	if (a->keys->grid) {
-		grid_need(&a->keys->grid->rule[layout], a->keys->first, n, &need);
-		return i < n && grid_needs(&need, (uint64_t)a->keys->first + i);
+		const struct grid_rule *rule = &a->keys->grid->rule[layout];
+
+		grid_need(rule, a->keys->first, n, cell_falls_short(rule, last), &need);
+		return grid_needs(&need, (uint64_t)a->keys->first + i);
 	}
 	prefix_layout(&run, a->pools[layout]);
-	return i < n && i >= prefix_first(n, run.need);
+	return i >= prefix_first(n, prefix_need(&run, last));
 }
 
 /* Picks the cells that n keys need and whose word is `which`. Joins those that are under way, and leaves them out. */
@@ -570,7 +578,7 @@ static uint32_t lack_pick(struct lack *k, const struct admission *a, uint32_t n,
 	for (uint32_t i = 0; i < k->count; i++) {
 		struct arrival *under_way;
 
-		if (k->word[i] != which || !is_needed(a, k->cell[i], n))
+		if (k->word[i] != which || !is_needed(k, a, k->cell[i], n))
 			continue;
 		under_way = arrival_find(k->cache->arrivals, &k->key[i].name);
 		if (under_way) {
@@ -634,6 +642,7 @@ bool arrivals_begin(struct admission *a, const struct lease *l)
 	if (!k)
 		return false;
 	k->cache = a->cache;
+	k->lease = l;
 	k->wait = a->wait;
 	lack_gather(k, a, l);
 	lack_ask_words(k);

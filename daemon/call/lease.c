@@ -102,7 +102,7 @@ uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struc
 			if (*b && (!block_live(*b) || !usable(*b, wait, &a->want)))
 				*b = NULL;
 			if (grid)
-				grid_run_feed(&p, &cells, *b);
+				grid_run_feed(&p, &cells, *b, cell_falls_short(cells.rule, *b));
 			else
 				prefix_feed(&p, &run, *b);
 		}
@@ -115,8 +115,10 @@ static void trim_cells(const struct admission *a, uint32_t n, struct lease *l)
 {
 	struct grid_need need;
 
-	for (uint32_t j = 0; j < a->layouts; j++) {
-		grid_need(&a->keys->grid->rule[j], a->keys->first, n, &need);
+	for (uint32_t j = 0; n && j < a->layouts; j++) {
+		const struct grid_rule *rule = &a->keys->grid->rule[j];
+
+		grid_need(rule, a->keys->first, n, cell_falls_short(rule, l->block[(size_t)(n - 1) * a->layouts + j]), &need);
 		for (uint32_t i = 0; i < n; i++)
 			if (!grid_needs(&need, (uint64_t)a->keys->first + i))
 				l->block[(size_t)i * a->layouts + j] = NULL;
@@ -127,19 +129,21 @@ uint64_t admit_trim(const struct admission *a, uint32_t n, struct lease *l, uint
 {
 	const struct vram_want *want = &a->want;
 	const uint32_t layouts = a->layouts;
-	struct prefix_run run = { .need = UINT32_MAX };
+	struct prefix_run run;
 	uint64_t bytes = 0;
+	uint32_t first;
 
 	if (a->keys->grid)
 		trim_cells(a, n, l);
 	*gpu_bytes = 0;
-	for (uint32_t j = 0; j < layouts; j++) {
+	for (uint32_t j = 0; n && j < layouts; j++) {
 		if (!a->keys->grid)
 			prefix_layout(&run, a->pools[j]);
+		first = a->keys->grid ? 0 : prefix_first(n, prefix_need(&run, l->block[(size_t)(n - 1) * layouts + j]));
 		for (uint32_t i = 0; i < n; i++) {
 			struct block **b = &l->block[(size_t)i * layouts + j];
 
-			if (i < prefix_first(n, run.need))
+			if (i < first)
 				*b = NULL;
 			if (*b && want->gpu)
 				*gpu_bytes += vram_pin_bytes(*b, want->gpu);

@@ -47,7 +47,7 @@ static void lookup_layout(struct cache *c, const struct layout_pool *pool, const
 		index_find_many(c->index, pool->tenant->number, pool->layout_id,
 				k->bytes + (size_t)at * k->key_bytes, k->key_bytes, n, found);
 		for (uint32_t i = 0; i < n; i++) {
-			prefix_feed(p, &run, found[i]);
+			prefix_feed(p, &run, found[i] ? block_of(found[i]) : NULL);
 			if (states)
 				states[(size_t)(at + i) * stride] = found[i] ? state_of(found[i]) : 0;
 		}
@@ -79,14 +79,14 @@ static void lookup_cells(struct cache *c, const struct layout_pool *pool, uint32
 			const bool there = found[i] && cell_fits(k, l, index[i], block_of(found[i]));
 
 			while (run.at < index[i])
-				grid_run_feed(p, &run, false);
-			grid_run_feed(p, &run, there);
+				grid_run_feed(p, &run, false, false);
+			grid_run_feed(p, &run, there, there && cell_falls_short(rule, block_of(found[i])));
 			if (states && there)
 				states[(size_t)index[i] * layouts + l] = state_of(found[i]);
 		}
 	}
 	while (run.at < asked.count)
-		grid_run_feed(p, &run, false);
+		grid_run_feed(p, &run, false, false);
 }
 
 /* Of the first `prefix` keys: up to the last that has a block in the layout that stands for the chain. */
@@ -175,14 +175,14 @@ static enum status use_keys(struct cache *c, uint64_t session, const struct cach
 	*why = cache_keys_problem(k, layouts);
 	if (*why)
 		return STATUS_INVALID;
-	for (uint32_t l = 0; k->grid && l < layouts; l++)
-		grid_need(&grid.rule[l], k->first, k->count, &need[l]);
 	index_read_lock();
 	for (uint32_t i = k->count; i > 0; i--) {
 		const struct cache_keys one = keys_slice(k, i - 1, 1);
 		bool hit = false;
 
 		blocks_find(c, pools, layouts, &one, blocks);
+		for (uint32_t l = 0; i == k->count && k->grid && l < layouts; l++)
+			grid_need(&grid.rule[l], k->first, k->count, cell_falls_short(&grid.rule[l], blocks[l]), &need[l]);
 		cache_lock(c);
 		cache_time(c, now_us);
 		for (uint32_t l = 0; l < layouts; l++)

@@ -60,7 +60,7 @@ static uint32_t prefix_of(const struct grid *g, const struct model *m)
 	for (uint32_t l = 0; l < m->layouts; l++) {
 		grid_run_begin(&run, &g->rule[l], m->first);
 		for (uint32_t i = 0; i < m->keys; i++)
-			grid_run_feed(&p, &run, m->stored[i * m->layouts + l]);
+			grid_run_feed(&p, &run, m->stored[i * m->layouts + l], false);
 	}
 	return prefix_longest(&p);
 }
@@ -91,7 +91,7 @@ static void check_needs(const struct grid *g, const struct model *m)
 
 	for (uint32_t l = 0; l < m->layouts; l++)
 		for (uint32_t n = 0; n <= m->keys; n++) {
-			grid_need(&g->rule[l], m->first, n, &need);
+			grid_need(&g->rule[l], m->first, n, false, &need);
 			for (uint32_t i = 0; i < m->keys; i++)
 				ck_assert_int_eq(grid_needs(&need, m->first + i),
 						 n && model_needs(m, l, m->first + n, m->first + i));

@@ -21,10 +21,22 @@
 
 enum { KEYS = 40, LAYOUTS = 5 };
 
-/* What the token at position p * RIG_TOKENS attends to, itself apart, must all be in present blocks. */
-static bool usable(const bool *present, uint32_t p, uint32_t window)
+/* A sequence: whole blocks, and the tokens of the last one. */
+struct sequence {
+	uint64_t first;
+	uint32_t keys, last_tokens;
+};
+
+/* The token behind the first p blocks. */
+static uint32_t end_of(const struct sequence *q, uint32_t p)
 {
-	uint32_t end = p * RIG_TOKENS, from = window == 0 || window - 1 > end ? 0 : end - (window - 1);
+	return p * RIG_TOKENS - (p && p == q->keys ? RIG_TOKENS - q->last_tokens : 0);
+}
+
+/* What the token behind the first p blocks attends to, itself apart, must all be in present blocks. */
+static bool usable(const struct sequence *q, const bool *present, uint32_t p, uint32_t window)
+{
+	uint32_t end = end_of(q, p), from = window == 0 || window - 1 > end ? 0 : end - (window - 1);
 
 	for (uint32_t token = from; token < end; token++)
 		if (!present[token / RIG_TOKENS])
@@ -32,33 +44,34 @@ static bool usable(const bool *present, uint32_t p, uint32_t window)
 	return true;
 }
 
-static uint32_t naive(bool present[][KEYS], const uint32_t *windows, uint32_t layouts, uint32_t keys)
+static uint32_t naive(const struct sequence *q, bool present[][KEYS], const uint32_t *windows, uint32_t layouts)
 {
-	for (uint32_t p = keys; p > 0; p--) {
+	for (uint32_t p = q->keys; p > 0; p--) {
 		bool ok = true;
 
 		for (uint32_t l = 0; l < layouts; l++)
-			ok = ok && usable(present[l], p, windows[l]);
+			ok = ok && usable(q, present[l], p, windows[l]);
 		if (ok)
 			return p;
 	}
 	return 0;
 }
 
-static void put_one(struct rig *r, uint32_t layout, uint64_t n)
+static void put_one(struct rig *r, uint32_t layout, uint64_t n, uint32_t tokens)
 {
+	const struct slot_info info = { .tokens = tokens };
 	struct cache_write w;
 	uint8_t key[RIG_KEY_BYTES];
 
 	rig_key(key, n);
 	ck_assert_int_eq(cache_write_begin(r->c, &(struct cache_stream_call){ .session = r->s.id,
-			.layout = layout, .key = key, .key_bytes = sizeof(key), .now_us = r->now }, &w,
+			.layout = layout, .key = key, .key_bytes = sizeof(key), .info = &info, .now_us = r->now }, &w,
 					   &r->why), 0);
 	rig_fill(w.block, w.block_bytes, n, layout);
 	ck_assert_int_eq(cache_write_end(r->c, r->s.id, &w, true, r->now, 1), STATUS_OK);
 }
 
-static void check_lease(struct rig *r, const struct cache_keys *k, uint64_t first, bool present[][KEYS],
+static void check_lease(struct rig *r, const struct cache_keys *k, const struct sequence *q, bool present[][KEYS],
 			const uint32_t *windows, uint32_t prefix)
 {
 	struct cache_place places[KEYS * LAYOUTS];
@@ -72,16 +85,16 @@ static void check_lease(struct rig *r, const struct cache_keys *k, uint64_t firs
 	for (uint32_t i = 0; i < prefix; i++)
 		for (uint32_t l = 0; l < r->s.layouts; l++) {
 			const struct cache_place *p = &places[i * r->s.layouts + l];
-			uint32_t far = prefix * RIG_TOKENS - (windows[l] ? windows[l] - 1 : 0);
-			bool wanted = windows[l] == 0 || windows[l] - 1 >= prefix * RIG_TOKENS ||
-				      (i + 1) * RIG_TOKENS > far;
+			const uint32_t end = end_of(q, prefix);
+			bool wanted = windows[l] == 0 || windows[l] - 1 >= end ||
+				      (windows[l] > 1 && (i + 1) * RIG_TOKENS > end - (windows[l] - 1));
 
 			ck_assert_int_eq(p->extent != (uint32_t)CACHE_EXTENT_NONE, wanted);
 			if (!wanted)
 				continue;
 			ck_assert(present[l][i]);
-			ck_assert_uint_eq(p->tokens, RIG_TOKENS);
-			ck_assert(rig_matches(rig_block(r, p), r->s.block_bytes[l], first + i, l));
+			ck_assert_uint_eq(p->tokens, end_of(q, i + 1) - end_of(q, i));
+			ck_assert(rig_matches(rig_block(r, p), r->s.block_bytes[l], q->first + i, l));
 		}
 	if (prefix) {
 		ck_assert_uint_eq(leased.blocks, prefix);
@@ -95,7 +108,10 @@ static void round_of(struct rig *r, unsigned round)
 	bool present[LAYOUTS][KEYS];
 	uint32_t windows[LAYOUTS], layouts = 1 + rand() % LAYOUTS, keys = rand() % (KEYS + 1), prefix = 99,
 				   expected;
-	struct cache_keys k = rig_keys(round * 1000ull, keys);
+	const struct sequence q = { round * 1000ull, keys, rand() % 2 ? RIG_TOKENS : 1 + rand() % RIG_TOKENS };
+	const bool with_rules = rand() % 3 == 0; /* then the session has a grid, of one unit a block */
+	struct grid_wish wishes[LAYOUTS] = { { 0 } };
+	struct cache_keys k = rig_keys(q.first, keys);
 	struct kv_layout l[LAYOUTS];
 	uint8_t states[LAYOUTS * KEYS];
 	enum status gone[KEYS];
@@ -104,9 +120,11 @@ static void round_of(struct rig *r, unsigned round)
 	for (uint32_t i = 0; i < layouts; i++) {
 		windows[i] = choice[rand() % (sizeof(choice) / sizeof(choice[0]))];
 		l[i] = rig_layout(i, windows[i]);
+		wishes[i].sparse = windows[i] != 0;
 	}
 	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .tenant = "default", .layouts = l,
-			.layout_count = layouts, .engine = "", .now_us = r->now }, &r->s, &r->why), STATUS_OK);
+			.layout_count = layouts, .wishes = with_rules ? wishes : NULL, .engine = "", .now_us = r->now },
+					    &r->s, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
 			 STATUS_OK);
 	for (uint32_t i = 0; i < layouts; i++) {
@@ -115,10 +133,10 @@ static void round_of(struct rig *r, unsigned round)
 		for (uint32_t n = 0; n < keys; n++) {
 			present[i][n] = holes == 0 || rand() % (holes * 12) != 0;
 			if (present[i][n])
-				put_one(r, i, round * 1000ull + n);
+				put_one(r, i, q.first + n, end_of(&q, n + 1) - end_of(&q, n));
 		}
 	}
-	expected = naive(present, windows, layouts, keys);
+	expected = naive(&q, present, windows, layouts);
 	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, NULL, 0, &r->why), STATUS_OK);
 	ck_assert_uint_eq(prefix, expected);
 	ck_assert_int_eq(cache_lookup(r->c, r->s.id, &k, &prefix, states, sizeof(states), &r->why),
@@ -127,7 +145,7 @@ static void round_of(struct rig *r, unsigned round)
 	for (uint32_t n = 0; n < keys; n++)
 		for (uint32_t i = 0; i < layouts; i++)
 			ck_assert_uint_eq(states[n * layouts + i], present[i][n]);
-	check_lease(r, &k, round * 1000ull, present, windows, expected);
+	check_lease(r, &k, &q, present, windows, expected);
 	ck_assert_int_eq(cache_delete(r->c, r->s.id, &k, gone, NULL, &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_session_close(r->c, r->s.id, r->now, &r->why), STATUS_OK);
 	free((void *)k.bytes);
