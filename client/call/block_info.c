@@ -17,18 +17,29 @@ SAME(ROLE_ASSISTANT);
 SAME(ROLE_TOOL);
 #undef SAME
 
+/* Tokens that an info may say of a key, or of an open block, which no block of the session has more of. */
+static uint32_t tokens_most(const struct client_view *view, bool open)
+{
+	uint32_t most = client_view_unit(view);
+
+	for (uint32_t l = 0; open && l < view->layout_count; l++)
+		if (view->layouts[l].layout.block_tokens > most)
+			most = view->layouts[l].layout.block_tokens;
+	return most;
+}
+
 static enum terrace_status info_read(const struct client_view *view, const struct terrace_block_info *in,
 				     uint32_t key_bytes, Terrace__V1__BlockInfo *out)
 {
-	uint32_t block_tokens = client_view_unit(view);
+	uint32_t block_tokens = tokens_most(view, !key_bytes);
 	uint32_t unsaid = key_bytes ? block_tokens : 1; /* an open block may not shrink, and its commit says how many */
 	struct terrace_block_info i;
 
 	if (!client_options_copy(&i, sizeof(i), in, sizeof(i)))
 		return client_fail(TERRACE_INVALID, "its size is not set: begin a block info with TERRACE_BLOCK_INFO_INIT");
 	if (i.tokens > block_tokens)
-		return client_fail(TERRACE_INVALID, "tokens is %u, more than the %u that a key has", i.tokens,
-				   block_tokens);
+		return client_fail(TERRACE_INVALID, "tokens is %u, more than the %u that a%s has", i.tokens,
+				   block_tokens, key_bytes ? " key" : "n open block");
 	if ((int)i.role < TERRACE_ROLE_UNKNOWN || (int)i.role > TERRACE_ROLE_TOOL)
 		return client_fail(TERRACE_INVALID, "role %d is not one of enum terrace_role", (int)i.role);
 	if (i.parent_bytes)

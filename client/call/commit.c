@@ -332,6 +332,44 @@ enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_st
 	return status;
 }
 
+/* Tokens of an open block whose session's blocks cover several keys. */
+static enum terrace_status open_cells_check(const struct terrace_reservation *r, uint32_t tokens)
+{
+	const uint32_t unit = client_view_unit(r->view);
+
+	if (tokens < 1 || tokens % unit)
+		return client_fail(TERRACE_INVALID,
+				   "tokens is %u, no multiple of the session's unit of %u: a key names whole units",
+				   tokens, unit);
+	for (uint32_t l = 0; l < r->view->layout_count; l++) {
+		const struct client_layout *layout = &r->view->layouts[l];
+		const uint32_t whole = layout->layout.block_tokens;
+
+		if (!(r->open_cells >> l & 1))
+			continue;
+		if (tokens > whole)
+			return client_fail(TERRACE_INVALID,
+					   "tokens is %u, more than the %u of a block of layout %u", tokens, whole, l);
+		if (tokens != whole && !layout->partial)
+			return client_fail(TERRACE_INVALID,
+					   "tokens is %u, and layout %u has no partial blocks: give the %u of a whole "
+					   "one",
+					   tokens, l, whole);
+	}
+	return TERRACE_OK;
+}
+
+static enum terrace_status open_tokens_check(const struct terrace_reservation *r, uint32_t tokens)
+{
+	const uint32_t most = client_view_unit(r->view);
+
+	if (client_view_chained(r->view))
+		return open_cells_check(r, tokens);
+	if (tokens < 1 || tokens > most)
+		return client_fail(TERRACE_INVALID, "tokens is %u, not 1 to %u", tokens, most);
+	return TERRACE_OK;
+}
+
 enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uint8_t *key, uint32_t key_bytes,
 					uint32_t tokens, uint64_t timeout_us)
 {
@@ -343,8 +381,8 @@ enum terrace_status terrace_commit_open(struct terrace_reservation *r, const uin
 	if (status)
 		return status;
 	status = client_keys_check(&(struct terrace_keys){key, 1, key_bytes});
-	if (!status && (tokens < 1 || tokens > client_view_unit(r->view)))
-		status = client_fail(TERRACE_INVALID, "tokens is %u, not 1 to %u", tokens, client_view_unit(r->view));
+	if (!status)
+		status = open_tokens_check(r, tokens);
 	if (status)
 		client_fail_in(status, "commit_open");
 	if (!status)

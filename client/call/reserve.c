@@ -267,6 +267,9 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 		r->request.n_cells = g->cells ? keys->count : 0;
 		r->request.cells = (uint64_t *)(uintptr_t)g->cells;
 		r->request.keys = &r->names;
+	} else {
+		r->request.n_cells = g->cells ? 1 : 0;
+		r->request.cells = (uint64_t *)(uintptr_t)g->cells;
 	}
 	r->request.session = view->id;
 	r->request.attachment = view->attachment->id;
@@ -292,8 +295,14 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 		status = client_fail(TERRACE_INVALID, "the options' size is not set: begin them with TERRACE_RESERVE_OPTIONS_INIT");
 	if (!status && !place)
 		status = client_fail(TERRACE_INVALID, "the pointer for the result is NULL");
-	if (!status && open && o->cells)
-		status = client_fail(TERRACE_INVALID, "cells are given: an open block has a slot in every layout");
+	if (!status && open && o->cells && !client_view_chained(session->view))
+		status = client_fail(TERRACE_INVALID,
+				     "cells are given: an open block has a slot in every layout, unless blocks cover "
+				     "several keys");
+	if (!status && open && o->first_position)
+		status = client_fail(TERRACE_INVALID,
+				     "first_position is given, which is of keys: an open block's place is its info's "
+				     "position");
 	if (!status && o->gpu < -1)
 		status = client_fail(TERRACE_INVALID, "gpu %d: none has that number: "
 				     "give one of terrace_session_gpu_of, or -1 for host memory", o->gpu);
@@ -489,6 +498,38 @@ enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_s
 	return status;
 }
 
+/* Where blocks cover several keys: an open block begins where a block of each of its layouts does. */
+static enum terrace_status open_place_check(const struct client_view *view, const struct terrace_block_info *in,
+					    uint64_t cells)
+{
+	const uint64_t all = ~0ull >> (64 - view->layout_count);
+	struct terrace_block_info info;
+
+	if (!client_options_copy(&info, sizeof(info), in, sizeof(info)))
+		return TERRACE_OK; /* the request says it */
+	if (!cells || cells & ~all)
+		return client_fail(TERRACE_INVALID,
+				   "cells is %#llx: it has a bit for each layout that is to have a slot, of the "
+				   "session's %u",
+				   (unsigned long long)cells, view->layout_count);
+	for (uint32_t l = 0; l < view->layout_count; l++) {
+		const uint32_t tokens = view->layouts[l].layout.block_tokens;
+
+		if (!(cells >> l & 1))
+			continue;
+		if (info.position % tokens)
+			return client_fail(TERRACE_INVALID,
+					   "info's position is %llu, where no block of layout %u begins: give a "
+					   "multiple of its %u tokens, or other cells",
+					   (unsigned long long)info.position, l, tokens);
+		if (info.tokens > tokens)
+			return client_fail(TERRACE_INVALID,
+					   "info's tokens is %u, more than the %u of a block of layout %u", info.tokens,
+					   tokens, l);
+	}
+	return TERRACE_OK;
+}
+
 enum terrace_status terrace_reserve_open_with(struct terrace_session *session, const struct terrace_block_info *info,
 					      const struct terrace_reserve_options *options, uint64_t timeout_us,
 					      struct terrace_reservation **out)
@@ -497,11 +538,17 @@ enum terrace_status terrace_reserve_open_with(struct terrace_session *session, c
 	struct terrace_reserve_options o;
 	enum terrace_status status = reserve_check(session, NULL, true, options, out, &o);
 	struct terrace_reservation *r;
+	uint64_t cells = 0;
 
+	info = info ? info : &nothing;
+	if (!status && client_view_chained(session->view)) {
+		cells = o.cells ? *o.cells : ~0ull >> (64 - session->view->layout_count);
+		status = open_place_check(session->view, info, cells);
+	}
 	if (status)
 		return client_fail_in(status, "reserve_open");
 	/* The daemon counts open blocks by their infos. */
-	status = slots_reserve(session, NULL, info ? info : &nothing, &o, timeout_us, "reserve_open", &r);
+	status = slots_reserve(session, NULL, info, &o, timeout_us, "reserve_open", &r);
 	if (status)
 		return status;
 	status = r->statuses[0];
@@ -509,6 +556,8 @@ enum terrace_status terrace_reserve_open_with(struct terrace_session *session, c
 		client_reservation_free(r);
 		return client_fail(status, "reserve_open: %s", terrace_status_text(status));
 	}
+	r->open_first = info->position;
+	r->open_cells = cells;
 	*out = r;
 	return TERRACE_OK;
 }

@@ -10,6 +10,8 @@ struct terrace_reservation {
 	struct client_view *view; /* with a reference */
 	unsigned generation;
 	bool open;                     /* an open block */
+	uint64_t open_first;           /* where a block covers several keys: its first token, and */
+	uint64_t open_cells;           /* a bit for each layout that has a slot of it */
 	uint32_t count;                /* keys */
 	uint64_t *ids;                 /* [count] the daemon's numbers; 0: no slot */
 	enum terrace_status *statuses; /* [count] what the daemon said a key */

@@ -603,7 +603,10 @@ TERRACE_API enum terrace_status terrace_reserve_async(struct terrace_session *se
 TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_status *statuses,
 						       struct terrace_reservation **reservation);
 
-/* Reserves one open block: the growing tail of a sequence, without a key yet; attendable by this session's processes only. */
+/* Reserves one open block: the growing tail of a sequence, without a key yet; attendable by this session's processes
+ * only. Where a block covers several keys, it begins at info's position (0 without an info), which is to be a multiple
+ * of block_tokens of each layout that it has a slot in. That is every layout, or those of which the options' `cells`,
+ * one word, has the bit. It grows until the first of these blocks is full. */
 TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
 						     uint64_t timeout_us, struct terrace_reservation **reservation);
 
@@ -614,8 +617,8 @@ struct terrace_reserve_options {
 	uint32_t first_position; /* of the first key in its sequence, in units */
 	/* One a key: a bit for each layout that is to have a slot, bit l for layout l. Of cells alone: a key for which
 	 * that is not so is TERRACE_INVALID. NULL: each layout that has a full block at the key; partial blocks, and
-	 * what a sparse layout is not to have, are said here. A key that is to have no slot is TERRACE_EXISTS. Not with
-	 * terrace_reserve_open */
+	 * what a sparse layout is not to have, are said here. A key that is to have no slot is TERRACE_EXISTS. With
+	 * terrace_reserve_open only where a block covers several keys */
 	const uint64_t *cells;
 };
 #define TERRACE_RESERVE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_reserve_options)
@@ -665,7 +668,9 @@ TERRACE_API enum terrace_status terrace_commit_finish(struct terrace_op *op, enu
 TERRACE_API enum terrace_status terrace_commit_after(struct terrace_reservation *reservation, void *stream, uint64_t timeout_us,
 						     const struct terrace_completion *completion, struct terrace_op **op);
 
-/* Turns an open block of `tokens` tokens into a stored one under a key. Frees the handle as terrace_commit does. */
+/* Turns an open block of `tokens` tokens into a stored one under a key. Where a block covers several keys it is that of
+ * the last unit, and tokens a multiple of the unit: fewer than a whole block in layouts with partial blocks alone. Frees
+ * the handle as terrace_commit does. */
 TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *reservation, const uint8_t *key,
 						    uint32_t key_bytes, uint32_t tokens, uint64_t timeout_us);
 

@@ -36,21 +36,41 @@ struct commit {
 	const struct cache_commit_call *q;
 	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
+	const struct grid *grid;
 	struct lease *lease;           /* NULL: none wanted, or it did not fit */
 	struct cache_leased leased;
 	struct reservation **reservation; /* [items] to publish; NULL: dealt with */
 	struct block **published;      /* [items * layouts] */
 };
 
-static enum status item_check(const struct reservation *r, const struct cache_commit_item *item,
-			      uint32_t block_tokens, struct slot_info *info)
+/* Tokens that the reservation's key may have. */
+static uint32_t tokens_most(const struct commit *m, const struct reservation *r)
+{
+	return r->open_most ? r->open_most : r->unit ? r->unit : m->pools[0]->layout.block_tokens;
+}
+
+/* An open block of so many tokens ends with a unit, and where each of its layouts has a cell. */
+static bool open_ends(const struct commit *m, const struct reservation *r, uint32_t tokens)
+{
+	const uint64_t position = (r->info.position + tokens) / m->grid->unit - 1;
+
+	if (!tokens || tokens % m->grid->unit)
+		return false;
+	for (uint32_t l = 0; l < r->parts; l++)
+		if (r->part[l].block && !grid_has_cell(&m->grid->rule[l], position))
+			return false;
+	return true;
+}
+
+static enum status item_check(const struct commit *m, const struct reservation *r, const struct cache_commit_item *item,
+			      struct slot_info *info)
 {
 	*info = item->info ? *item->info : r->info;
 	if (item->tokens)
 		info->tokens = item->tokens;
 	else if (!info->tokens)
 		info->tokens = r->info.tokens;
-	if (slot_info_problem(info, r->unit ? r->unit : block_tokens, r->unit))
+	if (slot_info_problem(info, tokens_most(m, r), r->unit && !r->open))
 		return STATUS_INVALID;
 	if (r->unit)
 		info->position = r->info.position;
@@ -60,6 +80,8 @@ static enum status item_check(const struct reservation *r, const struct cache_co
 		return STATUS_INVALID;
 	if (item->keep_open)
 		return item->key_bytes ? STATUS_INVALID : STATUS_OK;
+	if (r->open_most && !open_ends(m, r, info->tokens))
+		return STATUS_INVALID;
 	return item->key_bytes && item->key_bytes <= SLOT_KEY_MAX && info->tokens ? STATUS_OK
 										  : STATUS_INVALID;
 }
@@ -77,7 +99,7 @@ static enum status item_begin(struct commit *m, const struct cache_commit_item *
 		return STATUS_NOT_FOUND;
 	if (r->committing)
 		return STATUS_BUSY;
-	s = item_check(r, item, m->pools[0]->layout.block_tokens, &info);
+	s = item_check(m, r, item, &info);
 	if (s)
 		return s;
 	r->info = info;
@@ -248,9 +270,9 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 			 const char **why)
 {
 	struct cache_keys nameless = { NULL, q->count, 1 };
-	struct commit m = { .cache = c, .q = q };
-	enum status status;
 	struct grid grid;
+	struct commit m = { .cache = c, .q = q, .grid = &grid };
+	enum status status;
 	uint32_t places;
 
 	m.layouts = m.leased.layouts = session_shape(c, q->session, m.pools, &grid);

@@ -69,27 +69,61 @@ static bool cells_of(const struct reserve *v, uint64_t *out)
 	return !(asked & ~may);
 }
 
+/* An open block where blocks cover several keys: it begins where a block of each of its layouts does, and grows until
+ * the first of them is full. False: it cannot be. */
+static bool open_begins(const struct reserve *v, const struct slot_info *info, uint64_t *cells, uint32_t *most)
+{
+	const uint64_t all = ~0ull >> (64 - v->layouts), unit = v->grid.unit, position = info->position / unit;
+
+	*cells = v->q->cells ? v->q->cells[v->done] : all;
+	*most = UINT32_MAX;
+	for (uint32_t l = 0; l < v->layouts; l++) {
+		const struct grid_rule *r = &v->grid.rule[l];
+
+		if (!(*cells >> l & 1))
+			continue;
+		if (position % r->units)
+			return false;
+		if (r->units * unit < *most)
+			*most = (uint32_t)(r->units * unit);
+	}
+	return *cells && !(*cells & ~all) && info->position % unit == 0 && info->tokens <= *most;
+}
+
+/* What the next key says of itself, and the layouts that it is to have slots in. */
+static bool info_of(const struct reserve *v, uint32_t unit, struct slot_info *info, uint64_t *cells, uint32_t *most)
+{
+	const bool open = v->q->open;
+
+	*info = v->q->info ? v->q->info[v->done] : (struct slot_info){ .tokens = 0 };
+	*most = 0;
+	if (open && v->chained)
+		return open_begins(v, info, cells, most) && !slot_info_problem(info, *most, false);
+	if (slot_info_problem(info, unit, v->chained) || !cells_of(v, cells))
+		return false;
+	if (!info->tokens && !open)
+		info->tokens = unit;
+	if (v->chained)
+		info->position = ((uint64_t)v->keys.first + v->done) * unit;
+	return true;
+}
+
 /* The next key. */
 static enum status reserve_one(struct cache *c, struct session *s, const struct reserve *v)
 {
 	const struct cache_reserve_call *q = v->q;
 	const uint8_t *key = q->open ? NULL : q->keys->bytes + (size_t)v->done * q->keys->key_bytes;
 	const uint32_t unit = v->keys.grid ? v->grid.unit : v->pools[0]->layout.block_tokens;
-	struct slot_info info = { .tokens = 0 };
 	struct cache_place *places = &q->places[(size_t)v->done * v->layouts];
+	struct slot_info info;
 	struct reservation *r;
 	uint64_t cells;
+	uint32_t open_most;
 	const char *why; /* a key's refusal is a number: its reason is counted */
 	enum status status;
 
-	if (q->info)
-		info = q->info[v->done];
-	if (slot_info_problem(&info, unit, v->chained) || !cells_of(v, &cells))
+	if (!info_of(v, unit, &info, &cells, &open_most))
 		return STATUS_INVALID;
-	if (!info.tokens && key)
-		info.tokens = unit;
-	if (v->chained)
-		info.position = ((uint64_t)v->keys.first + v->done) * unit;
 	const struct reservation_wish wish = {
 		.gpu = v->gpu,
 		.pools = v->pools,
@@ -97,7 +131,7 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 		.cells = cells,
 		.rules = v->keys.grid ? v->grid.rule : NULL,
 		.unit = unit,
-		.position = (uint64_t)v->keys.first + v->done,
+		.position = open_most ? info.position / unit : (uint64_t)v->keys.first + v->done,
 		.key = key,
 		.key_bytes = key ? q->keys->key_bytes : 0,
 		.info = &info,
@@ -109,6 +143,7 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 	if (status)
 		return status;
 	r->unit = v->chained ? unit : 0;
+	r->open_most = open_most;
 	reservation_writes(c, r, true);
 	q->reservations[v->done] = r->handle;
 	for (uint32_t l = 0; l < v->layouts; l++) {
@@ -153,9 +188,8 @@ static const char *reserve_problem(const struct reserve *v)
 
 	if (!problem && (uint64_t)q->keys->count * v->layouts > q->places_max)
 		problem = "no room for the places";
-	if (!problem && q->open && v->chained)
-		problem = "open: a session whose blocks cover several keys has no open blocks: reserve the tail under "
-			  "the key that it ends with, as a partial block";
+	if (!problem && q->open && q->cells && !v->chained)
+		problem = "cells: an open block has a slot in every layout, unless blocks cover several keys";
 	return problem;
 }
 

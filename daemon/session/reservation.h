@@ -37,6 +37,7 @@ struct reservation {
 	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
 	struct slot_info info;         /* of the key's unit: a block has the tokens of part.before too */
 	uint32_t unit;                 /* not 0: all tokens of the unit are to be valid, since blocks go on behind it */
+	uint32_t open_most;            /* with a unit: of an open block the most tokens; info.tokens counts all */
 	struct gpu *gpu;               /* where its slots are; NULL: in memory */
 	bool open;                     /* without a key */
 	bool stream;                   /* written by the daemon itself */

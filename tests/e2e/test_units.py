@@ -122,6 +122,39 @@ class Units(unittest.TestCase):
             self.assertEqual(session.get(KEYS[12], FULL), (bytearray(bytes_of(FULL, 12)), 16))
             self.assertFalse(session.put(KEYS[15], bytes_of(FULL, 15), FULL, terrace.BlockInfo(position=15 * UNIT)))
 
+    def grow(self, session, layout, first, end):
+        """An open block of the keys from `first` on that becomes the block of the key before `end`."""
+        with session.reserve_open(terrace.BlockInfo(position=first * UNIT), cells=1 << layout) as tail:
+            self.assertEqual([tail.block(0, l) is not None for l in range(3)], [l == layout for l in range(3)])
+            tail.block(0, layout)[:] = bytes_of(layout, end - 1)
+            tail.commit_open(KEYS[end - 1], (end - first) * UNIT)
+
+    def test_open_blocks(self):
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, open_session(client) as session:
+            self.grow(session, FULL, 0, 4)
+            for i in range(6):
+                self.grow(session, WINDOW, i, i + 1)
+            self.grow(session, STATES, 2, 4)
+            self.assertEqual(session.lookup(KEYS[:6]), 4)
+            self.grow(session, FULL, 4, 6)  # a partial one
+            self.grow(session, STATES, 4, 6)
+            self.assertEqual(session.lookup(KEYS), 6)
+            with session.lease(KEYS) as lease:
+                self.assertEqual([lease.tokens(5, l) for l in range(3)], [32, 16, 32])
+                self.assertEqual(lease.tokens(3, FULL), 64)
+                self.assertEqual(bytes(lease.block(3, FULL)), bytes_of(FULL, 3))
+                self.assertEqual(bytes(lease.block(5, WINDOW)), bytes_of(WINDOW, 5))
+                half = len(bytes_of(FULL, 5)) // 2
+                self.assertEqual(bytes(lease.block(5, FULL))[:half], bytes_of(FULL, 5)[:half])
+                self.assertEqual(set(bytes(lease.block(5, FULL))[half:]), {0})
+            # In all layouts, until the smallest block is full; and one that is given up.
+            session.reserve_open(terrace.BlockInfo(position=64)).abort()
+            with session.reserve_open() as tail:
+                for l in range(3):
+                    tail.block(0, l)[:] = bytes_of(l, 0)
+                tail.commit_open(terrace.chain([7] * UNIT, UNIT)[0], UNIT)
+            self.assertEqual(session.lookup(terrace.chain([7] * UNIT, UNIT)), 1)
+
     def test_a_restart(self):
         with tempfile.TemporaryDirectory() as folder:
             flags = (*SMALL, "--disks", os.path.join(folder, "d") + ":32MiB")
@@ -172,8 +205,16 @@ class Units(unittest.TestCase):
             self.refused(client, "sparse", unit_tokens=16, rules=[Rule(sparse=True), Rule(), Rule()])
             self.refused(client, "more than 4096", unit_tokens=16, rules=[Rule(keep_last=4097), Rule(), Rule()])
             with open_session(client) as session:
-                with self.assertRaisesRegex(terrace.Error, "no open blocks"):
-                    session.reserve_open()
+                with self.assertRaisesRegex(terrace.Error, "position is 16, where no block of layout 0 begins"):
+                    session.reserve_open(terrace.BlockInfo(position=16))
+                with self.assertRaisesRegex(terrace.Error, "tokens is 33, more than the 32 of a block of layout 2"):
+                    session.reserve_open(terrace.BlockInfo(tokens=33), cells=1 << STATES)
+                for cells in (0, 1 << 3):
+                    with self.assertRaisesRegex(terrace.Error, "cells is %#x" % cells if cells else "cells is 0"):
+                        session.reserve_open(cells=cells)
+                for tokens, why in ((20, "no multiple of the session's unit of 16"), (80, "more than the 64 of a block of layout 0")):
+                    with self.assertRaisesRegex(terrace.Error, "tokens is %d, %s" % (tokens, why)):
+                        session.reserve_open(cells=1 << FULL).commit_open(KEYS[3], tokens)
                 with self.assertRaisesRegex(terrace.Error, "no info"):
                     session.put(KEYS[0], bytes_of(FULL, 0), FULL)
                 with self.assertRaisesRegex(terrace.Error, "unit's first token"):
@@ -186,6 +227,8 @@ class Units(unittest.TestCase):
                     session.lookup(KEYS, first_position=(1 << 31) + 1)
             with client.session(LAYOUTS[:1] + LAYOUTS[2:], unit_tokens=16) as session:
                 self.assertEqual(session.prefix_multiple, 4)
+                with self.assertRaisesRegex(terrace.Error, "layout 0 has no partial blocks: give the 64"):
+                    session.reserve_open(cells=1).commit_open(KEYS[1], 32)
                 with self.assertRaisesRegex(terrace.Error, "no block there"):
                     session.put(KEYS[0], bytes_of(FULL, 0), FULL, terrace.BlockInfo(position=0))
             with client.session(LAYOUTS[1:2], unchained_keys=True) as session:

@@ -303,11 +303,15 @@ class Session(Handle):
         del kept
         return begun
 
-    def reserve_open(self, info: Optional[BlockInfo] = None, gpu: Optional[int] = None, timeout: Optional[float] = None) -> Reservation:
-        """One open block, the growing tail of a sequence, without a key yet: a Reservation, to be ended by commit_open()."""
+    def reserve_open(self, info: Optional[BlockInfo] = None, gpu: Optional[int] = None, timeout: Optional[float] = None,
+                     cells: Optional[int] = None) -> Reservation:
+        """One open block, the growing tail of a sequence, without a key yet: a Reservation, to be ended by commit_open(). Where a block
+        covers several keys it begins at info.position, in all layouts or in those of which `cells` has the bit, and its commit's tokens
+        end with a unit."""
         out = ctypes.c_void_p()
-        check(lib.terrace_reserve_open_with(self._use(), infos_of([info or BlockInfo()], 1),
-                                            abi.ReserveOptions(gpu=gpu_number(gpu)), microseconds(timeout), out))
+        options, kept = _reserve_options(gpu, 0, None if cells is None else [cells], 1)
+        check(lib.terrace_reserve_open_with(self._use(), infos_of([info or BlockInfo()], 1), options, microseconds(timeout), out))
+        del kept
         return Reservation(self, out.value, [Status.OK])
 
     def _block_to_put(self, block: ReadableBuffer, layout: int) -> tuple[Optional[int], object]:

@@ -28,9 +28,8 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 
 	if (q->n_info && q->n_info != count)
 		return rpc_fail(c, STATUS_INVALID, "info: %zu entries for %u keys", q->n_info, count);
-	if (q->n_cells && (q->n_cells != count || q->open))
-		return rpc_fail(c, STATUS_INVALID, "cells: %zu entries for %u keys%s", q->n_cells, count,
-				q->open ? "; open blocks have a slot in every layout" : "");
+	if (q->n_cells && q->n_cells != count)
+		return rpc_fail(c, STATUS_INVALID, "cells: %zu entries for %u keys", q->n_cells, count);
 	if (q->n_info) {
 		info = rpc_take(c, count * sizeof *info);
 		if (!info)

@@ -169,7 +169,84 @@ static void put_stream(struct round *t, uint32_t position, uint32_t l)
 	ck_assert_int_eq(cache_write_end(t->r->c, t->r->s.id, &w, true, t->r->now, 1), STATUS_OK);
 }
 
-/* A sequence with holes; some of it by stream. */
+/* Else an open block has a slot in every layout. */
+static bool session_is_chained(const struct round *t)
+{
+	for (uint32_t l = 0; l < t->m.layouts; l++)
+		if (t->m.layout[l].units > 1)
+			return true;
+	return false;
+}
+
+/* One open block of a layout: STATUS_INVALID if it cannot begin at that position. */
+static enum status reserve_open(struct round *t, uint32_t position, uint32_t l, uint64_t *id,
+				struct cache_place *places)
+{
+	const struct slot_info info = { .position = (uint64_t)position * UNIT };
+	const struct cache_keys nameless = { NULL, 1, 0 };
+	const uint64_t cells = 1ull << l;
+	enum status status;
+	const struct cache_reserve_call q = { .session = t->r->s.id,
+					      .keys = &nameless,
+					      .info = &info,
+					      .cells = &cells,
+					      .open = true,
+					      .on = &(struct cache_on){ .attachment = t->r->attachment,
+									.gpu = CACHE_HOST },
+					      .may_grow = true,
+					      .now_us = t->r->now,
+					      .statuses = &status,
+					      .reservations = id,
+					      .places = places,
+					      .places_max = MODEL_LAYOUTS };
+
+	ck_assert_int_eq(cache_reserve(t->r->c, &q, &t->r->why), STATUS_OK);
+	return status;
+}
+
+static enum status commit_open(struct round *t, struct cache_commit_item *item)
+{
+	enum status status;
+	const struct cache_commit_call q = { .session = t->r->s.id,
+					     .items = item,
+					     .count = 1,
+					     .now_us = t->r->now,
+					     .unix_ms = 1,
+					     .statuses = &status };
+
+	ck_assert_int_eq(cache_commit(t->r->c, &q, NULL, &t->r->why), STATUS_OK);
+	return status;
+}
+
+/* As the tail of a sequence that grows from the boundary before up to the key. */
+static void put_open(struct round *t, uint32_t position, uint32_t l)
+{
+	const uint32_t units = t->m.layout[l].units, first = position - position % units;
+	struct cache_commit_item item = { .tokens = UNIT, .keep_open = true };
+	struct cache_place places[MODEL_LAYOUTS];
+
+	if (units > 1)
+		ck_assert_int_eq(reserve_open(t, first + 1, l, &item.reservation, places), STATUS_INVALID);
+	ck_assert_int_eq(reserve_open(t, first, l, &item.reservation, places), STATUS_OK);
+	rig_fill(rig_block(t->r, &places[l]), t->r->s.block_bytes[l], t->base + position, l);
+	ck_assert_int_eq(commit_open(t, &item), STATUS_OK);
+	item.tokens = (units + 1) * UNIT;
+	ck_assert_int_eq(commit_open(t, &item), STATUS_INVALID);
+	rig_key(item.key, t->base + position);
+	item.key_bytes = RIG_KEY_BYTES;
+	item.keep_open = false;
+	for (uint32_t n = 1; n <= position - first + 1; n++) {
+		const bool ends = n == position - first + 1;
+
+		item.tokens = n * UNIT - !ends;
+		ck_assert_int_eq(commit_open(t, &item), ends ? STATUS_OK : STATUS_INVALID);
+		item.tokens = n * UNIT;
+		if (!ends && !model_has_cell(&t->m, l, first + n - 1))
+			ck_assert_int_eq(commit_open(t, &item), STATUS_INVALID);
+	}
+}
+
+/* A sequence with holes; some of it by stream, some as blocks that were open. */
 static void put_random(struct round *t)
 {
 	const uint32_t holes = 1 + below(60);
@@ -189,8 +266,12 @@ static void put_random(struct round *t)
 	}
 	for (uint32_t i = 0; i < t->total; i++)
 		for (uint32_t l = 0; l < t->m.layouts; l++)
-			if (t->put[i * t->m.layouts + l] && !(cells[i] >> l & 1))
-				put_stream(t, i, l);
+			if (t->put[i * t->m.layouts + l] && !(cells[i] >> l & 1)) {
+				if (below(2) && session_is_chained(t))
+					put_open(t, i, l);
+				else
+					put_stream(t, i, l);
+			}
 }
 
 /* What the index has of the call's keys, whatever their positions. */
