@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock
 
 TERRACED, LIBRARY = sys.argv[1:3]
 os.environ["LIBTERRACE"] = LIBRARY
@@ -19,7 +20,7 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "client", "python
 sys.path[:0] = [HERE, PACKAGE]
 sys.dont_write_bytecode = True
 import terrace  # noqa: E402
-from terrace import operation as operations  # noqa: E402
+from terrace import operation as operations, watch as watches  # noqa: E402
 from daemon import Daemon, running, wait_for  # noqa: E402
 
 WAIT_S = 60
@@ -257,13 +258,16 @@ class Watches(Case):
                 filling = asyncio.get_running_loop().run_in_executor(None, fill, self.session)
                 async for event in watch:
                     seen.append(event)
-                    if len(seen) == 4:
+                    if len(seen) == len(KEYS):
                         break
                 await filling
-                async for event in watch:  # goes on where the first ended
-                    self.fail(event)
+                self.assertEqual({event.key for event in seen}, set(KEYS))
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(watch.__aiter__().__anext__(), 0.1)
+                self.session.delete(KEYS[:1])
+                async for event in watch:  # goes on where the others ended
+                    self.assertEqual(self.kinds([event]), [("REMOVED", KEYS[0])])
                     break
-            return seen
 
         async def closed_soon():
             with self.session.watch(from_now=True) as watch:
@@ -271,14 +275,31 @@ class Watches(Case):
                 async for event in watch:
                     self.fail(event)
 
-        async def both():
-            await closed_soon()
-            with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(main(), 2)
-            self.session.delete(KEYS)
-
-        asyncio.run(asyncio.wait_for(both(), WAIT_S))
+        for coroutine in (main, closed_soon):
+            asyncio.run(asyncio.wait_for(coroutine(), WAIT_S))
         wait_for(lambda: not [t for t in threading.enumerate() if t.name == "terrace-watch"], WAIT_S, "no thread is left")
+
+    def test_a_coroutine_that_is_behind(self):
+        """The watch's thread keeps a bounded number of events and waits; none is lost."""
+        keys = [b"%016d" % i for i in range(50)]
+
+        async def main():
+            with self.session.watch(from_now=True) as watch, unittest.mock.patch.object(watches, "_BEHIND_MOST", 4):
+                events = watch.__aiter__()
+                first = asyncio.ensure_future(events.__anext__())
+                await asyncio.sleep(0)  # the thread reads
+                fill(self.session, keys)  # the loop stands still
+                await asyncio.sleep(0.3)
+                told = [await first]
+                self.assertLessEqual(len(watch._reader._events), 4)
+                while len(told) < len(keys):
+                    told.append(await events.__anext__())
+                self.assertEqual(sorted(event.key for event in told), keys)
+
+        try:
+            asyncio.run(asyncio.wait_for(main(), WAIT_S))
+        finally:
+            self.session.delete(keys)
 
     def test_a_daemon_that_goes(self):
         async def main(watch):
