@@ -1,15 +1,16 @@
 /* Slabs that are given up: for compaction, or because slots of another size need their bytes.
  *
- * What lies there and nowhere else is evicted. What memory or a GPU has too is not: whoever flushed it takes it for durable as long as it
- * is served. So it is copied first, from memory to free slots or in the place of colder blocks, without a new slab; then the copies' disks are
- * synced; then the blocks change slab maps; and only then the file is deleted. A crash at any moment finds one of the
- * two copies whole. What finds no other place on any disk is evicted from memory and GPUs as well. What a GPU alone has
- * beside the slab map is brought down, after what was in memory is on its way, so that it costs none of that; as long
- * as memory has no room for it the slab map stays.
+ * Blocks whose only copy is there are evicted. Blocks that memory or a GPU has too are kept, since a client that
+ * flushed them takes them for durable as long as they are served. So they are copied first, from memory to free slots
+ * or in the place of colder blocks, without a new slab. Then the copies' disks are synced, then the blocks change slab
+ * maps, and only then the file is deleted. A crash at any moment leaves one of the two copies whole. A block that finds
+ * no other place on any disk is evicted from memory and GPUs as well. A block that otherwise only a GPU has is
+ * downloaded, after the copies of blocks in memory have begun, so that it evicts none of these. While memory has no
+ * room for it, the slab map stays.
  *
- *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted
- *        ^               (moves)            (copied)        (left)          |
- *        +---- no time, a disk that failed, somebody read or loaded one ----+
+ *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted ^
+ *        (moves)            (copied)        (left)          | +---- no time, a disk that failed, somebody read or
+ *        loaded one ----+
  */
 #include "daemon/disk/compact.h"
 
@@ -182,8 +183,8 @@ static bool copies_look(struct cache *c, struct leaving *l)
 	return l->slot == r->slots;
 }
 
-/* Without the lock. OK: every copy that could be begun has been written. BUSY: there was no time for that, or those that have been written
- * must land first, as memory is full of them. */
+/* Without the lock. OK: every copy that could be begun has been written. BUSY: there was no time, or memory is full of
+ * copies that have been written and must be synced first. */
 static enum status copies_write(struct cache *c, struct leaving *l, uint64_t until_us)
 {
 	bool over, land;
@@ -222,7 +223,7 @@ static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 	return copied;
 }
 
-/* Without the lock: the blocks are where their copies are, once those are durable. */
+/* Without the lock: makes the copies durable; the blocks then move to them. */
 static enum status copies_land(struct cache *c, struct slab_map *r)
 {
 	struct tier *t = c->tier;
@@ -250,7 +251,7 @@ static enum status copies_land(struct cache *c, struct slab_map *r)
 	return s;
 }
 
-/* With the lock. OK: nobody is at what is left in the slab map, and nobody will be. */
+/* With the lock. OK: no transfer uses the slab map any more, and none will. */
 static enum status slab_map_seal(struct slab_map *r, bool stuck)
 {
 	if (r->transfers != r->left_count || r->class->unit->failed)
@@ -317,7 +318,7 @@ static void blocks_give_up(struct cache *c, struct slab_map *r, enum counter why
 	CRASH_POINT("slab_map_given_up");
 }
 
-/* The slab goes first: then no restart can find its headers, whatever is deleted meanwhile. */
+/* The slab is deleted first: no restart can find its headers then, whatever is deleted meanwhile. */
 enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter why)
 {
 	struct disk *d = r->class->unit->disk;
@@ -424,8 +425,8 @@ static enum status slab_trade(struct cache *c, const struct disk_class *k)
 	return s;
 }
 
-/* From the disk's own bytes; *needed: the class had no free slot when it asked. A slot that is free by now may be a
- * victim's. */
+/* Makes a slab from the disk's free bytes. *needed: the class had no free slot when it asked; a slot that is free by
+ * now may be a victim's. */
 static enum status slab_make(struct cache *c, const struct disk_class *k, bool *needed)
 {
 	struct disk *d = k->unit->disk;

@@ -1,11 +1,11 @@
 /* Loads: blocks that are on a disk alone come to memory.
  *
  * A load reads into a slot that its caller has reserved (a piece of a source's fetch, block/source.h), or takes one
- * itself (the tier's fetch). Either way it is the block's one move: whatever else wants the block joins it.
+ * itself (the tier's fetch). Either way it is the block's one transfer: other calls that want the block join it.
  *
- * What the disk gave is checked without the lock, header and checksums, before anybody can see the block. A load that finds no memory waits
- * for the chores to make some. Whoever wants what is being loaded joins; if he waits for it and it was begun ahead, it moves up in the disk's
- * queue, before what nobody waits for.
+ * Header and checksums are checked without the lock before any call can use the block. A load that finds no memory
+ * waits for the chores to make room. If a call that waits joins a prefetch, the prefetch moves up in the disk's queue,
+ * before transfers that no call waits for.
  */
 #include "daemon/disk/load.h"
 
@@ -106,7 +106,7 @@ static void load_give_slot(struct disk_transfer *m)
 static void load_lost(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
-		/* Of one that was deleted meanwhile the slot may be another's by now. */
+		/* If the block was deleted meanwhile, its slot may be another block's by now. */
 		if (!block_live(m->block))
 			return;
 		cache_count(c, COUNTER_LOAD_CORRUPT, 1);
@@ -165,8 +165,8 @@ static void load_end(struct cache *c, struct disk_transfer *m, enum status s)
 		f->ended(c, f);
 }
 
-/* Begun ahead, and somebody waits for it now: it goes before what nobody waits for, unless the kernel has it already. One that the disk
- * has not been asked for yet is asked for at the new priority. */
+/* A call now waits for this prefetch: it goes before transfers that no call waits for, unless the kernel has it
+ * already. If the disk has not been asked yet, it is asked with the new priority. */
 static void load_hurry(struct disk_transfer *m, enum ring_priority priority)
 {
 	if (m->kind != TRANSFER_LOAD || priority >= m->priority || m->cache->tier->stopping)
@@ -184,7 +184,7 @@ static void load_over(struct cache *c, struct end *e)
 	load_end(c, m, m->judged);
 }
 
-/* One that has waited for memory comes to nothing: the disk was never asked. */
+/* Ends a load that has waited for memory in vain; the disk was never asked. */
 static void load_dropped(struct cache *c, struct end *e)
 {
 	struct disk_transfer *m = transfer_of_end(e);
@@ -202,7 +202,7 @@ static void load_check(struct work *w)
 	ends_arrive(m->cache, &m->end);
 }
 
-/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. */
+/* The disk's thread must serve its ring: checksum threads check the bytes, as long as they keep up. */
 static void load_done(struct disk_request *q)
 {
 	struct disk_transfer *m = (struct disk_transfer *)q;
@@ -213,8 +213,8 @@ static void load_done(struct disk_request *q)
 		load_check(&m->check);
 }
 
-/* A slot of memory, and the read. awaited: a call waits for it. EXHAUSTED with c->grow set: memory is to be had, but
- * not now. */
+/* Takes a slot of memory and begins the read. awaited: a call waits for it. EXHAUSTED with c->grow set: memory can be
+ * had, but not now. */
 static enum status load_start(struct cache *c, struct disk_transfer *m, bool awaited)
 {
 	const struct tier_ops *memory = c->tiers[TIER_MEMORY];
@@ -270,7 +270,7 @@ static struct disk_transfer *load_create(struct cache *c, struct block *b, enum 
 	return m;
 }
 
-/* It could not be begun, and has no end: frees the transfer, which has no links. */
+/* The load could not be begun, and has no end: frees the transfer, which has no links. */
 static void load_undo(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct block *b = m->block;
@@ -410,7 +410,7 @@ static enum status piece_begin(struct cache *c, struct fetch *f, uint32_t i, uin
 	return STATUS_OK;
 }
 
-/* An end waits for the lock, and so for the last piece's beginning. */
+/* An end needs the lock, so it comes after the last piece has begun. */
 static enum status disks_fetch(struct cache *c, struct source *s, struct fetch *f)
 {
 	const uint64_t now_us = clock_us();
@@ -428,7 +428,7 @@ static enum status disks_fetch(struct cache *c, struct source *s, struct fetch *
 	return f->outstanding ? STATUS_OK : first;
 }
 
-/* What the kernel has not been asked for yet ends CANCELLED; the others have come before long. */
+/* Requests that the kernel does not have yet end CANCELLED; the others end soon. */
 static void disks_cancel(struct cache *c, struct source *s, struct fetch *f)
 {
 	(void)s;

@@ -1,8 +1,8 @@
 /* Slab files that the catalog names and that are missing or damaged.
  *
- * Their records are forgotten, since the number in them may be another file's one day, and the blocks are misses. What is deleted from then on cannot
- * be tombstoned in such a file: so the catalog keeps its number, and should the file come back, as from a backup, it is deleted before anything in
- * it is believed. Its number is not given to another file meanwhile.
+ * Their records are forgotten, since another file may get the number one day; the blocks are misses. Later deletes
+ * cannot write tombstones into such a file. So the catalog keeps its number: if the file comes back, as from a backup,
+ * it is deleted before anything in it is used. No other file gets the number meanwhile.
  */
 #include "daemon/disk/durable.h"
 #include "daemon/disk/lost.h"
@@ -59,7 +59,8 @@ void lost_record(struct cache *c, struct unit *u, uint32_t slab, const struct in
 	struct cache_lost_slab *l;
 	uint8_t key[KEY_BYTES];
 
-	/* Of a file that is in use the record alone is false. Else the file's number goes to the catalog before its record leaves it. */
+	/* If the file is in use, only the record is wrong. Else the file's number goes to the catalog before its record
+	 * leaves the catalog. */
 	key_of(u->id, slab, key);
 	if (!in_use && catalog_put(t->catalog, CATALOG_META, key, sizeof(key), "1", 1))
 		t->lagging = true;

@@ -1,15 +1,18 @@
-/* What a start finds of the disk tier, and what of it may be believed. The catalog is opened first, then each disk of the options.
+/* What a start finds of the disk tier, and which part of that it may trust. The catalog is opened first, then each disk
+ * of the options.
  *
- * A disk that cannot be used costs its own blocks and not the start: it is *out* (tier->out), with the reason, until the next start. Refused is what
- * a person must settle: a folder that another process uses, a copy of another disk, and what options.disks_required asks for.
+ * A disk that cannot be used is *out* (tier->out), with the reason, until the next start: its blocks are missing, but
+ * the daemon starts. The start is refused only where a person must decide: a folder that another process uses, a copy
+ * of another disk, and fewer disks than options.disks_required.
  *
- * What is deleted while a disk is gone (it failed, it is out, or the options do not name it) cannot be tombstoned there. So the catalog *bans* such
- * a disk, at the latest with the commit that the delete waits for; when it is opened again its slabs are wiped first. A ban names the disk's id;
- * of a disk that is out also its folder, since its id may not be known. The other disks are told of the ids, too, in case the catalog is lost before
- * the disk comes back. A run in which nothing was deleted takes the bans of disks that are out back at its end (tier_pardon).
+ * A delete cannot write tombstones to a disk that is missing (it failed, it is out, or the options do not name it). So
+ * the catalog *bans* such a disk, at the latest with the commit that the delete waits for; when the disk is opened
+ * again, its slabs are wiped first. A ban names the disk's id; for a disk that is out also its folder, since its id may
+ * not be known. The other disks note the ids too, in case the catalog is lost before the disk comes back. If a run
+ * deleted nothing, it lifts the bans of disks that are out at its end (tier_pardon).
  *
- * Where the catalog knows a disk in a folder, and the folder has no disk.id, the disk is out as well: it is not mounted, and a new one would be made
- * on the file system of the mount point.
+ * If the catalog knows a disk in a folder and the folder has no disk.id, the disk is out as well: it is not mounted,
+ * and a new disk would be made on the file system of the mount point.
  */
 #include "daemon/disk/open.h"
 
@@ -238,7 +241,7 @@ static bool is_of_ring(const struct cache *c)
 	return s == STATUS_UNSUPPORTED;
 }
 
-/* What is to be done about a disk that cannot be used; NULL: the failure is not the disk's own, and the daemon is not to start. */
+/* What to do about a disk that cannot be used; NULL: the disk is not the cause, and the daemon must not start. */
 static const char *remedy_of(const struct cache *c, enum status s)
 {
 	switch (s) {
@@ -377,8 +380,8 @@ static bool on_known_disk(void *arg, const void *key, size_t key_bytes, const vo
 	return !absent->untold;
 }
 
-/* The disks that are here know of those too, as the catalog may be lost: what they knew already, but for those that are back and were
- * wiped. One that cannot note it leaves it to the others, and to the catalog. */
+/* The disks in use note the absent ones too, as the catalog may be lost. They keep what they knew, except disks that
+ * are back and were wiped. A disk that cannot write the note leaves it to the others and the catalog. */
 static void note_absent(const struct unit *u, const struct absent *absent)
 {
 	uint64_t known[DISK_ABSENT_MAX], ids[2 * DISK_ABSENT_MAX];
@@ -405,7 +408,7 @@ static bool noted_absent(const struct tier *t, const struct unit *u)
 	return false;
 }
 
-/* Another disk has been told of it for good: its ban is not to be taken back. */
+/* Another disk has noted it for good: its ban must stay. */
 static void pardon_none_of(struct tier *t, const struct unit *u)
 {
 	uint64_t ids[DISK_ABSENT_MAX];
@@ -587,7 +590,7 @@ enum status tier_commit(struct tier *t, bool (*goes_on)(const void *arg), const 
 	return s ? s : STATUS_DEADLINE;
 }
 
-/* The catalog first: its check wants a process without other threads, and a disk brings one. */
+/* The catalog is opened first: its check needs a process without other threads, and a disk starts some. */
 enum status tier_open(struct cache *c, const char **why)
 {
 	const struct catalog_options catalog = { .folder = c->options.catalog_folder, .child = c->options.catalog_child };
@@ -601,7 +604,7 @@ enum status tier_open(struct cache *c, const char **why)
 		return s;
 	snprintf(t->catalog_why, sizeof(t->catalog_why), "%.*s", (int)sizeof(t->catalog_why) - 1, why_text);
 	s = disks_open(c);
-	/* The owner of distrust_disks forgets its reason once this has returned. */
+	/* The caller forgets why it set distrust_disks once this has returned. */
 	if (!s && c->options.distrust_disks && t->out_count && tier_commit(t, NULL, NULL))
 		s = refuse(STATUS_IO, "the catalog does not commit which disks are to be wiped when they come back");
 	return s;

@@ -1,11 +1,11 @@
 /* Where a block goes on the disks. The rule is in the header.
  *
- * A search looks at the disks twice: for room, then for a victim. It never waits: what lasts (a slab that is made, a
- * slab that is given up) is left to the chores, and the caller comes again.
+ * A search looks at the disks twice: for room, then for a victim. It never waits: work that takes long (making a slab,
+ * giving one up) is left to the chores, and the caller tries again.
  *
- * Whether a slab without a flushed block exists is asked for each block of a full disk, so the answer "none" is kept
- * (tier->all_promised), and forgotten when it may have changed: when a block that was not flushed comes to a slab map
- * without a flushed one, and when the block leaves by which a slab map was known to have one.
+ * Each block of a full disk asks whether a slab without a flushed block exists, so the answer "none" is kept
+ * (tier->all_promised). It is forgotten when it may have changed: when an unflushed block comes to a slab map without a
+ * flushed one, and when the flushed block leaves by which a slab map was known.
  */
 #include "daemon/disk/place.h"
 

@@ -1,16 +1,16 @@
 /* What earlier runs left on the disks is taken up, on a thread of its own, while the cache serves.
  *
  *   1. the catalog's layouts become pools, its blocks become blocks on disk: about a microsecond each;
- *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. It may name a block whose
- *      record was not committed any more, or be a tombstone, or another block's than the record says, or there is none: the header is the truth.
- *      The same of a disk that was last used by another run than the one whose end the catalog tells of: another daemon's, or a later one
- *      than the catalog's, if that was put back. (A version that notes no run on disks is seen by what its stop leaves in the catalog:
- *      only if it used this one.);
- *   3. slots that nobody named are free. From now on blocks may be spilled, deleted and flushed.
+ *   2. if the last run did not end in order, or the catalog was lost, every slot's header is read as well. The header
+ *      is the truth: it may name a block whose record was not committed any more, be a tombstone or another block's, or
+ *      be missing. The same for a disk that was last used by another run than the one whose end the catalog has:
+ *      another daemon's run, or a later one, if the catalog was restored from a backup. (A version that notes no run on
+ *      disks is seen by what its stop leaves in the catalog: only if it used this one.);
+ *   3. slots that nothing names are free. From now on blocks may be spilled, deleted and flushed.
  *
- * Until 3 those calls wait: a slot that is not known to be free is not written, and a delete must meet every copy. What is found on disk wins
- * over what was put meanwhile: it may have been flushed. Of two copies on disk the higher generation wins, the other
- * gets a tombstone. Bytes are checked when they are loaded.
+ * Until 3 those calls wait: a slot is written only if it is known to be free, and a delete must find every copy. A
+ * block found on disk wins over one put meanwhile, since it may have been flushed. Of two copies on disk the one with
+ * the higher generation wins; the other gets a tombstone. Bytes are checked when they are loaded.
  */
 #include "daemon/disk/restore.h"
 
@@ -95,7 +95,8 @@ static bool copy_wins(struct restore *x, const struct found *f)
 
 	if (!b)
 		return true;
-	/* Put meanwhile: had the copy been known, the put would have been told that it exists. What was flushed stays. */
+	/* The block was put meanwhile; had the copy been known, the put would have answered EXISTS. Flushed blocks
+	 * stay. */
 	if ((b->span || b->vram) && !b->slab_map) {
 		block_remove(x->cache, b, CACHE_REASON_EVICTED);
 		return true;
@@ -308,8 +309,8 @@ static struct layout_pool *pool_of_header(struct cache *c, const struct slot_hea
 	return layout_pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
 }
 
-/* A tombstone: what a record says lies here is dead. Other copies of the name are not: an older one got a tombstone
- * too, or displaced, before the delete was acknowledged, and what was put since may have a lower generation, if the
+/* A tombstone: the block that a record names in this slot is dead. Other copies of the name are alive: older copies got
+ * a tombstone or were displaced before the delete was acknowledged, and a later put may have a lower generation if the
  * catalog was lost. */
 static void on_tombstone(struct restore *x, const struct found *f)
 {
@@ -321,8 +322,8 @@ static void on_tombstone(struct restore *x, const struct found *f)
 		block_remove(x->cache, there, CACHE_REASON_DELETED);
 }
 
-/* A slot without a header: a record that names it was committed, and its write was not durable when the power went. To keep the block until it is
- * loaded would let a flush promise it. */
+/* A slot without a header: a record that names it was committed, but its write was not durable when the power went. If
+ * the block were kept until a load, a flush could promise it. */
 static void on_none(struct restore *x, struct disk_place place)
 {
 	struct cache *c = x->cache;
@@ -467,8 +468,8 @@ static enum status unclean_once(const struct restore *x)
 	return s ? s : tier_commit(x->cache->tier, goes_on, x);
 }
 
-/* This run is not over in order before it has ended: that is on disk before anything is spilled. A catalog that does not take it is asked
- * again, for as long as the cache serves without its disks. */
+/* From now on this run counts as not ended in order, until it ends; that is on disk before anything is spilled. If the
+ * catalog does not take it, it is asked again, while the cache serves without its disks. */
 static void unclean(const struct restore *x)
 {
 	while (restorer_goes_on(x) && unclean_once(x))

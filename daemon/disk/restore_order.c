@@ -1,10 +1,12 @@
-/* The order in which disks give up what earlier runs left: by the time at which a block was put, as its record or header says, or at
- * which anything after it in its chain was put, whichever is later. Whoever stored a block had just used all that is before it, so this
- * is the order of the last uses that left a trace on disk. (Uses alone leave none: a record a use would cost more than it saves.) What a policy
- * itself remembers of the last use, by the pieces that it has kept, counts before that.
+/* The order in which disks give up what earlier runs left: by the time at which a block was put, as its record or
+ * header says, or at which anything after it in its chain was put, whichever is later. A request that stored a block
+ * had just used all blocks before it, so this is the order of the last uses that left a trace on disk. (Other uses
+ * leave none: a record for each would cost more than it saves.) If a policy's saved state remembers the last use, that
+ * counts instead.
  *
- * The catalog gives blocks in the order of their keys, which is no order at all. What is taken up is noted, and told to the
- * disks' policies anew, coldest first, when all is known and before anything is displaced.
+ * The catalog gives blocks in the order of their keys, which says nothing about their use. So blocks are noted when
+ * they are taken up. When all are known, and before any is displaced, they are told to the disks' policies anew,
+ * coldest first.
  */
 #include "daemon/disk/restore_order.h"
 
@@ -60,7 +62,7 @@ static int deepest_first(const void *a, const void *b)
 	return by_number((*y)->position, (*x)->position);
 }
 
-/* Of one moment the deepest goes first, so that what stays is a prefix. */
+/* Of blocks of one moment the deepest comes first, so that prefixes stay. */
 static int coldest_first(const void *a, const void *b)
 {
 	const struct restored *x = a, *y = b;

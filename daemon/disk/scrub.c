@@ -1,5 +1,6 @@
-/* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it runs on a
- * worker, one block at a time; the pin keeps the copy from being displaced meanwhile. And what a crash left is looked at by itself.
+/* The scrub of the disks: each copy is read into memory of its own and checked like a load. Waits for the disk, so it
+ * runs on a worker, one block at a time; the pin keeps the copy from being displaced meanwhile. Blocks that a crash
+ * left unverified are checked without being asked for.
  */
 #include "daemon/disk/durable.h"
 #include "daemon/block/disk_class.h"
@@ -153,10 +154,10 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
 
 /* ---- looks ----
  *
- * After a crash the header of a slot is there, and what it promises may not be. Such blocks are unverified until
- * somebody has read them: in the background, a bounded number of bytes a second, and as fast as the disks read while a
- * Flush of everything waits for it. No pins: a block that is displaced meanwhile is another's then, and leases are not
- * refused for it. */
+ * After a crash the header of a slot is there, but the bytes that it describes may be missing. Such blocks are
+ * unverified until they have been read: in the background, a bounded number of bytes a second, or as fast as the disks
+ * read while a Flush of everything waits. A look pins nothing, so that it keeps no lease from memory: if the block is
+ * displaced meanwhile, the result is ignored. */
 
 /* A read in memory of its own. */
 struct scrub_look {
@@ -293,9 +294,9 @@ enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w)
 	return s;
 }
 
-/* The next unverified one of the unit from its cursor on, looking at no more than *slots. Those on their way are passed
- * over: what loads them checks the same bytes; and so are those whose slab is to be deleted, for which a read would be
- * in the way. */
+/* The next unverified block of the unit from its cursor on, looking at no more than *slots. Blocks in a transfer are
+ * skipped, since the load checks the same bytes; so are blocks whose slab is to be deleted, as a read would delay
+ * that. */
 static struct block *look_next(struct unit *u, uint32_t *slots)
 {
 	struct block *b;
@@ -391,8 +392,8 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	return bad ? STATUS_OK : s;
 }
 
-/* Of a block on a disk: it is to be read now. One that is on its way is passed over: a load checks the same bytes.
- * One of a disk that has failed is, too, and counted. */
+/* Whether this block on a disk is to be read now. A block in a transfer is skipped, since a load checks the same bytes.
+ * A block of a failed disk is skipped too, and counted. */
 static bool scrub_wants(struct cache *c, struct block *b, uint64_t *unread)
 {
 	const struct slot_header unknown = { .magic = 0 };

@@ -340,8 +340,8 @@ void slab_maps_prune(struct cache *c, struct unit *u)
 
 /* ---- failure ---- */
 
-/* What the disk does not hold against itself (a lack of memory) failed the request alone: its slots are sound, and would not be
- * wiped before they are used again. */
+/* An error that is not the disk's fault (a lack of memory) failed the request alone: its slots are sound, and would not
+ * be wiped before they are used again. */
 void unit_failed(struct cache *c, struct unit *u)
 {
 	struct disk_view v;

@@ -1,11 +1,11 @@
-/* Which blocks are spilled, and when: in the background, so that what must leave memory is on disk already.
+/* Which blocks are spilled, and when: in the background, so that blocks that must leave memory are on disk already.
  *
- * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. What is missing to
- * that is spilled: the coldest, of which a search finds some from time to time; between, in the order in which they
- * were put. And of the coldest so many as that share are to be clean, COLD_SCAN at most, whatever else is: what came
- * back from a disk is clean too, but it was just used. Were that enough, the coldest would stay dirty, and either
- * what is used would go for them, or they would be dropped. What is dropped for lack of a clean victim (a slow disk,
- * a storm of puts) is counted as shed: memory never waits for a disk.
+ * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. If it is less, dirty
+ * blocks are spilled: the coldest, which a search finds from time to time; between searches, in the order in which they
+ * were put. Of the coldest blocks, as many as that share (COLD_SCAN at most) are to be clean in any case. Blocks that
+ * came back from a disk are clean too, but they were just used: if they were enough, the coldest would stay dirty, and
+ * either used blocks would be evicted for them, or they would be dropped. A block that is dropped for lack of a clean
+ * victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
  */
 #include "daemon/disk/spill.h"
 
@@ -45,7 +45,7 @@ static uint64_t slots_of(const struct memory_class *k)
 /* Dirty blocks that are too many in this class. */
 static uint64_t excess(struct cache *c, const struct memory_class *k, const struct memory_class_sums *sums, uint64_t total)
 {
-	/* What is not to be spilled is as good as clean: it is dropped when its place is wanted. */
+	/* A block that is not to be spilled counts as clean: it is dropped when its place is wanted. */
 	const uint64_t dirty = sums->dirty > sums->no_spill ? sums->dirty - sums->no_spill : 0;
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
 	uint64_t ready;
@@ -208,7 +208,8 @@ static bool any_sound(const struct tier *t)
 	return false;
 }
 
-/* When the disks have enough, the class that got nothing is the first to be served next time; else the one behind that which got the last. */
+/* Round robin: if the disks' queues are full, the next pass starts with the class that got nothing; otherwise with the
+ * one after the last that was served. */
 bool spill_pump(struct cache *c)
 {
 	const uint32_t first = c->tier ? c->tier->spill_first : 0;

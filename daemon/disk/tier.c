@@ -1,6 +1,6 @@
-/* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else has stopped.
- * What may last (making slab files, deleting them, registering memory) is done by the chores, on a worker, without the lock; what a disk that
- * hangs may keep for ever, by chores of its own.
+/* The disk tier as a whole: disks and catalog are opened before anything else runs, and closed after everything else
+ * has stopped. Work that may take long (making and deleting slab files, registering memory) is done by the chores, on a
+ * worker, without the lock. Work that a hanging disk may block for ever has chores of its own.
  */
 #include "daemon/disk/tier.h"
 
@@ -154,7 +154,7 @@ static bool restorer_ends(struct tier *t, uint64_t until_us)
 	return false;
 }
 
-/* The catalog's word of an orderly stop says of every slot what is in it, and is believed: so that must be durable first. */
+/* After an orderly stop the catalog is trusted about every slot: so the disks must be durable first. */
 static bool disks_sync(struct cache *c, uint64_t until_us)
 {
 	bool synced = true;
@@ -164,8 +164,8 @@ static bool disks_sync(struct cache *c, uint64_t until_us)
 	return synced;
 }
 
-/* Says of which run the catalog tells the end, and, if that was not to be had by then, up to which generation blocks are not vouched for. An older
- * version does not take that for a mark, and reads all headers. */
+/* Notes the run that ends in order; or, if not all is known by then, the highest generation that is not vouched for. An
+ * older version does not recognise that mark, and reads all headers. */
 static void mark_clean(struct cache *c)
 {
 	const uint64_t mark[] = { c->epoch, c->tier->doubt };
@@ -322,7 +322,7 @@ bool tier_wants(struct cache *c)
 	return c->tier && (c->tier->waiting_for_memory || class_wanting(c->tier) || unit_over(c->tier));
 }
 
-/* One slab less, if it can be now; a free one, or that with the fewest blocks. Without the lock. */
+/* Deletes one slab, if one can be deleted now: a free one, or the one with the fewest blocks. Without the lock. */
 static void unit_shrink(struct cache *c, struct unit *u)
 {
 	struct disk_view v;
@@ -385,8 +385,8 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 	slab_map_use(c, b);
 }
 
-/* What was on disk needs no tombstone if it was evicted: whoever evicts it overwrites its header, or drops its slab,
- * and tells the catalog then. */
+/* An evicted block needs no tombstone on disk: the eviction overwrites its header or drops its slab, and tells the
+ * catalog then. */
 static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	const struct index_ident name = block_name(b);
@@ -411,7 +411,8 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 		leave_slab_map(c, b, reason);
 }
 
-/* What left memory first is to leave the disk first, whether it was written there long before that or for it. */
+/* Blocks that leave memory first are to leave the disk first, whether they were written there long before or just
+ * now. */
 static void copies_changed(struct cache *c, struct block *b, enum tier_kind which, bool came)
 {
 	if (which == TIER_MEMORY && !came && b->slab_map)

@@ -1,12 +1,12 @@
-/* Transfers: what all have in common, spills and tombstones, from their beginning under the lock to their end in the
- * queue of ends (block/ends.h). Loads are in disk/load.c.
+/* Transfers: what all have in common, and spills and tombstones, from their beginning under the lock to their end in
+ * the queue of ends (block/ends.h). Loads are in disk/load.c.
  *
- * An end does the accounting, the catalog's queue, and the links of those who wait. What can be started next is begun
- * by the tier's pump (disk/tier.c), once after all ends of a hold of the lock.
+ * An end does the accounting, tells the catalog's queue, and tells the waiting links. The tier's pump (disk/tier.c)
+ * begins new work, once after all ends of a hold of the lock.
  *
- * A write reads the memory that engines may write. So a spill is compared with the commit's sums when the write has completed, before anything
- * is told of it: whoever wrote to the block before or while the disk read it, and did not undo that, is found. One who did undo it in time
- * has left a copy on disk whose own checksums are wrong: a miss when it is read.
+ * A write reads memory that engines may write to. So when it has completed, and before its end is reported, the block
+ * is compared with the commit's checksums. This finds a stray write to the block before or while the disk read it. If
+ * the stray write was undone in time, the copy on disk fails its checksums later: a miss when it is read.
  */
 #include "daemon/disk/transfer.h"
 
@@ -210,7 +210,8 @@ static void tombstone_over(struct cache *c, struct end *e)
 	const enum status s = m->io.ring.status;
 
 	tier_transfer_judge(m, s);
-	/* As long as the disk is sound the header must go, or a later delete of the name would not know of it: again, at the next tick. */
+	/* While the disk is sound the header must be overwritten, or a later delete of the name would miss it: again at
+	 * the next tick. */
 	if (s && !m->unit->failed && !c->tier->stopping) {
 		waiting_tombstones_add(c, m);
 		return;
@@ -236,7 +237,7 @@ static void tombstone_dropped(struct cache *c, struct end *e)
 	tombstone_end(c, m, m->judged);
 }
 
-/* The header that the slot has, as far as a tombstone repeats it. */
+/* The fields of the slot's header that a tombstone repeats. */
 static void dead_header(const struct cache *c, const struct disk_transfer *m, struct slot_header *h)
 {
 	const struct layout_pool *p = m->dead_pool;
@@ -307,7 +308,7 @@ void burials_feed(struct cache *c)
 	}
 }
 
-/* Not before those that wait already. */
+/* Tombstones that wait already go first. */
 static void tombstone_offer(struct cache *c, struct disk_transfer *m)
 {
 	if (c->tier->waiting_tombstones || !tombstone_try(c, m))
@@ -378,8 +379,8 @@ static void abandoned_leave(const struct disk_transfer *m)
 		*at = m->abandoned_next;
 }
 
-/* With the lock. The block has a copy elsewhere, which is durable: it leaves its slab map. The header there names it
- * until the slab is gone. */
+/* With the lock. The block has a durable copy elsewhere: it leaves its slab map. The header there names it until the
+ * slab is deleted. */
 static void leave_behind(struct cache *c, struct disk_transfer *m)
 {
 	struct block *b = m->block;
@@ -420,7 +421,8 @@ static void spill_keep(struct disk_transfer *m)
 	cache_count(c, COUNTER_MOVED_OUT, b->pool->geometry.block_bytes);
 }
 
-/* The catalog forgets it only now: before, a restart had better find it again. It may have been put or spilled anew meanwhile. */
+/* The catalog forgets the displaced block only now: until now a restart should have found it. It may have been put or
+ * spilled anew meanwhile. */
 static void displaced(struct cache *c, const struct disk_transfer *m)
 {
 	struct index_record *r;
@@ -433,8 +435,8 @@ static void displaced(struct cache *c, const struct disk_transfer *m)
 	index_read_unlock();
 }
 
-/* The slot is not to stay as it is: its header names the block, or, if the write failed, perhaps what was displaced, or it is torn. A
- * tombstone takes over the transfer's waiters. */
+/* The slot must not stay as it is: its header names the block, or, after a failed write, the displaced block, or it is
+ * torn. The transfer's waiters then wait for a tombstone. */
 static void spill_undo(struct disk_transfer *m, const struct block *b, enum status s)
 {
 	const struct index_ident name = block_name(b);
@@ -659,8 +661,8 @@ static void spills_check(struct work *w)
 	spills_over(c, written_take(c));
 }
 
-/* A disk's thread has its ring to look after: others sum the bytes, as far as they keep up. To wake one of them for a small block costs more than its
- * sums: while one is on its way, what comes next is its too. */
+/* The disk's thread must serve its ring: checksum threads check the bytes, as long as they keep up. Waking one for a
+ * small block costs more than the checksum: while one is on its way, it also takes the spills that follow. */
 static void spill_done(struct disk_request *q)
 {
 	struct disk_transfer *m = (struct disk_transfer *)q;

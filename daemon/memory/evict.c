@@ -39,9 +39,10 @@
 
 enum {
 	VICTIM_SCAN = 256,             /* nodes a search looks at */
-	CLEAN_SCAN = 2048,             /* the same of those that are on a disk: the coldest may not be */
+	CLEAN_SCAN = 2048,             /* the same for blocks that are on a disk too: the coldest may not be */
 	VICTIM_ROUNDS = 64,            /* searches, if all that it looked at was pinned */
-	TRIES = 4096,                  /* victims whose slots do not come to the class, as another has claimed their span */
+	/* victims whose slots the class does not get, because another class has claimed their span */
+	TRIES = 4096,
 	GROW_AGAIN_US = 1000 * 1000,   /* the kernel may have memory again */
 };
 
@@ -152,8 +153,8 @@ static bool may_evict(const struct policy_node *n, void *arg)
 	return false;
 }
 
-/* Leases that are held for long drift to the cold end, where each search would have to pass them. They are
- * in use: the policy is told so again, and they are out of the way. */
+/* Leases that are held for long drift to the cold end, where each search would have to pass them. So the policy is told
+ * that they are in use. */
 static struct block *victim(struct cache *c, struct memory_class *k, uint32_t rounds)
 {
 	struct pinned met;
@@ -177,7 +178,8 @@ static bool spared(const struct block *b)
 	return block_elsewhere(b) || b->no_spill;
 }
 
-/* The first of the class's refused blocks that may go. clean: and is on a disk or a GPU or not worth it, and not wanted soon. */
+/* The first not-admitted block of the class that can be evicted. clean: one that is on a disk or GPU or needs no spill,
+ * and is not wanted soon. */
 static struct block *not_admitted_victim(struct memory_class *k, bool clean)
 {
 	uint32_t looked = 0;
@@ -236,7 +238,8 @@ static bool is_alone(const struct cache *c)
 	return !c->tiers[TIER_DISK] && !c->tiers[TIER_GPU];
 }
 
-/* What was loaded ahead for nothing, what was refused, then the coldest; of those that are elsewhere too, and not wanted soon. */
+/* First prefetched blocks that were not used in time, then blocks not admitted, then the coldest; only blocks that have
+ * another copy and are not wanted soon. */
 static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 {
 	struct block *b = probation_prefetch_victim(c, k, false);
@@ -250,7 +253,7 @@ static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
-/* The same; if there is none, because spills have not kept up, any. */
+/* The same; if there is none, because spills have not kept up, any block. */
 static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 {
 	struct block *b = victim_to_spare(c, k);
@@ -267,7 +270,7 @@ static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 	return b ? b : victim(c, k, VICTIM_ROUNDS);
 }
 
-/* What a GPU alone has beside would have to come down in its turn. */
+/* A block that otherwise only a GPU has would have to be downloaded again. */
 static bool may_depart_for_good(const struct policy_node *n, void *arg)
 {
 	const struct block *b = block_of_node(n);
@@ -297,7 +300,7 @@ static struct block *victim_for_good(struct cache *c, struct memory_class *k, bo
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
-/* The same for what comes down from a GPU without anybody being in a hurry for it. */
+/* The same for a background download from a GPU. */
 static struct block *victim_below(struct cache *c, struct memory_class *k)
 {
 	struct block *b = probation_prefetch_victim(c, k, false);
@@ -353,7 +356,7 @@ static enum status take_newcomer(struct cache *c, struct memory_class *k, bool w
 	return STATUS_EXHAUSTED;
 }
 
-/* waits: the caller would rather wait for another class's span to be emptied than do without. */
+/* waits: the caller would rather wait until another class's span is emptied than go without. */
 static enum status take(struct cache *c, struct memory_class *k, struct block *(*next)(struct cache *c, struct memory_class *k),
 			bool waits, struct memory_slot *out)
 {

@@ -24,7 +24,7 @@
 #include <string.h>
 
 enum {
-	GROWTH_US = 2000 * 1000,       /* a driver may keep others from it */
+	GROWTH_US = 2000 * 1000,       /* a driver may delay the growing thread */
 	PREFETCH_STEPS = 4096,         /* in one round of chores; more than one only where extents are small */
 };
 
@@ -40,8 +40,8 @@ static bool is_before(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
 }
 
-/* With the lock, which is let go meanwhile: until one step of another thread has ended. False: the step lasts, or the
- * caller's own deadline has come. */
+/* With the lock, which it leaves meanwhile: waits until one step of another thread has ended. False: the step takes too
+ * long, or the caller's deadline has passed. */
 static bool step_await(struct cache *c, const struct timespec *deadline)
 {
 	const struct timespec step = c->growth_until;
@@ -52,9 +52,9 @@ static bool step_await(struct cache *c, const struct timespec *deadline)
 	return until == &step && !is_same(&step, &c->growth_until);
 }
 
-/* One thread at a time: an extent is registered once. A driver may take its time over that, or never return: the next
- * thread then does without. A thread that always comes second waits no longer for all steps of the others than for one
- * that lasts. FOUND: what another thread has taken is enough for the class (NULL: for none). Without the lock. */
+/* One thread at a time: an extent is registered once. A driver may take long to register it, or never return: other
+ * threads then go on without growth. A thread waits for all steps of others together no longer than for one long step.
+ * FOUND: what another thread has taken is enough for the class (NULL: for none). Without the lock. */
 static enum turn growth_begin(struct cache *c, const struct memory_class *k)
 {
 	const struct timespec deadline = deadline_in(GROWTH_US);

@@ -1,6 +1,5 @@
-/* Memory as a tier: what becomes of a block's copy there with its policy, and the table. A copy that was loaded ahead,
- * or that admission has refused, is on probation (memory/probation.h) until it is used: it hangs in a list, and the
- * policy does not know it.
+/* Memory as a tier: how a block's copy there enters and leaves the policy, and the table. A copy that was prefetched or
+ * not admitted is on probation (memory/probation.h) until it is used: it is in a list, and the policy does not know it.
  */
 #include "daemon/memory/tier.h"
 
@@ -47,7 +46,8 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 		b->pool->dirty--;
 }
 
-/* Its use may be what the policy wanted to see; else it is only the last to go of those that were refused. */
+/* A use may be what the policy waited for to admit the block. If not, the block becomes the last to go of those not
+ * admitted. */
 static void not_admitted_use(struct cache *c, struct block *b, const struct policy_event *e)
 {
 	uint32_t uses = b->node.uses + 1;

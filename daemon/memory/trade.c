@@ -6,9 +6,8 @@
  * free for any class. No process is asked: engines keep their tenant's memory mapped, and what a lease or a reservation
  * holds is in no window.
  *
- * A window is chosen by the newest use of anything in it, so a trade never takes what is warmer than what it is
- * compared with. What only memory has is spilled first. That is waited for, but not for ever: memory is never short for
- * a disk's sake.
+ * A window is chosen by the newest use of any block in it, so a trade never takes a block that is warmer than the one
+ * it is compared with. Blocks that only memory has are spilled first; a trade waits for that, but not for ever.
  */
 #include "daemon/memory/trade.h"
 
@@ -29,19 +28,23 @@ enum {
 	STEP_BLOCKS = 256,             /* in one hold of the lock */
 	CHORE_STEPS = 64,              /* of one trade, in one round of chores */
 	OLDER_PART = 4,                /* a window is to be older by one part in so many */
-	LOOKS_VAIN_MAX = 16,           /* spans' worth of evictions between two looks, when those before were vain, */
-	LOOKS_A_TURN = 8,              /* but so many looks at least while a class turns over all its slots once */
+	/* spans' worth of evictions between two comparisons, when those before were in vain, */
+	LOOKS_VAIN_MAX = 16,
+	/* but at least so many comparisons while a class turns over all its slots once */
+	LOOKS_A_TURN = 8,
 	WAIT_US = 100 * 1000,          /* so long a caller waits for spills */
 	POLL_US = 1000,
-	UNUSED_US = 5 * 1000 * 1000,   /* what was emptied for a class, and not used, is anybody's after that */
-	STUCK_US = 5 * 1000 * 1000,    /* then a trade that no caller waits for drops what it cannot spill, or is given up */
+	/* memory that was emptied for a class, and not taken, is free for all classes after that */
+	UNUSED_US = 5 * 1000 * 1000,
+	/* after that, a trade that no caller waits for drops blocks that it cannot spill, or is given up */
+	STUCK_US = 5 * 1000 * 1000,
 };
 
 enum step { STEP_DONE, STEP_MORE, STEP_WAITS };
 
 /* ---- which window ---- */
 
-/* How long nothing there has been used, at least: a use is noted in steps. */
+/* How long nothing there has been used, at least: uses are noted in steps. */
 static uint64_t idle_of(const struct cache *c, const struct arena_window *w)
 {
 	const uint64_t used_us = (w->newest + 1ull) * ARENA_USE_STEP_US;
@@ -88,7 +91,7 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
 	struct arena_class_usage u;
 	bool vain;
 
-	/* What admission refused, or was loaded ahead for nothing, says nothing of the class's age. */
+	/* Blocks that were not admitted, or prefetched in vain, say nothing about the class's age. */
 	if (own->not_admitted || own->prefetched || ++k->evicted < k->compare_at)
 		return;
 	arena_class_usage(k->arena, &u);
