@@ -1,16 +1,15 @@
 /* Checksums beside the copies to and from GPUs.
  *
- * A block's checksums, one a layer, are made by its put, in memory or by the GPU that it is put on
- * (vram/commit_sums.h), or else when its bytes first leave that; they stand in the header of each slot
- * outside of GPUs. A GPU's copy keeps one sum over them: what comes down again is compared with that, so that bytes which went wrong on a GPU
- * or on the bus do not get checksums of their own.
+ * A block's checksums, one a layer, are computed at its put, in memory or by the GPU (vram/commit_sums.h), or else at
+ * its first download. Slots outside of GPUs have them in their headers. A GPU's copy keeps one checksum over them.
+ * Downloads are compared with that, so that bytes that went wrong on a GPU or on the bus do not get new checksums.
  *
- * Up, with gpu_verify_up, threads sum a list's layers in memory as the GPU copies them: behind it, as what a processor has just read takes the
- * GPU longer to get, and block by block, where nobody waits for layers; but the first layer of those that somebody
- * waits for at once. A progress page then has a second word for each GPU, that says how far this is. The lists that are
- * being summed stand in the order in which they were begun, and the first of them alone moves words: so a word tells of
- * all that stands before its fence, as the copies' does. What came to memory for the copy, from a disk or another GPU,
- * was looked at then, and is not summed again. */
+ * Uploads, with gpu_verify_up: threads sum the blocks in memory beside the GPU's copies. They stay behind the copies,
+ * since the GPU reads more slowly what a CPU has just read, and go block by block unless a lease waits for layers; then
+ * the first layer is summed at once. A progress page has a second word for each GPU, which shows how far the checksums
+ * are. Only the first of the batches being summed, in the order of their beginning, moves words: so a word covers all
+ * uploads before its fence, as the copies' word does. Blocks that came to memory for the upload, from a disk or another
+ * GPU, were checked then, and are not summed again. */
 #include "daemon/vram/checksum.h"
 
 #include "daemon/block/block.h"
@@ -336,8 +335,8 @@ static void up_wrong(struct cache *c, struct vram_transfer *m)
 	memory_damaged(c, m->block, COUNTER_MEMORY_WRONG_GPU);
 }
 
-/* Whoever has a lease of such a copy already is told, before he is told that it is there. What calls alone wait for is nobody's yet. From then on
- * nobody gets memory's copy either, nor relies on it. */
+/* Tells leases that have such a copy, before they are told that it is there. A copy that only calls wait for is in no
+ * lease yet. From then on memory's copy is not used any more either. */
 static void found_tell(struct found *f)
 {
 	struct gpu *g = f->count ? f->transfer[0]->gpu : NULL;

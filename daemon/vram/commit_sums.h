@@ -1,20 +1,19 @@
-/* Checksums of what is put on a GPU, made by the GPU at the commit: the queue of what is to be summed, and the lists
- * that are. vram_sum_begin() and what follows it (vram/checksum.h) fill it and keep what comes.
+/* Checksums of blocks that are put on a GPU, computed by the GPU at the commit: the queue of slots, and the lists that
+ * the GPU works on. vram_sum_begin() and the functions after it (vram/checksum.h) fill the queue and keep the results.
  *
- * What a commit waits for: nothing. It fences and pins its blocks, and the GPU's submission thread hands them to the
- * device when the commit has left the cache's lock. So a commit costs about .2 us a block more, and one wake of the
- * submission thread, about 1 us, which a session that writes through has anyway (tests/daemon/vram/commit_sums.c
- * --measure).
+ * A commit waits for nothing. It marks and pins its blocks, and the GPU's submission thread hands them to the device
+ * when the commit has left the cache's lock. So a commit costs about .2 us a block more, and one wake of the submission
+ * thread, about 1 us, which a session that writes through has anyway (tests/daemon/vram/commit_sums.c --measure).
  *
- * What that leaves open: what is written between the commit and the GPU's reading goes into the sum, and is not found.
- * On an idle GPU that is some tens of microseconds; where kernels of another process fill it, the time until it is
- * the daemon's turn. Nothing is called sound meanwhile: the GPU may copy a block to memory beside the summing, but the
- * copy counts as there only when the sum is known and is the copy's, too. So do a spill, a Flush and a Get wait, which
- * begin with that way; a copy that another GPU gets meanwhile has the sum when it is there. To close the gap the commit
- * would have to wait for the GPU.
+ * The gap: a stray write between the commit and the GPU's reading becomes part of the checksum, and is not found. On an
+ * idle GPU that gap is some tens of microseconds; on a GPU that another process's kernels fill, it lasts until the
+ * daemon's turn. A copy is not trusted meanwhile: the GPU may download the block beside the checksum, but the copy in
+ * memory counts only when the checksum is known and fits it. A spill, a Flush and a Get begin with a download, so they
+ * wait too. A copy that another GPU gets meanwhile has the checksum when it is there. Only a commit that waits for the
+ * GPU would close the gap.
  *
- * A device without the operation, or one that fails it: the block has no sum until it first comes down, and what comes
- * down then is taken as it is. Such blocks are counted, and the log says so once.
+ * If the device cannot compute checksums, or fails, the block has none until its first download, whose bytes are then
+ * trusted. Such blocks are counted, and the log says so once.
  */
 #ifndef TERRACE_DAEMON_VRAM_COMMIT_SUMS_H
 #define TERRACE_DAEMON_VRAM_COMMIT_SUMS_H
@@ -32,16 +31,16 @@ struct gpu;
 struct vram_transfer;
 struct vram_slot;
 
-/* Blocks of one shape, which a device sums. Its last owner frees it. */
+/* Blocks of one shape, whose checksums a device computes. Its last owner frees it. */
 struct sum_list {
 	struct piece_sums sums;        /* first */
 	struct gpu *gpu;
 	struct sum_list *next;
 	uint32_t count;
 	enum status status;
-	char why[DEVICE_WORDS_MAX];    /* it could not be begun; empty: it was */
+	char why[DEVICE_WORDS_MAX];    /* why it could not be begun; empty: it was begun */
 	struct vram_slot **slot;       /* [count] */
-	struct block **block;          /* the same, as they were pinned */
+	struct block **block;          /* [count]; they are pinned */
 	uint64_t at[];                 /* the same; behind it slots, blocks and sums */
 };
 
@@ -50,33 +49,33 @@ struct commit_sums *vram_sums_create(void);
 
 /* ---- with the cache's lock ---- */
 
-/* Its block is pinned, until the list that it comes into has ended, or vram_sums_unsent() has given it back. */
+/* Queues a slot. Its block is pinned until its list has ended, or vram_sums_unsent() has returned it. */
 void vram_sum_stage(struct vram_slot *s);
 bool vram_sums_staged(const struct gpu *g);
-/* What has not begun, by sum_next: the caller's. */
+/* Slots whose checksum has not begun, by sum_next. They are the caller's. */
 struct vram_slot *vram_sums_unsent(struct gpu *g);
-/* A transfer down that has come, of a block whose sum is due on that GPU. */
+/* A download has come of a block whose checksum is due on that GPU: it waits for the checksum. */
 void vram_sum_wait(struct vram_transfer *m, struct gpu *g);
-/* Those that wait, the caller's. */
+/* The downloads that wait. They are the caller's. */
 struct vram_transfer *vram_summed_take(struct gpu *g);
-/* A list that has ended; NULL. vram_sums_ended() when all of it is done with. */
+/* A list that has ended, or NULL. The caller calls vram_sums_ended() when it is done with the list. */
 struct sum_list *vram_sums_next_ended(struct gpu *g);
 void vram_sums_ended(struct sum_list *l);
-/* The GPU is lost, which an ended list may have said before the tier knows. */
+/* Whether the GPU is lost. An ended list may have reported that before the tier knows. */
 bool vram_sums_lost(const struct gpu *g);
 
 /* ---- with the lock of the GPU's queues ---- */
 
-/* What was staged is the submission thread's. */
+/* Staged slots become the submission thread's. */
 void vram_sums_publish(struct gpu *g);
-/* A list for vram_sums_send(). NULL: there is none, not now, or no memory for one, and then the tick rings again. */
+/* A list for vram_sums_send(). NULL: there is none now, or no memory for one; then the next tick rings again. */
 struct sum_list *vram_sums_take(struct gpu *g);
 
 /* ---- without ---- */
 
-/* By the submission thread: hands it to the device; its end is vram_sums_next_ended()'s to tell. */
+/* By the submission thread: hands the list to the device; vram_sums_next_ended() returns it at its end. */
 void vram_sums_send(struct sum_list *l);
-/* Any thread: lists that have begun, and are not done with. */
+/* Any thread: whether lists have begun and are not done with. */
 bool vram_sums_under_way(const struct gpu *g);
 
 #endif

@@ -1,13 +1,14 @@
-/* The submission thread: a thread of each GPU that makes lists of copies from what stands in its queues, and hands them
- * to the device, without the cache's lock, which calls hold while they still fill the queue. It alone hands lists over,
- * so that those of one way run in the order of their queue. Ends are the completion thread's (vram/vram.c).
+/* The submission thread: each GPU has one. It makes copy batches from the transfers in the GPU's queues and gives them
+ * to the device. It does not take the cache's lock, which calls hold while they still fill the queue. It alone gives
+ * batches to the device, so that those of one direction run in the order of their queue. The completion thread runs the
+ * ends (vram/vram.c).
  *
- * What is enqueued is the cache's until the lock is left, then the submission thread's, under a lock of the GPU's
- * queues.
+ * An enqueued transfer belongs to the cache until the lock is left, then to the submission thread, under the lock of
+ * the GPU's queues.
  *
- * A call that will have work for it says so before it has: the submission thread wakes up beside it, and looks at some
- * counts until something comes or the call is over (vram_find, vram_call_ended). The counts say nothing of the queues,
- * which are looked at with their lock. */
+ * A call that will have work announces it: the submission thread wakes up while the call still works, and polls some
+ * counts until a transfer comes or the call ends (vram_find, vram_call_ended). The counts do not replace the queues,
+ * which are read with their lock. */
 #include "daemon/vram/copy_queue.h"
 
 #include "daemon/block/block.h"
@@ -41,18 +42,23 @@
 
 enum {
 	LIST_MAX = 8192,               /* blocks */
-	BYTES_MAX = 8 << 20,           /* of a list whose layers nobody waits for: what comes after it is done while the next is copied, */
-	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128, /* down, where each list's sums wake their threads anew, twice as much if it is few blocks; */
-	DOWN_BYTES_MIN = 2 << 20,      /* the last ones down are short, as nothing is copied beside the last's sums */
-	COPY_BATCHES_MAX = 4,          /* lists under way, each way, their sums included: the next is being prepared while the first runs */
+	/* of an upload batch whose layers no lease waits for: completing it overlaps the next batch's copies, */
+	BYTES_MAX = 8 << 20,
+	/* downloads: larger, since each batch wakes the checksum threads once; twice as much if that is few blocks */
+	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128,
+	DOWN_BYTES_MIN = 2 << 20,      /* the last downloads are small, as no copies run beside the last checksums */
+	/* batches under way, each direction, checksums included: the next is prepared while the first runs */
+	COPY_BATCHES_MAX = 4,
 	RETRY_NS = 1000 * 1000,
 	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
 	FENCE_BYTES = DEVICE_COPY_ALIGN,
-	OVERTAKE_US = 100 * 1000,      /* so long what nobody waits for layer by layer is overtaken by what somebody does */
-	GATHERED = 8,                  /* blocks from a disk that nobody waits for layer by layer, to a list, while as many are still read; */
+	/* how long uploads that no lease waits for layer by layer may be overtaken by a lease's */
+	OVERTAKE_US = 100 * 1000,
+	/* blocks from a disk, without a lease, that are gathered to a batch while as many are still read; */
+	GATHERED = 8,
 	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
 	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
-	ANNOUNCED_US = 150,            /* from a lease's packet until it is known what it has to be copied */
+	ANNOUNCED_US = 150,            /* from a lease's packet until it is known whether it needs copies */
 };
 
 static uint64_t host_address(const struct span_map *s, uint32_t index, const struct gpu *g)
@@ -146,7 +152,8 @@ static bool is_staged(const struct gpu *g)
 	       vram_sums_staged(g);
 }
 
-/* A lease that does not wait for any of the tail, nor makes it wait too long. Fences stay in their order. */
+/* Whether the staged lease waits for nothing in the tail, and does not delay the tail too long. Fences keep their
+ * order. */
 static bool overtakes(const struct vram_queue *q)
 {
 	return q->staged_fences == 1 && q->staged_fence->overtakes && q->staged_end == &q->staged_fence->next &&
@@ -194,9 +201,9 @@ static struct copy_batch *to_look_take(struct gpu *g)
 	return f;
 }
 
-/* What a lease waits for, if the submission thread can begin it at once, is made a list here: its transfers are in this
- * processor's cache. Then the submission thread has it copied, and whoever has brought it wakes those that sum it, when
- * his reply is on its way: that takes as long as the copies' first calls. */
+/* If the submission thread can begin a lease's uploads at once, the batch is made here, as its transfers are in this
+ * CPU's cache. The submission thread then has it copied; the caller wakes the checksum threads after its reply, which
+ * takes as long as the first copies. */
 static void publish_up(struct gpu *g)
 {
 	struct vram_queue *q = &g->queue[DEVICE_UP];
@@ -212,8 +219,8 @@ static void publish_up(struct gpu *g)
 	to_look_put(g, g->taken);
 }
 
-/* With the lock of the queues: what has come one by one may wait for more, which comes soon; the tick rings in any case. Not what a lease waits for,
- * nor while anybody waits for the memory that it holds. */
+/* With the lock of the queues. Whether blocks that came one by one should wait for more; the tick rings in any case.
+ * Not if a lease waits for them, nor while another transfer waits for the memory that they hold. */
 static bool gathers(const struct gpu *g)
 {
 	const struct cache *c = g->cache;
@@ -417,7 +424,7 @@ static bool looks_on(struct gpu *g, uint32_t calls_ended, uint64_t since_us)
 }
 
 /* With the lock of the queues. Where work is expected the submission thread stays awake, without the lock, until some
- * has come or the next call is over. All that it is told by this is when to look. */
+ * has come or the next call has ended. This only tells it when to look. */
 static void submission_wait(struct gpu *g)
 {
 	const uint32_t calls_ended = atomic_load_explicit(&g->calls_ended, memory_order_relaxed),

@@ -1,13 +1,14 @@
-/* Who makes place for whom on a GPU: as memory/evict.c does it for host memory, but that here a block has somewhere to go. A victim that is
- * elsewhere too just goes; one that is on this GPU alone goes down first, and who wanted its slot waits for that. What cannot go down, for
- * lack of a slot of host memory, is dropped. Where nothing may go, copies that are coming may, when they have come: who needs a slot waits for them.
+/* Which copy is evicted for another on a GPU. It works as memory/evict.c does for host memory, but a victim can be
+ * downloaded. A victim that has another copy is evicted at once. A victim that is on this GPU alone is downloaded
+ * first, and the transfer that wants its slot waits. If there is no slot of host memory for it, it is dropped. If
+ * nothing can be evicted, transfers wait for uploads under way, which can be evicted when they have come.
  *
  * Classes of slots share a GPU's memory by spans: daemon/vram/trade.c.
  *
- * A few slots are free before anybody asks, for what just goes went for them when lists had ended: a lease begins its copies so much sooner.
- * So that there mostly is a victim that just goes, what is put on a GPU is copied down at once, or, of a session that does not want that,
- * when less than spill_share of the GPU's slots are free or clean. Until then, and while disks write, nothing goes for it in memory that is nowhere
- * else; and never what a GPU alone has beside.
+ * A few slots are kept free, by evicting clean copies when batches end, so that a lease can begin its copies sooner. To
+ * have clean victims, a block put on a GPU is downloaded at once; in a session that does not want that, when less than
+ * spill_share of the GPU's slots are free or clean. Until then, and while disks write, such a download evicts no block
+ * in memory without another copy, and never one whose only other copy is on a GPU.
  */
 #include "daemon/vram/evict.h"
 

@@ -1,7 +1,8 @@
-/* What an up may take of memory on its way from a disk, and of its GPU. With disks nothing that is nowhere else goes for it, neither on the GPU, from
- * where that goes down first, nor in memory, from where it is spilled. Both go by the same memory: so what has come for a GPU that is full, and waits
- * there, takes half of it at most. A Warm waits for that as long as disks write. A lease is waited for by somebody: it waits as long as ups of its
- * layout get their places there one soon after the other, and not for ever, and then takes whoever's place it must.
+/* How much memory and GPU memory an upload from a disk may take. With disks, it drops no block without another copy: on
+ * the GPU such a block is downloaded first, in memory it is spilled first. Downloads and loads use the same memory, so
+ * blocks that wait in memory for a full GPU take half of it at most. A Warm waits for that as long as disks write. A
+ * Lease has a waiting caller: it waits only while uploads of its layout keep getting places there, and not for ever;
+ * then it evicts any block that it must.
  */
 #include "daemon/vram/fetch.h"
 

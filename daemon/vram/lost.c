@@ -1,8 +1,8 @@
-/* A GPU that is lost: what has not begun ends at once, what is under way when the device ends it, and the completion
- * thread sweeps up the copies that it had.
+/* A GPU that is lost: transfers that have not begun end at once, others when the device ends them. The completion
+ * thread then sweeps up the GPU's copies.
  *
- * A list that reads such a copy may have brought it: all of it, as the device says, or by the sum that the copy keeps. So what is nowhere else, and is
- * read, is left to the end of that list.
+ * A batch that reads such a copy may have succeeded: the device says so, or the copy's checksum shows it. So a copy
+ * without another one, which a batch is reading, stays until that batch ends.
  */
 #include "daemon/vram/lost.h"
 

@@ -1,4 +1,4 @@
-/* A GPU that is lost: what was there, and who waits. */
+/* A GPU that is lost: its copies, and the calls that wait for it. */
 #ifndef TERRACE_DAEMON_VRAM_LOST_H
 #define TERRACE_DAEMON_VRAM_LOST_H
 
@@ -10,16 +10,17 @@ struct cache;
 struct gpu;
 struct vram_transfer;
 
-/* The GPU gives nothing any more. */
+/* Marks the GPU as lost: it gives no data any more. */
 void gpu_lost(struct gpu *g, const char *why);
-/* All of its transfers that wait or stand in a queue end, and those that stand in one to come from it. */
+/* Ends all of its transfers that wait or are queued, and queued transfers that would copy from it. */
 void vram_transfers_fail(struct cache *c, struct gpu *g);
-/* By its completion thread, of a lost one: takes some of its copies off the accounting; `swept` when there are no more. */
+/* By its completion thread, of a lost GPU: takes some of its copies off the accounting; sets `swept` when there are no
+ * more. */
 void vram_sweep(struct cache *c, struct gpu *g);
-/* A transfer of a list ends so; what the sweep has left for it, on GPUs that were lost meanwhile, goes with it. */
+/* A transfer of a batch has ended so. Copies on lost GPUs that the sweep left for it end with it. */
 void vram_read_ended(struct cache *c, struct vram_transfer *m, enum status s);
-/* By its completion thread: leaves the lock, as the driver may take its time. True: the device says that it is lost.
- * From vram_stop on it is not asked any more: g->lost. */
+/* By its completion thread: asks the device whether it is lost, without the lock, as the driver may take long. After
+ * vram_stop the device is not asked any more: returns g->lost. */
 bool gpu_asks(struct cache *c, struct gpu *g);
 
 #endif

@@ -1,4 +1,5 @@
-/* Where a lease finds its blocks, with GPUs; and the fences that tell how far copies are that it need not wait for. */
+/* Where a lease finds its blocks, with GPUs; and the fences that show the progress of copies that a lease need not wait
+ * for. */
 #include "daemon/vram/placement.h"
 
 #include "daemon/block/block.h"

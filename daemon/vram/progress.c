@@ -1,5 +1,5 @@
 /* The pages by which streams wait for layers, and what is registered with the GPUs. A page's words are written by the
- * device, by the threads for checksums, and, when copies come to nothing, by the thread that finds that out. */
+ * device, by the checksum threads, and, when copies fail, by the thread that finds that out. */
 #include "daemon/vram/progress.h"
 
 #include "daemon/block/lock.h"

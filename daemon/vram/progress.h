@@ -1,4 +1,4 @@
-/* The shared page by which streams wait for layers. */
+/* The progress page: a shared page by which streams wait for layers. */
 #ifndef TERRACE_DAEMON_VRAM_PROGRESS_H
 #define TERRACE_DAEMON_VRAM_PROGRESS_H
 
@@ -19,13 +19,13 @@ enum { VRAM_LINE = 64 };
  * numbers. */
 enum { PROGRESS_PAGE_SUMMED = 256, PROGRESS_PAGE_FAILED = 512 };
 
-/* What a lease's copies are watched by: a page of an attachment's, registered with the GPUs. */
+/* The progress page of an attachment, registered with the GPUs. */
 struct progress_page {
 	struct extent page;
 	uint64_t address[DEVICES_MAX]; /* on each GPU; 0: not registered */
-	uint32_t next[DEVICES_MAX];    /* the word of GPU g has been promised this value */
+	uint32_t next[DEVICES_MAX];    /* the value that the word of GPU g will reach */
 	uint32_t fences;               /* in queues or under way */
-	bool dead;                     /* its attachment is gone */
+	bool dead;                     /* its attachment has ended */
 	struct progress_page *dead_next;
 };
 
@@ -36,23 +36,23 @@ void vram_unregister(struct cache *c, void *memory, const uint64_t *address);
 
 /* ---- progress pages ---- */
 
-/* Without the lock: makes one, registered with the GPUs. NULL: no memory. */
+/* Without the lock: makes a page, registered with the GPUs. NULL: no memory. */
 struct progress_page *progress_page_create(struct cache *c);
 void progress_page_destroy(struct cache *c, struct progress_page *b);
-/* With the lock: its attachment is gone; it is destroyed by the chores, when no fence names it any more. */
+/* With the lock: its attachment has ended; the chores destroy the page when no fence names it any more. */
 void progress_page_let_go(struct cache *c, struct progress_page *b);
-/* With the lock: copies to that GPU that the progress page was to tell of will not come. Says so there, once and for
- * all, and lets streams that wait go on. */
+/* With the lock: copies to that GPU that the page was to report have failed. Notes that on the page for good, and lets
+ * waiting streams go on. */
 void progress_page_fail(struct progress_page *b, const struct gpu *g);
-/* The same of all that fences in the GPU's queue of ups, or under way, tell of: copies up have failed, so that no fence
- * behind them may be believed. Before the device goes on. */
+/* The same for the pages of all fences in the GPU's upload queue or under way: uploads have failed, so that no fence
+ * behind them can be trusted. Called before the device goes on. */
 void vram_fences_fail(struct gpu *g);
-/* With the lock: leases may be granted ahead of their copies to that GPU. Not where these have failed once: who
- * looked would not believe it any more. */
+/* With the lock: whether leases may be granted before their copies to that GPU are done. Not after such copies have
+ * failed once, as clients do not trust that word any more. */
 bool progress_page_tells(const struct progress_page *b, const struct gpu *g);
-/* Any thread: copies of layers of that GPU have come so far. */
+/* Any thread: whether the copies of layers to that GPU have reached this value. */
 bool progress_page_copied(const struct progress_page *b, const struct gpu *g, uint32_t value);
-/* Any thread: so far have the checksums of copies to that GPU been looked at. Never back. */
+/* Any thread: the checksums of copies to that GPU have been verified up to this value, which never falls. */
 void progress_page_summed(struct progress_page *b, const struct gpu *g, uint32_t value);
 
 #endif

@@ -1,5 +1,5 @@
-/* Some host memory of a GPU's, all zeroes where nothing says otherwise, and where on the GPU some of it can be copied
- * to for fences. */
+/* Some host memory of a GPU, zeroed unless said otherwise, and where on the GPU a part of it can be copied to for
+ * fences. */
 #ifndef TERRACE_DAEMON_VRAM_SCRATCH_H
 #define TERRACE_DAEMON_VRAM_SCRATCH_H
 

@@ -1,4 +1,4 @@
-/* Slots of GPU memory, and which copy is in which. */
+/* Slots of GPU memory, and which copy is in which slot. */
 #ifndef TERRACE_DAEMON_VRAM_SLOT_MAP_H
 #define TERRACE_DAEMON_VRAM_SLOT_MAP_H
 
@@ -18,51 +18,51 @@ struct layout_pool;
 
 /* made if new; NULL: no memory */
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct layout_pool *p);
-/* Slots of the class that can be had without evicting anything, but for the reserve. */
+/* Slots of the class that can be taken without an eviction, the reserve excluded. */
 uint64_t vram_room_free(const struct vram_class *k);
-/* Frees all that is known of its spans and classes, whoever has slots. */
+/* Frees all records of the GPU's spans and classes, even if slots are taken. */
 void vram_classes_free(struct cache *c, struct gpu *g);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
  * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
- * ARENA_DEVICE_UNIT from the beginning of the extent. For a GPU that is lost, to which nothing comes: elsewhere a block
- * may move past the walk. */
+ * ARENA_DEVICE_UNIT from the beginning of the extent. Only for a lost GPU, to which no copies come: on another one a
+ * block may move past the walk. */
 struct vram_slot *vram_next(struct vram_pool *vp, uint32_t *extent, uint32_t *slot, uint32_t *budget);
-/* How many blocks of the layout GPUs have alone, but for those on their way down. */
+/* How many blocks of the layout only GPUs have, those being downloaded excluded. */
 uint64_t vram_only_blocks(const struct cache *c, const struct layout_pool *p);
-/* The copy of which the sum of its commit is due (vram/commit_sums.h); NULL: none. */
+/* The copy whose checksum of the commit is due (vram/commit_sums.h); NULL: none. */
 struct vram_slot *vram_sum_due(const struct block *b);
-/* A ready one on a GPU that is not lost, and whose copies that GPU can have without host memory between them. */
+/* A ready copy on another GPU that is not lost and from which that GPU can copy without host memory; NULL. */
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
-/* Its transfer down; NULL. It has one. */
+/* Its download; NULL: none. down_of: it has one. */
 struct vram_transfer *vram_down_of(const struct cache *c, const struct block *b);
 bool vram_downloading(struct cache *c, const struct block *b);
 /* A slot that room gave becomes the block's. */
 struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
-/* It is the block's no more, and free. Its transfer has ended. */
+/* The slot leaves its block, and is freed. Its transfer has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);
-/* What its put said, from now on known without the block's header. */
+/* Keeps what the block's put said, so that the block's header is not needed. */
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
-/* After a change of where the block is: counts it as dirty or not. */
+/* After a change of where the block is: counts the copy as dirty or not. */
 void vram_sync(struct block *b);
-/* It was used, on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+/* The block was used on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
-/* The slot is told of a use while its block is coming; false: it is there, and the policy has to be told. */
+/* Notes a use if the copy is still coming. False: it is ready, and the caller tells the policy. */
 bool vram_used_coming(struct vram_slot *s);
-/* A published block is removed: its copies are dead. In the hands of who has it out of the accounting. */
+/* A published block is removed: its copies are dead. The caller has taken it out of the accounting. */
 void vram_removed(struct cache *c, struct block *b);
 /* Out of its block's chain. */
 void vram_unchain(struct vram_slot *s);
-/* A copy, ready or coming, is known to be wrong: nobody gets it any more, and the slot is free when nobody holds it. */
+/* A copy, ready or coming, is corrupt: it is not leased any more, and its slot is freed when nothing holds it. */
 void vram_corrupt(struct cache *c, struct vram_slot *s);
-/* Slots of an unpublished block, and dead ones that nobody holds, go back. */
+/* Gives back the slots of an unpublished block, and dead ones that nothing holds. */
 __attribute__((cold)) void vram_give(struct block *b);
-/* It was put on a GPU, and is to come down at once. */
+/* The block was put on a GPU, and is to be downloaded at once. */
 void vram_queue_down(struct block *b);
 void vram_queue_write_through(struct vram_slot *s);
 void vram_unqueue_write_through(struct vram_slot *s);
-/* Without the lock, of a block that its engine has written: zeroes what is behind so many tokens, and waits for that.
- * UNAVAILABLE: its GPU is lost, or does not answer and is lost by that. EXHAUSTED: the driver has no memory. */
+/* Without the lock, of a block that its engine has written: zeroes the bytes behind so many tokens, and waits for that.
+ * UNAVAILABLE: its GPU is lost, or has not answered and counts as lost now. EXHAUSTED: the driver has no memory. */
 enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens);
 /* It has been published. */
 void vram_published(struct cache *c, struct block *b, uint64_t position);

@@ -1,5 +1,5 @@
-/* What the GPUs could bring down to memory, and when it would be there. Each GPU's downloads are timed by whole copy
- * batches, checksums included, since a block is in memory only when it has been summed. */
+/* Which blocks the GPUs could download to memory, and when they would be there. Each GPU's downloads are timed by whole
+ * copy batches, checksums included, since a block is in memory only when it has been summed. */
 #include "daemon/vram/source.h"
 
 #include "daemon/block/block.h"

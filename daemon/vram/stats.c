@@ -1,7 +1,6 @@
-/* The GPUs' rows of Stats, and what their lists of copies took.
- *
- * Of each list that was copied its stages are added up, by what it was for: how long it stood in the queue (a lease's alone, from its admission on),
- * was copied, and was looked at after that. What a lease waits for is the three of its list.
+/* The GPUs' rows of Stats, and the times of their copy batches. The times of each batch's stages are summed by its
+ * kind: in the queue (only of a lease, from its admission on), being copied, and being checked after that. A lease
+ * waits for the sum of the three.
  */
 #include "daemon/vram/stats.h"
 

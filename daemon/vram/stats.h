@@ -12,7 +12,7 @@ struct copy_batch;
 
 uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
 void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
-/* A list has ended, in all its parts. Any thread, once a list. */
+/* All parts of a batch have ended. Any thread, once a batch. */
 void vram_times_add(const struct copy_batch *f);
 
 #endif

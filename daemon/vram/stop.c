@@ -1,9 +1,9 @@
-/* The end of the VRAM tier: first its threads, by a deadline, then, when disks and catalog are closed, its memory, each call of a driver's by
- * another.
+/* The end of the VRAM tier: first its threads end, by a deadline; then, when disks and catalog are closed, its memory
+ * is freed, each driver call by a deadline of its own.
  *
- * A driver that does not return has a thread in it, which nobody can end. Such a GPU is left behind, and with it the whole cache, to the
- * end of the process. Who comes back after all, while the rest is being closed, finds things gone that it would go on with: so it
- * stays where it is (vram_came_back).
+ * A thread inside a driver that does not return cannot be ended. Such a GPU is left behind, and with it the whole
+ * cache, until the process ends. If the thread returns after all while the rest is being closed, it would use freed
+ * things: so it stops where it is (vram_came_back).
  */
 #include "daemon/vram/stop.h"
 

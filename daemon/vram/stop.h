@@ -6,10 +6,11 @@
 
 struct cache;
 
-/* Without the lock: no copy begins any more, and no thread of the tier's runs after it. False: a GPU has not ended its copies, or its driver not
- * returned, within gpu_close_ms, which is not waited for without `wait`: the cache is to stay as it is, to the end of the process. */
+/* Without the lock: no copy begins any more, and no thread of the tier runs afterwards. False: a GPU has not ended its
+ * copies, or its driver has not returned, within gpu_close_ms (without `wait`: at once). The cache must then stay as it
+ * is until the process ends. */
 bool vram_stop(struct cache *c, bool wait);
-/* After the blocks are gone. False: a call of the driver's took longer than gpu_close_ms, and as above. */
+/* After the blocks are freed. False: a driver call took longer than gpu_close_ms; as above. */
 bool vram_destroy(struct cache *c);
 
 #endif

@@ -1,13 +1,13 @@
 /* How memory of a GPU changes from one class of slots to another.
  *
  * The class claims a window: the spans of other classes that stand where one span of its own could be
- * (store/arena/arena.h). No slot is taken there any more. The window is emptied in steps of EMPTY_BLOCKS: a copy that
- * is elsewhere too goes at once, another one goes down first. Then the class's next slot is cut there. No process is
- * asked, and nothing is mapped anew.
+ * (store/arena/arena.h). No slot is taken there any more. The window is emptied in steps of EMPTY_BLOCKS: a copy of a
+ * block that has another one is evicted at once, any other is downloaded first. Then the class's next slot is cut
+ * there. No process is asked, and nothing is mapped anew.
  *
- * A trade costs as many evictions as it brings slots. So it is looked for once a span's worth of evictions, and begun
- * only if all of the window has been idle for longer, by a quarter, than what the class would evict itself. A class
- * that has nothing to evict takes the coldest window.
+ * A trade costs as many evictions as it brings slots. So a class compares once in a span's worth of evictions, and
+ * begins only if all of the window has been idle a quarter longer than the class's own next victim. A class that has
+ * nothing to evict takes the coldest window.
  *
  * A window is given up when a slot of it is in use again, or when it is not empty after CLAIM_US.
  */

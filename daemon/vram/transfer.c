@@ -1,16 +1,16 @@
-/* Moves to, from and between GPUs: what each waits for, one after the other, and its end.
+/* Transfers to, from and between GPUs: what each waits for, one after the other, and its end.
  *
  *     up:     copy in host memory (a load, a down) -> slot on the GPU -> queue -> copied -> ready
  *     across: slot on the GPU -> queue -> copied -> ready
  *     down:   slot of host memory -> queue -> copied -> checksums, header -> span, policy
  *
- * An up that has its slot tells those who wait for its *place*: from then on it is in the order of the ups. What comes down is sealed without
- * the lock, before anybody can see it, by the GPU's completion thread and the threads for checksums (vram/checksum.c).
- * Bytes that are not the block's end their move, and the copy that they are of: who waits gets the block from another,
- * or does without.
+ * An upload that gets its slot tells the links that wait for its *place*: from then on it is in the upload queue. A
+ * download is checked and gets its header without the lock, before any call can use it, by the GPU's completion thread
+ * and the checksum threads (vram/checksum.c). If the bytes are wrong, the transfer ends, and the copy that they came
+ * from is removed: calls that wait get the block from another copy, or a miss.
  *
- * What is begun by a call ends later. A transfer that cannot be begun is undone, and the caller has its status. The end
- * of a load makes the ups that wait for it go on, and what waited for room may come to nothing: both are queued
+ * A transfer that a call begins ends later. A transfer that cannot be begun is undone, and the caller gets its status.
+ * When a load ends, uploads that wait for it go on; a transfer that waits for room may fail. Both are queued ends
  * (block/ends.h), and run when the lock is left.
  */
 #include "daemon/vram/transfer.h"

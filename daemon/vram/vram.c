@@ -1,8 +1,9 @@
-/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped (vram/stop.c).
+/* The VRAM tier as a whole: GPUs are opened before anything else runs, and closed after everything else has stopped
+ * (vram/stop.c).
  *
- * Each GPU has two threads. The *submission thread* (vram/copy_queue.c) hands lists of copies over. The *completion
- * thread*, here, does what comes after them, and all that lasts: it ends lists, which means checksums of what came
- * down, makes extents, asks the device whether it is lost, and sweeps up after that.
+ * Each GPU has two threads. The *submission thread* (vram/copy_queue.c) gives copy batches to the device. The
+ * *completion thread*, here, does the rest, and all that takes long: it ends batches, which includes the checksums of
+ * downloads, makes extents, asks the device whether it is lost, and sweeps up after a loss.
  */
 #include "daemon/vram/vram.h"
 

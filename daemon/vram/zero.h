@@ -1,13 +1,13 @@
-/* Zeroes on a GPU what a block there has behind its valid tokens, as a commit does in host memory.
+/* Zeroes the bytes of a block on a GPU behind its valid tokens, as a commit does in host memory.
  *
- * Slots are cut anew for other layouts, and an engine writes the tokens that it has. The bytes behind them are another
- * block's, in another format: as numbers they may be NaNs, and a checksum covers them. A GPU's memory is written by
- * lists of copies alone, from a piece of host memory that is registered with the GPU. Atoms behind the valid tokens,
- * and what a slot has behind its block, get zeroes from there. The atom in which the valid tokens end keeps some of its
- * bytes: these atoms are brought down, zeroed behind their tokens by the CPU, and brought up again.
+ * An engine writes only the tokens that it has. The bytes behind them are an earlier block's, perhaps in another
+ * format: as numbers they may be NaNs, and a checksum covers them. The daemon writes to a GPU's memory only by copies,
+ * from registered host memory. Atoms behind the valid tokens, and the rest of the slot behind the block, get zeroes
+ * from there. The atom in which the valid tokens end keeps some of its bytes: such atoms are downloaded, zeroed behind
+ * their tokens by the CPU, and uploaded again.
  *
- * The engine has ended its writes before it commits, and no other caller knows of the block yet: so all is done when
- * the block is published, and comes before any copy of it.
+ * The engine has ended its writes before it commits, and the block is not published yet. So the zeroing is done before
+ * the block is published or copied.
  *
  * Threads: any, one block at a time on a GPU. A block that is full, and of a multiple of 256 bytes, costs nothing.
  */
@@ -51,10 +51,10 @@ void gpu_zero_init(struct gpu_zero *z, const struct device_ops *ops, struct devi
 /* No list is the device's any more. Zeroed is fine. */
 void gpu_zero_fini(struct gpu_zero *z);
 
-/* Whether there is anything behind so many tokens of a block, or behind the block. */
+/* Whether there are bytes to zero behind so many tokens of a block, or behind the block. */
 bool gpu_zero_wants(const struct kv_layout *l, const struct kv_geometry *g, uint32_t tokens);
-/* Of the block at that address of the GPU. Waits. UNAVAILABLE: the GPU is lost. EXHAUSTED: its driver has no memory.
- * DEADLINE: a list has not ended, and may yet write; nothing more is begun: the GPU is to be given up. */
+/* Zeroes behind the block at that address of the GPU, and waits. UNAVAILABLE: the GPU is lost. EXHAUSTED: its driver
+ * has no memory. DEADLINE: a batch has not ended, and may still write; the GPU must be given up. */
 enum status gpu_zero_behind(struct gpu_zero *z, uint64_t address, const struct kv_layout *l,
 			    const struct kv_geometry *g, uint32_t tokens);
 
