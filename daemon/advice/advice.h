@@ -16,11 +16,12 @@ struct block;
 struct policy_state;
 struct trace_recorder;
 
-/* A request of the last seconds that a Lease, or the same Lookup, is expected after. */
+/* A recent request after which a Lease, or the same Lookup, is expected. */
 enum { EXPECTED_MAX = 256 };
 
 struct expected {
-	uint64_t whole[EXPECTED_MAX];  /* of the session and the last key of all, 0: none; of the prefix that was there */
+	/* of the session and the last key: of all keys, 0: none; of the prefix that was present */
+	uint64_t whole[EXPECTED_MAX];
 	uint64_t part[EXPECTED_MAX];
 	uint64_t until_us[EXPECTED_MAX];
 	uint32_t next;
@@ -28,8 +29,8 @@ struct expected {
 
 struct advice {
 	struct mailbox mail;           /* written without the lock */
-	struct request request;        /* the one that is being told */
-	uint64_t id[CACHE_BLOCKS_MAX]; /* of its blocks in the layouts of one class, and their roles */
+	struct request request;        /* the request that is being told */
+	uint64_t id[CACHE_BLOCKS_MAX]; /* its blocks' ids in the layouts of one class, and their roles */
 	uint8_t role[CACHE_BLOCKS_MAX];
 	struct expected expected;
 	struct conversation conversation[CONVERSATIONS];
@@ -40,7 +41,7 @@ struct advice {
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
 	struct prefetch prefetch;
-	/* by earlier runs, by rising keys; what was taken up has no bytes any more */
+	/* saved by earlier runs, by rising keys; an entry that was taken up has no bytes any more */
 	struct policy_state *policy_state;
 	size_t policy_state_count;
 };

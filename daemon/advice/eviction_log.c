@@ -1,4 +1,5 @@
-/* Copies that left a tier: when, why and how old. Of the last tens of thousands; a table of sets, in which the oldest gives way.
+/* Copies that left a tier: when, why and how old. It has the last tens of thousands of them, in a table of sets; in
+ * each set a new entry replaces the oldest.
  *
  * A copy that is asked for again within a minute is *regretted*: had it stayed, it would have been a hit, or no load.
  */

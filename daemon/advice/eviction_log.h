@@ -1,4 +1,5 @@
-/* What has lately left a tier, and whether it was asked for soon after (a regret). With the cache's lock. */
+/* The eviction log: copies that lately left a tier, and whether they were asked for soon after (a regret). With the
+ * cache's lock. */
 #ifndef TERRACE_DAEMON_ADVICE_EVICTION_LOG_H
 #define TERRACE_DAEMON_ADVICE_EVICTION_LOG_H
 
@@ -16,7 +17,7 @@ enum { EVICTION_LOG_SETS = 1 << 14, EVICTION_LOG_WAYS = 4, EVICTION_LOG_AGES = 8
 
 struct eviction_log_entry {
 	uint64_t id, when_us;          /* id 0: free */
-	uint32_t idle_ms;              /* since its last use, then; stays at its maximum */
+	uint32_t idle_ms;              /* how long unused when it left; stays at its maximum */
 	uint32_t uses;
 	uint8_t reason;                /* enum eviction_reason */
 	uint8_t tier;                  /* enum eviction_tier: whose copy it was */
@@ -25,15 +26,16 @@ struct eviction_log_entry {
 
 _Static_assert(sizeof(struct eviction_log_entry) == 32, "two in a cache line");
 
-/* A copy leaves its tier. n: its node there. The last one of memory and disks is remembered, and beside it the last one of GPUs. */
+/* A copy leaves its tier. n: its node there. The log has the last copy of a block that left memory or the disks, and
+ * beside it the last that left a GPU. */
 void eviction_log_note(struct cache *c, uint64_t id, const struct policy_node *n, enum eviction_tier tier,
 		       enum eviction_reason reason);
-/* Such a note is made soon. */
+/* A note about that id follows soon: prefetches its entry. */
 void eviction_log_hint(const struct cache *c, uint64_t id, bool gpu);
-/* It is there again: on a GPU; in memory or on a disk. */
+/* The block is there again: on a GPU, or in memory or on a disk. */
 void eviction_log_forget(struct cache *c, uint64_t id, bool gpu);
 const struct eviction_log_entry *eviction_log_find(const struct cache *c, uint64_t id, bool gpu);
-/* A request wants it: whether it has just left is counted; gpu: off a GPU, too. */
+/* A request wants the block: counts a regret if it has just left; gpu: also if it left a GPU. */
 void eviction_log_asked(struct cache *c, uint64_t id, bool gpu);
 const char *eviction_reason_word(enum eviction_reason r);
 /* The rows of Stats; without the lock. */

@@ -1,15 +1,17 @@
-/* What ties blocks together besides their chains.
+/* Edges between blocks besides those of their chains.
  *
- * *Leased together* (co_attend): two chains that one session holds under lease at the same time, neither a beginning of the other: agents
- * that work side by side, documents that are attended together. The end of each is tied to where the other begins, which is where it leaves
- * what they have in common: from there on the other is to be read, in its order, and prefix_share leads on. A new lease is tied to the last four
- * of the session, both ways, by a weight of one over the session's other leases: of an engine that runs hundreds of strangers at a time next to
- * nothing remains, and what stays together grows.
+ * *Leased together* (co_attend): two chains that one session holds under lease at the same time, neither a beginning of
+ * the other: agents that work side by side, documents that are attended together. An edge leads from the end of each
+ * chain to the first block of the other that they do not share; from there prefix_share leads on in the other chain's
+ * order. A new lease gets edges to and from the last four leases of the session. Their weight is one divided by the
+ * number of the session's other leases: with hundreds of unrelated leases at a time the edges stay weak, and chains
+ * that stay together get strong ones.
  *
- * *Alike* (semantic): at a commit the worker that has just summed a block up decodes some of its keys too: of the middle layer's first head,
- * the first 64 tokens, in the rotated domain, where every dim is a random projection of the original. 64 dims of their mean go to the
- * advisor by a mailbox without a lock; it makes a sketch of them (eviction/sketch.h) and ties the block to those that are near, both ways, by
- * one less a tenth a bit. Of a session's layouts the first counts, blocks in host memory only.
+ * *Alike* (semantic): at a commit the worker that has just computed a block's checksums also decodes some of its
+ * attention keys: of the middle layer's first head, the first 64 tokens, in the rotated domain, where every dim is a
+ * random projection of the original. 64 dims of their mean go to the advisor by a mailbox without a lock; it makes a
+ * sketch of them (eviction/sketch.h) and ties the block to those that are near, both ways, by one less a tenth a bit.
+ * Of a session's layouts the first counts, blocks in host memory only.
  */
 #include "daemon/advice/advice.h"
 #include "daemon/advice/graph.h"

@@ -1,10 +1,13 @@
-/* The graph over restarts: nodes and edges in the catalog's table of edges, written a little at each pass, round after round.
+/* The graph over restarts: nodes and edges in the catalog's table of edges, written a little at each pass, round after
+ * round.
  *
  *     node   'a', name 8                    version 1, 0 3, round 4, touched, unix ms 8
- *     edge   'b', from 8, to 8, type 1      version 1, 0 1, sessions 2, round 4, touched, unix ms 8, weight, a float's bits, 4
+ *     edge   'b', from 8, to 8, type 1      version 1, 0 1, sessions 2, round 4, touched, unix ms 8, weight, a float's
+ *     bits, 4
  *
- * Numbers in keys are big-endian, so that nodes come before edges; in values little-endian. What a finished round has not written
- * anew, nor the one before it, is not in the graph any more: it is dropped. What cannot be read is passed over: the graph is advice.
+ * Numbers in keys are big-endian, so that nodes come before edges; in values little-endian. A record that neither the
+ * last finished round nor the one before it has written is not in the graph any more, and is dropped. A record that
+ * cannot be read is skipped, since the graph is only advice.
  */
 #include "daemon/advice/graph.h"
 #include "daemon/advice/catalog_key.h"

@@ -1,6 +1,7 @@
-/* Which blocks of the graph are there. Letters tell of each that comes or goes; but those that a restart takes up are told of by none, and
- * letters for which the mail had no room are lost. After that the advisor looks at all nodes, some at a pass, while new letters come. A
- * block without a node gets none: there may be many times more blocks than nodes, and nothing is known of it.
+/* Which blocks of the graph exist. Messages tell the advisor each block that comes or leaves. But blocks that a restart
+ * takes up send none, and messages without room in the mailbox are lost. After such a loss the advisor checks all
+ * nodes, some at each pass, while new messages come. A block without a node gets no node: there may be many times more
+ * blocks than nodes, and the graph knows nothing of such a block.
  */
 #include "daemon/advice/graph.h"
 #include "daemon/block/by_id.h"

@@ -1,6 +1,6 @@
-/* A ring of words. A writer takes its words by moving `taken`, fills them, and last of all writes the first one, which says
- * how many they are; zero there means that it is not done yet. The reader zeroes what it gives back. So a letter that is slow
- * to be finished keeps the ones behind it waiting, and nobody else.
+/* A ring of words. A writer takes its words by moving `taken`, fills them, and last of all writes the first one, which
+ * says how many they are; zero there means that it is not done yet. The reader zeroes what it gives back. So an
+ * unfinished message delays the messages behind it, but no writer.
  */
 #include "daemon/advice/mailbox.h"
 

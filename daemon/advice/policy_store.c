@@ -1,13 +1,14 @@
-/* What policies have learned, and which conversation ended where, over restarts: pieces of bytes (policy_ops.keep) in the catalog's table
- * of edges, written some at a pass, round after round, and all of them anew at an orderly stop,
+/* What policies have learned, and which conversation ended where, over restarts: pieces of bytes (policy_ops.keep) in
+ * the catalog's table of edges, written some at a pass, round after round, and all of them anew at an orderly stop,
  * before the rest of the graph.
  *
  *     piece  'c', of whom 1, where 8, what 8, number 4        version 1, 0 3, ~0 4, unix ms 8, the piece
  *
- * Of whom: 'm' a class of slots of memory (0, its stride), 'g' on a GPU (its number, layout), 'd' a disk's slots of a size (disk, bytes), 'k' the
- * conversations. Numbers in keys are big-endian. A piece that is there no more is dropped at the end of its owner's round; those of an
- * owner that has not come back for a month, at a start. All are read at the start; a policy takes its own up when it is made, before it is
- * told of anything. What it refuses is passed over: it learns that again.
+ * Of whom: 'm' a class of slots of memory (0, its stride), 'g' on a GPU (its number, layout), 'd' a disk's slots of a
+ * size (disk, bytes), 'k' the conversations. Numbers in keys are big-endian. Pieces that do not exist any more are
+ * dropped at the end of their owner's round; pieces of an owner that was not there for a month, at a start. All are
+ * read at the start. A policy gets its pieces when it is made, before it is told anything else. Pieces that it refuses
+ * are skipped, and learned again.
  */
 #include "daemon/advice/policy_store.h"
 

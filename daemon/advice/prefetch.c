@@ -1,13 +1,14 @@
-/* Reading ahead: blocks that are on a disk alone and will be wanted are loaded, behind everything that somebody waits for, and no
- * more than prefetch_bytes a second.
+/* Prefetch from disks: blocks that are on a disk alone and will be wanted are loaded, behind all transfers that calls
+ * wait for, and no more than prefetch_bytes a second.
  *
- * What is to be loaded hangs in a bounded queue of *wishes* (advice/wish.h).
+ * A bounded queue of *wishes* (advice/wish.h) holds the blocks to load.
  *
- * A tick, and whoever reads the mail, begins as many loads as budget, memory and disks allow. A block that was loaded ahead is *used* when a
- * lease has it, *late* if that lease had to wait for it all the same, and *wasted* if it leaves memory before. Until then the policy does
- * not know it: it is kept for as long as somebody may be expected to want it, then it goes first. Of a kind of wish of which more than a
- * quarter was wasted lately one in eight is granted, and of that the likeliest few blocks, until that is better. What became of a block is
- * known only when its time is over: what is expected has no more blocks waiting for that than were used lately, and a few.
+ * A tick, and a thread that reads the mail, begins as many loads as budget, memory and disks allow. A prefetched block
+ * is *used* when a lease has it, *late* if that lease had to wait for it all the same, and *wasted* if it leaves memory
+ * before. Until then the policy does not know it: it is kept while a use may be expected, and is evicted first
+ * afterwards. If more than a quarter of a kind of wish was wasted lately, only one wish in eight is granted, and of
+ * that the few likeliest blocks. A prefetch ends only when its time is over, so expected blocks may have no more open
+ * prefetches than were used lately, and a few.
  */
 #include "daemon/advice/prefetch.h"
 

@@ -1,4 +1,4 @@
-/* Loads from disk to memory ahead of their use: which wishes are begun, and what became of them. */
+/* Prefetches from disk to memory: which wishes are begun, and how they ended. */
 #ifndef TERRACE_DAEMON_ADVICE_PREFETCH_H
 #define TERRACE_DAEMON_ADVICE_PREFETCH_H
 
@@ -21,15 +21,16 @@ struct prefetch {
 	struct wish wish[PREFETCH_WISHES];
 	struct wish_queue queue;       /* of these */
 	struct prefetch_outcome outcome[PREFETCH_KINDS];
-	uint64_t held_bytes;           /* of blocks that were loaded ahead and are not used yet */
+	uint64_t held_bytes;           /* of blocks that were prefetched and are not used yet */
 };
 
 void prefetch_init(struct prefetch *a);
-/* In a read section: a request was told; a Lease of it came; loads are begun, of what is wished for. */
+/* In a read section: a request was told; a Lease of it came; begins loads that wishes ask for. */
 void prefetch_request(struct cache *c, const struct request *r);
 void prefetch_leased(struct cache *c, const struct request *r);
 void prefetch_pump(struct cache *c);
-/* What became of it (of others: nothing): one of COUNTER_PREFETCH_USED, _WASTED and _LATE. It is in no list then. */
+/* The prefetch of the block ended so: COUNTER_PREFETCH_USED, _WASTED or _LATE. Ignored if the block was not prefetched.
+ * The block is in no list then. */
 void prefetch_end(struct cache *c, struct block *b, enum counter how);
 /* A call waits for a block that is not in memory. */
 void prefetch_wanted(struct cache *c, struct block *b);

@@ -1,14 +1,13 @@
-/* Bringing up ahead: blocks in host memory that a session which works on one GPU will want there are copied to it
- * before they are leased, behind all that calls wait for, and no more than gpu_prefetch_bytes a second. Off
- * unless that is set.
+/* Prefetch to GPUs: if a session works on one GPU, blocks in host memory that it will want are copied there before
+ * they are leased, behind all transfers that calls wait for, and no more than gpu_prefetch_bytes a second. Off unless
+ * that is set.
  *
- * What is to come up hangs in a few *wishes* (advice/wish.h), as what is read from disks does (advice/prefetch.c).
- * Where a block is on a disk alone, the reading goes first. A slot is taken only if one is free, or has a copy that
- * has not been used for a while and that is elsewhere too. Few copies are begun at a time, since a lease's own
- * copies stand behind them.
+ * A few *wishes* (advice/wish.h) hold the blocks to copy, as for disks (advice/prefetch.c). A block on a disk alone is
+ * loaded first. A slot is taken only if it is free, or has a clean copy that was not used for a while. Few copies are
+ * begun at a time, since a lease's own copies queue behind them.
  *
- * A copy that came ahead is *used* when a lease has it, *late* if that lease found it still coming, *wasted* if it
- * is gone before, or not used in half a minute. When more than a quarter is wasted lately, one wish in eight is
+ * A prefetched copy is *used* when a lease has it, *late* if that lease found it still coming, *wasted* if it was
+ * evicted before, or not used in half a minute. If more than a quarter was wasted lately, one wish in eight is
  * granted. */
 #include "daemon/advice/prefetch_gpu.h"
 

@@ -1,4 +1,4 @@
-/* Requests, from the calls that make them to those who are told. See advice/advice.h. */
+/* Requests, from the calls that make them to the parts that are told them. See advice/advice.h. */
 #include "daemon/advice/request.h"
 
 #include "daemon/advice/advice.h"

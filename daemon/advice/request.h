@@ -1,4 +1,4 @@
-/* Requests: what a prompt asked for, told to the policies once, whichever calls it took. */
+/* Requests: what a prompt asked for. The policies are told it once, however many calls it took. */
 #ifndef TERRACE_DAEMON_ADVICE_REQUEST_H
 #define TERRACE_DAEMON_ADVICE_REQUEST_H
 
@@ -14,7 +14,7 @@ struct cache;
 
 enum request_kind { REQUEST_LOOKUP, REQUEST_LEASE, REQUEST_REPORT };
 
-/* Which conversation ended where: an open table without chains, later ones displace earlier ones. */
+/* The end of each conversation: an open table without chains; later entries displace earlier ones. */
 enum { CONVERSATIONS = 1 << 15 };
 
 enum { READ_A_CALL = 8192, READ_A_TICK = 16384 };
@@ -28,12 +28,12 @@ struct request {
 	uint8_t priority;              /* enum policy_priority */
 	uint32_t ttl_s;                /* 0: not said */
 	uint16_t turn;                 /* 0: not known */
-	uint32_t count, present;       /* keys; keys of the prefix that was there (lookups) */
+	uint32_t count, present;       /* keys; keys of the prefix that was present (lookups) */
 	uint32_t layouts;
 	uint64_t session;
 	uint32_t first;                /* position of the first key; of a session with a grid */
 	struct grid grid;              /* unit 0: of a plain session */
-	uint64_t conversation;         /* a number of its own for each chain that goes on */
+	uint64_t conversation;         /* a number for each chain that goes on */
 	struct layout_pool *pool[CACHE_LAYOUTS_MAX];
 	uint64_t name[CACHE_KEYS_MAX];
 };
@@ -57,10 +57,10 @@ struct asking {
 bool advice_create(struct cache *c);
 bool advice_stop(struct cache *c);
 void advice_destroy(struct cache *c);
-/* Any thread, with or without the lock: leaves a letter. */
+/* Any thread, with or without the lock: sends a message. */
 void advice_ask(struct cache *c, const struct asking *q, struct layout_pool *const *pools, uint32_t layouts,
 		const struct cache_keys *k);
-/* Reads letters of at most `keys` keys together, one letter at least. In a read section of the index. */
+/* Reads messages of at most `keys` keys together, but at least one. In a read section of the index. */
 void advice_read(struct cache *c, uint32_t keys);
 
 /* Tokens of a key. */

@@ -1,10 +1,10 @@
-/* The recorder of traces: requests as text that terrace-replay reads (eviction/replay/read.h), without anything of a prompt.
- * Blocks and conversations are named by salted hashes; the salt is random, and forgotten with the recording.
+/* The recorder of traces: requests as text that terrace-replay reads (eviction/replay/read.h), without anything of a
+ * prompt. Blocks and conversations are named by salted hashes; the salt is random, and forgotten with the recording.
  *
- * Whoever tells a request leaves it in a mailbox of the recorder's, which is bounded and never waits; a thread writes it. Requests for
- * which there was no room, in the mailbox or in the file, are counted, and a comment in the file says how many. A report (the end
- * of a turn, a tool call) is a line of no tokens that carries the hint and the last block of its chain, by which a replay knows
- * the chain and tells its policy the same.
+ * A call leaves its request in the recorder's mailbox, which is bounded and never waits; a thread writes it to the
+ * file. Requests for which there was no room, in the mailbox or in the file, are counted, and a comment in the file
+ * says how many. A report (the end of a turn, a tool call) is a line of no tokens that carries the hint and the last
+ * block of its chain, by which a replay knows the chain and tells its policy the same.
  */
 #include "daemon/advice/trace.h"
 

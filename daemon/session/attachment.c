@@ -1,8 +1,8 @@
-/* Attachments: processes that joined a session and borrow extents. Each is a number that no other gets,
- * which is also the byte it locks in the extents lent to it (store/host/extent.h): asking the kernel for that
- * lock tells whether anything of the process, or of what it forked, can still touch them. Of a GPU's memory it is the
- * extent's hold that is lent so. Work of the process's GPU, also on host memory, may outlive its last mapping by a
- * little: so the process must have exited, too, unless it said itself that it has unmapped the extent.
+/* Attachments: processes that joined a session and borrow extents. Each is a number that no other gets, which is also
+ * the byte it locks in the extents lent to it (store/host/extent.h): asking the kernel for that lock tells whether
+ * anything of the process, or of what it forked, can still touch them. For a GPU's memory, the file that is lent and
+ * locked is the extent's hold. GPU work of the process, also on host memory, may outlive its last mapping by a little:
+ * so the process must also have exited, unless it said that it has unmapped the extent.
  */
 #include "daemon/session/attachment.h"
 

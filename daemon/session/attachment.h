@@ -23,11 +23,11 @@ struct written {
 	uint32_t extent, slots;
 };
 
-/* An extent that it has been lent. */
+/* An extent that an attachment has been lent. */
 struct lent {
 	uint32_t extent;
 	bool told;                     /* its process says that it has unmapped it */
-	bool writes;                   /* it was lent to be written, and the kernel has not said that this is over */
+	bool writes;                   /* it was lent writable, and the kernel has not said that this is over */
 };
 
 struct attachment {
@@ -35,17 +35,17 @@ struct attachment {
 	struct session *session;
 	uint32_t number;               /* also the byte it locks in each extent lent to it */
 	pid_t pid;                     /* for people */
-	int pidfd;                     /* -1: not known; nothing is lent before */
+	int pidfd;                     /* -1: not known; nothing is lent before it is */
 	struct progress_page *progress_page; /* NULL: none was asked for */
 	bool gone;
 	bool host_only;                /* see cache_attach_host_only() */
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
-	uint32_t boarding;             /* the same of its progress page, for which GPUs' drivers may take their time */
+	uint32_t boarding;             /* the same for its progress page, for which GPUs' drivers may take long */
 	uint32_t lent_count, lent_cap;
 	struct lent *lent;             /* by rising extent */
 	struct written *written;       /* [written_count] host extents in which its reservations have slots */
-	uint32_t written_count, written_cap, written_at; /* the last: where it was last looked */
-	struct offers *offers;         /* NULL: it has not asked for any (session/offer.c) */
+	uint32_t written_count, written_cap, written_at; /* the last: where the last search ended */
+	struct offers *offers;         /* NULL: it has not asked for offers (session/offer.c) */
 };
 
 /* ---- attachments: called by the fd local socket ---- */
@@ -54,26 +54,27 @@ struct attachment {
  * used twice. */
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
 			 uint64_t *attachment, uint64_t *session, const char **why);
-/* Its process, to tell when it has exited: slots are not reused before, unless it says that it has unmapped them. Takes
- * the descriptor over; the first counts. */
+/* The attachment's process: when it has exited, its slots can be reused; before, only if it says that it has unmapped
+ * them. Takes the descriptor over; only the first one counts. */
 void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
-/* Its library is of the version before (proto/fdsock.h): it has no memory of GPUs, nor a progress page (UNSUPPORTED),
- * and does not say what it unmaps when it ends a session, so that the mapping alone counts. */
+/* The process's library is of the version before (proto/fdsock.h): it gets no GPU memory and no progress page
+ * (UNSUPPORTED). It does not say what it unmaps when it ends a session, so only the kernel's word on the mapping
+ * counts. */
 void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
  * attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: its process is not
  * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
-/* Its own word, verified with the kernel; CACHE_EXTENT_NONE: of all extents. */
+/* The process says that it has unmapped the extent, or (CACHE_EXTENT_NONE) all; this is verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);
 struct attachment *attachment_find(struct cache *c, uint64_t number);
 /* NULL or why that is not a live attachment of the session. */
 const char *attachment_problem(struct cache *c, const struct session *s, uint64_t number);
-/* True while it holds an extent, or may: forgets those it does not hold. */
+/* Whether it holds, or may hold, an extent. Forgets those that it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
-/* Extents that it can write, as far as the daemon knows. */
+/* How many extents it can write, as far as the daemon knows. */
 uint32_t attachment_writable(const struct attachment *a);
-/* Its process has a slot more of that extent of host memory to write, or one less. False: no memory to note it. */
+/* Its process has one slot more of that extent of host memory to write, or one less. False: no memory to note it. */
 bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);
 void offers_free(struct offers *o); /* NULL allowed */

@@ -1,5 +1,5 @@
-/* Whether a lease of so many bytes still fits the share of memory that may be pinned, and whether one block of a layout
- * fits a tier at all: of that, all places are limits of one form, compared by one function (fits).
+/* Whether a lease of so many bytes fits the share of memory that may be pinned, and whether one block of a layout fits
+ * a tier at all. Each tier's limit has the same form, and one function (fits) compares them.
  */
 #include "daemon/session/budget.h"
 

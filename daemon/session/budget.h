@@ -1,11 +1,11 @@
-/* What a session may have of memory, GPUs and disks: pinned bytes that leases may take, and whether a tier can ever
- * have a block of a layout.
+/* What a session may have of memory, GPUs and disks: the bytes that leases may pin, and whether a tier can ever hold a
+ * block of a layout.
  *
- * A block lies in one extent of host memory or of a GPU, and in one slab of a disk. What leases and reservations hold
- * of host memory or of a GPU has a bound, and one block has to be within that. A layout whose block is too large for
- * host memory is refused when its session opens, since every block passes there. A GPU or a disk that is too small for
- * a block costs the session that place alone: this is told when the session opens, and calls that name such a GPU are
- * refused.
+ * A block lies in one extent of host memory or of a GPU, and in one slab of a disk. The bytes that leases and
+ * reservations hold of host memory or of a GPU have a bound, and one block must be within it. A layout whose block is
+ * too large for host memory is refused when its session opens, since every block passes through host memory. A GPU or a
+ * disk that is too small for a block is only unusable for that session: the session is told when it opens, and calls
+ * that name such a GPU are refused.
  */
 #ifndef TERRACE_DAEMON_SESSION_BUDGET_H
 #define TERRACE_DAEMON_SESSION_BUDGET_H
@@ -26,7 +26,8 @@ struct session;
 
 /* Bytes that may still be pinned: in memory; on that GPU. */
 uint64_t pins_free(const struct cache *c);
-/* What to ask a holder's quota for such pins, into w[PINS_WISHES]; gpu NULL: in memory alone. Returns how many. */
+/* What to ask a holder's quota for such pins: writes it to w[PINS_WISHES]; gpu NULL: in memory alone. Returns how
+ * many. */
 uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes,
 		   struct quota_wish *w);
 /* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or EXHAUSTED and why. */
@@ -42,10 +43,10 @@ bool fit_gpu(const struct cache *c, const struct gpu *g, struct layout_pool *con
 /* A GPU or a disk on which no block of some layout of a session can lie. */
 struct cache_unfit {
 	int32_t gpu, disk;             /* -1: it is the other */
-	const char *why;               /* as fit_host's; for the length of the call */
+	const char *why;               /* as fit_host's; valid during the call */
 };
-/* Tells each of an open session's, GPUs by their numbers first, then disks. Those that could not be opened are not
- * looked at. Without the lock. */
+/* Calls tell for each of an open session's, GPUs by their numbers first, then disks. Tiers that could not be opened are
+ * skipped. Without the lock. */
 void cache_unfit(struct cache *c, uint64_t session, void (*tell)(void *arg, const struct cache_unfit *u), void *arg);
 
 #endif

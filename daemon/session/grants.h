@@ -1,5 +1,5 @@
-/* What clients have been granted: sessions, leases and reservations by their handles, how old they are, and which keys
- * reservations claim. With the cache's lock, but for lookups of a session's place. */
+/* What clients have been granted: sessions, leases and reservations by their handles, their ages, and the pending keys
+ * of reservations. With the cache's lock, but for lookups of a session's place. */
 #ifndef TERRACE_DAEMON_SESSION_GRANTS_H
 #define TERRACE_DAEMON_SESSION_GRANTS_H
 
@@ -10,7 +10,7 @@ struct part;
 
 enum { PENDING_KEY_BUCKETS = 16384 };
 
-/* Begins as zeroes. */
+/* Zeroed at first. */
 struct grants {
 	struct handle_places session_places;
 	struct handles leases, reservations;

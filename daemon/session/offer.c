@@ -1,7 +1,7 @@
-/* Offers: which extents of its tenant there are, for an attachment that asked to be told, so that its process can map
- * them before a lease names them. Nothing is lent by it, and nothing kept for it: for each tier a number says how far
- * the attachment has been told, since ids of extents rise. An extent that is made out of order is not offered: the
- * lease that names it has it mapped.
+/* Offers tell an attachment that asked for them which extents its tenant has, so that its process can map them before a
+ * lease names them. An offer lends nothing. Since ids of extents rise, one number for each tier says how far the
+ * attachment has been told. An extent that is made out of order is not offered; the process maps it when a lease names
+ * it.
  */
 #include "daemon/session/offer.h"
 

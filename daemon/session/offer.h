@@ -14,19 +14,20 @@ enum { TIERS = DEVICES_MAX + 1 };
 
 struct offers {
 	uint32_t tiers;                /* asked for, a bit each */
-	uint32_t next[TIERS];          /* it has been told of what is before */
-	uint64_t seen[TIERS];          /* cache's extents_made, when it had been told of all */
+	uint32_t next[TIERS];          /* it has been told of the extents before that */
+	uint64_t seen[TIERS];          /* the cache's extents_made when it had been told of all */
 };
 
-/* From now on it is to be offered its tenant's extents on that GPU (CACHE_HOST: in host memory). INVALID: no such GPU.
- * DENIED: the attachment or its session is gone. EXHAUSTED. */
+/* From now on the attachment is offered its tenant's extents on that GPU (CACHE_HOST: in host memory). INVALID: no such
+ * GPU. DENIED: the attachment or its session has ended. EXHAUSTED. */
 enum status cache_attach_premap(struct cache *c, uint64_t attachment, int32_t gpu);
-/* Extents there that are to be offered and have not been, `max` at most: how many. *more: there are others. None is lent by it. */
+/* Writes at most `max` extents there that have not been offered yet, and returns how many. *more: there are others.
+ * This lends none of them. */
 uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max, bool *more);
-/* `call` is called from any thread, under the cache's lock, when there is an extent more to be offered; it must only wake somebody. NULL: no
- * more. */
+/* `call` is called on any thread, under the cache's lock, when there is a new extent to offer; it must only wake a
+ * thread. NULL: no more calls. */
 void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg);
-/* There is an extent more. */
+/* There is a new extent. */
 void offers_tell(struct cache *c);
 
 #endif

@@ -1,4 +1,5 @@
-/* Reserved slots. A key that is being written is claimed, so that a second writer is told BUSY; the reservation is published whole. */
+/* Reserved slots. A key that is being written is pending: a second writer gets BUSY. The reservation is published as a
+ * whole. */
 #include "daemon/session/reservation.h"
 
 #include "daemon/block/aging.h"

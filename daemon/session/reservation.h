@@ -1,4 +1,4 @@
-/* Reserved slots and the keys that they claim. */
+/* Reserved slots and their pending keys. */
 #ifndef TERRACE_DAEMON_SESSION_RESERVATION_H
 #define TERRACE_DAEMON_SESSION_RESERVATION_H
 
@@ -34,21 +34,21 @@ struct reservation {
 	uint64_t handle, bytes;
 	uint64_t charged;              /* bytes that the session's holder is charged with until the reservation ends */
 	uint64_t call;                 /* as of a lease */
-	uint64_t attachment;           /* whose process writes it; 0: the daemon itself */
+	uint64_t attachment;           /* the attachment whose process writes it; 0: the daemon itself */
 	struct slot_info info;         /* of the key's unit: a block has the tokens of part.before too */
-	uint32_t unit;                 /* not 0: all tokens of the unit are to be valid, since blocks go on behind it */
-	uint32_t open_most;            /* with a unit: of an open block the most tokens; info.tokens counts all */
-	struct gpu *gpu;               /* where its slots are; NULL: in memory */
+	uint32_t unit;                 /* not 0: all tokens of the unit must be valid, since later blocks continue it */
+	uint32_t open_most;            /* with a unit: the most tokens of an open block; info.tokens counts all */
+	struct gpu *gpu;               /* the GPU of its slots; NULL: in memory */
 	bool open;                     /* without a key */
 	bool stream;                   /* written by the daemon itself */
-	bool committing;               /* being sealed outside the lock: hands off */
-	enum status sealed;            /* what came of that */
+	bool committing;               /* being sealed without the lock: nothing else may change it */
+	enum status sealed;            /* the status of the sealing */
 	uint32_t slots, parts;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	struct part part[];
 };
 
-/* A reservation as it is asked for. */
+/* The arguments of a reservation. */
 struct reservation_wish {
 	struct gpu *gpu;               /* NULL: in memory */
 	struct layout_pool *const *pools; /* [layouts] */
@@ -64,19 +64,19 @@ struct reservation_wish {
 	uint64_t call, attachment;     /* as in the reservation */
 };
 
-/* BUSY with c->gpu_busy set: something makes room on the GPU. */
+/* BUSY with c->gpu_busy set: something will make room on the GPU. */
 enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
-/* Without the lock, of one that is `committing`: zeroes what its engine has not written, and writes headers and
- * checksums. On a GPU: zeroes, and notes what a header would say. */
+/* Without the lock, while `committing`: zeroes what its engine has not written, and writes headers and checksums. On a
+ * GPU: zeroes, and keeps what a header would say. */
 void reservation_seal(struct cache *c, struct reservation *r, const char *tenant, uint64_t unix_ms);
-/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost; else why it could not be sealed. What was published is in
- * published[parts], else NULL; it is to enter the policy. */
+/* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost; else why it could not be sealed. Published blocks are
+ * in published[parts], else NULL; the caller enters them into the policy. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published);
-/* NULL, or what is wrong with it for a key of so many tokens; whole: it is to have all of them, which tokens 0 says
- * too. */
+/* NULL, or what is wrong with the info for a key of so many tokens. whole: all tokens must be valid; tokens 0 means
+ * all. */
 const char *slot_info_problem(const struct slot_info *info, uint32_t unit, bool whole);
 /* Without or with the lock: valid tokens of the part's block. */
 static inline uint32_t part_tokens(const struct reservation *r, const struct part *p)
@@ -86,9 +86,10 @@ static inline uint32_t part_tokens(const struct reservation *r, const struct par
 
 /* Without or with the lock. */
 void reserve_count(struct cache *c, enum status s);
-/* The part that claims this ident, or NULL. */
+/* The part with that pending key, or NULL. */
 struct part *pending_key_find(struct cache *c, const struct index_ident *ident);
-/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+/* From now on the process that writes it may map the memory of its slots writable, or (on false) no longer because of
+ * it. */
 void reservation_writes(struct cache *c, struct reservation *r, bool on);
 
 #endif

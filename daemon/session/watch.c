@@ -1,14 +1,14 @@
 /* Watches: what was stored and removed, in order, for the layouts of a session.
  *
- * Each watch has a bounded ring, filled under the lock by whoever stores or removes. One that overflows is emptied
- * and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
+ * Each watch has a bounded ring, which the calls that store or remove blocks fill under the lock. A ring that overflows
+ * is emptied and gets a single RESYNC. Sequence numbers are given on the way out, so they count by one.
  *
- * A watch that is to begin with what is there walks the index, a few thousand blocks a hold of the lock, while the
- * ring collects what happens meanwhile. A block keeps its place there, wherever it moves. All that the walk finds is
- * told first, then SYNCED, then the ring. The walk may tell of a block that the ring tells of again, or of one whose
- * removal the ring tells later; but the last word on every key that changed is the ring's, and in the order in which
- * things happened, so the set that a client keeps is right when it has read the ring. If the ring overflows
- * meanwhile, RESYNC follows SYNCED.
+ * A watch that begins with the present blocks walks the index, a few thousand blocks in a hold of the lock, while the
+ * ring collects new events. A block keeps its place in the index when it moves between tiers. The client gets all
+ * blocks that the walk finds, then SYNCED, then the ring. The walk may report a block that the ring reports again, or
+ * one whose removal the ring reports later. But the ring has the last event of every key that changed, in the order of
+ * events, so the client's set is right when it has read the ring. If the ring overflows meanwhile, RESYNC follows
+ * SYNCED.
  */
 #include "daemon/session/watch.h"
 

@@ -1,4 +1,4 @@
-/* Watches: events in order, or a word that some were lost. */
+/* Watches: events in order, or RESYNC where some were lost. */
 #ifndef TERRACE_DAEMON_SESSION_WATCH_H
 #define TERRACE_DAEMON_SESSION_WATCH_H
 
@@ -30,28 +30,26 @@ struct cache_watch {
 	uint64_t session, sequence;
 	struct layout_pool *pool[CACHE_LAYOUTS_MAX];
 	uint32_t layouts;
-	uint32_t key_bytes_max;        /* blocks of longer keys are not told */
+	uint32_t key_bytes_max;        /* blocks with longer keys are left out */
 	struct quota_holder *holder;
 	void (*notify)(void *);
 	void *arg;
-	bool ended;                    /* the session */
-	bool dumping;                  /* telling what was there at the start; where it is: */
+	bool ended;                    /* the session has ended */
+	bool dumping;                  /* it is still reporting what was there at the start, from here: */
 	struct index_walk dump;
 	uint32_t head, count, max;
 	struct watch_item ring[];
 };
 
-/* notify(arg), if not NULL, is called from any thread and under the cache's lock when a watch that was
- * empty gets an event, and when the session of an empty one ends; it must only wake somebody. EXHAUSTED: 64
- * watches. */
+/* notify(arg), if not NULL, is called from any thread and under the cache's lock when a watch that was empty gets an
+ * event, and when the session of an empty one ends; it must only wake a thread. EXHAUSTED: 64 watches. */
 enum status cache_watch_open(struct cache *c, uint64_t session, bool from_now, void (*notify)(void *),
 			     void *arg, struct cache_watch **out, const char **why);
-/* Of blocks with longer keys than that the watch tells nothing, as if there were none. Before the first
- * cache_watch_next. */
+/* The watch leaves out blocks with longer keys. Call it before the first cache_watch_next. */
 void cache_watch_bound(struct cache_watch *w, uint32_t key_bytes_max);
-/* OK and an event, MISS if there is none now, BUSY if the first look around goes on and has just found nothing: call again, others first.
- * UNAVAILABLE when the session has ended (after the last event). One thread at a time for one watch. After opening, and after each notify, call
- * until MISS. */
+/* OK and an event; MISS if there is none now; BUSY if the first walk goes on and has just found nothing: call again
+ * after other work. UNAVAILABLE when the session has ended (after the last event). One thread at a time for one watch.
+ * After opening, and after each notify, call until MISS. */
 enum status cache_watch_next(struct cache_watch *w, struct cache_watch_event *out);
 /* No notify comes after it. NULL allowed. */
 void cache_watch_close(struct cache_watch *w);
@@ -60,7 +58,7 @@ void watch_stored(struct cache *c, const struct block *b);
 void watch_moved(struct cache *c, const struct block *b);
 void watch_removed(struct cache *c, const struct block *b, enum cache_reason reason);
 void watch_session_ended(struct cache *c, uint64_t session);
-/* Somebody watches for that session. */
+/* Whether that session has a watch. */
 bool watch_is_open(const struct cache *c, uint64_t session);
 
 #endif
