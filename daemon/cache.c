@@ -1,9 +1,9 @@
 /* The cache as a whole: birth, death, the tick, and what all its files share.
  *
  * One mutex guards everything that changes; the other parts are in the folders beside this file, one concern each. A
- * tick does in small steps what nobody waits for: it ages sessions and leases, asks whether detached sessions' memory
- * is still mapped. What may last, taking pages and emptying spans for another class, is left to cache_chores, which
- * does it without the mutex.
+ * tick does small steps of work that no call waits for: it ages sessions and leases, and checks whether detached
+ * sessions' memory is still mapped. Work that may take long, taking pages and emptying spans for another class, is left
+ * to cache_chores, which does it without the mutex.
  */
 #include "daemon/cache.h"
 

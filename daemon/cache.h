@@ -20,14 +20,15 @@ struct quota;
  * disks_required. *why: good until the thread's next cache_create. */
 enum status cache_create(const struct cache_options *o, uint64_t now_us, struct cache **out,
 			 const char **why);
-/* No other thread may be inside. Frees everything (but records, with leaves_records), watches included, whoever still maps it. NULL allowed. False: a disk, or the one with
- * the catalog, has not answered in time, or a GPU's driver has not: cache_left says which. The kernel may still write to the memory of its
- * requests, and a thread come back from the driver, so all memory stays mapped to the end of the process, the disk's folder stays locked, and
- * nobody is told of anything any more; after a disk, the next start reads all headers. */
+/* No other thread may be inside. Frees everything (but records, with leaves_records), watches included, even if
+ * processes still map it. NULL allowed. False: a disk, the catalog's disk or a GPU's driver has not answered in time;
+ * cache_left says which. The kernel may then still write to the memory of its requests, and a thread may come back from
+ * the driver. So all memory stays mapped until the process ends, the disk's folder stays locked, and no callback is
+ * called any more. If it was a disk, the next start reads all headers. */
 bool cache_destroy(struct cache *c);
-/* Of a cache that a thread is inside of that does not come back, before the end of the process: disks and catalog are closed as by
- * cache_destroy, GPUs are not asked for anything, and nothing is freed. Who comes back from a driver after all stays where he is. False: a
- * disk has not answered in time. */
+/* Before the process ends, if a thread is inside the cache and does not return: closes disks and catalog as
+ * cache_destroy does, asks GPUs for nothing, and frees nothing. A thread that returns from a driver after all stops
+ * there. False: a disk has not answered in time. */
 bool cache_leave(struct cache *c);
 /* After a cache_destroy or cache_leave that returned false: what did not answer. */
 const char *cache_left(const struct cache *c);
@@ -35,8 +36,8 @@ struct quota *cache_quota(const struct cache *c);
 /* Ages sessions and leases, probes the detached sessions' extents, goes on with drains. Call about every 50 ms, by one
  * thread. True: cache_chores has something to do, or cache_disk_chores. */
 bool cache_tick(struct cache *c, uint64_t now_us);
-/* What may take the kernel a while: frees drained extents, and makes the next one of a pool that fills up.
- * Off the rpc thread and the local socket's. */
+/* Work that may take long in the kernel: taking pages, and emptying spans for other classes. Off the rpc thread and the
+ * local socket's. */
 void cache_chores(struct cache *c);
 
 #endif

@@ -1,11 +1,13 @@
 /* See http/metrics.h. The only file with libmicrohttpd.
  *
- * libmicrohttpd has threads for its own, but joins them without a bound: so it is driven from a thread of ours, which sleeps on its epoll, on the
- * listener and on an eventfd. The thread accepts, since libmicrohttpd's own limits know addresses and no processes, and hands it what has a
- * place. One connection at most waits for a place, behind one that is being cut for it; the others wait in the kernel.
+ * libmicrohttpd joins its own threads without a bound. So a thread of ours drives it, which sleeps on its epoll, on the
+ * listener and on an eventfd. That thread accepts connections, since libmicrohttpd's limits know addresses but no
+ * processes, and gives it those that have a place. At most one connection waits for a place, while another is cut for
+ * it; the others wait in the kernel.
  *
- * libmicrohttpd knows a time for idle connections and none for slow ones, and does not see that a peer has gone if its end came with the last
- * bytes of half a request: a connection whose time is over, or whose question will not come, is shut down, which it sees.
+ * libmicrohttpd has a time limit for idle connections, but none for slow ones. It also does not notice that a peer has
+ * gone if the end came with the last bytes of half a request. So a connection whose time is over, or whose request will
+ * not come, is shut down, which it notices.
  */
 #include "daemon/http/metrics.h"
 

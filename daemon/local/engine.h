@@ -1,12 +1,14 @@
 /* The inside of local calls, shared by local/local_calls.c (start, stop, counts, posts) and local/local_loop.c (the
- * thread, and what workers do of a call). Nobody else includes this.
+ * thread, and what workers do of a call). No other file includes this.
  *
- * One thread, one epoll. A connection is IDLE (the next CALL is awaited), WAITING (its handler said BUSY: it goes on at a time, or at its
- * wake), or WORKING: a worker owns the call, and sends its reply. Who wants the thread to look at a connection posts it: onto a list
- * without locks, since wakes come under the cache's lock. A thread that does not sleep finds it there by itself.
+ * One thread, one epoll. A connection is IDLE (it waits for the next CALL), WAITING (its handler answered BUSY: it goes
+ * on at a time or when it is woken), or WORKING (a worker owns the call, and sends its reply). To have the thread look
+ * at a connection, another thread posts it onto a lock-free list, since wakes come under the cache's lock. While the
+ * thread is awake, no system call is needed for that.
  *
- * A reply that grants something is kept until the next packet says that it was read. If instead the caller is gone, the kernel says
- * whether it was (a socket that is closed with unread packets resets its peer), and what it granted is undone. */
+ * A reply that grants something is kept until the next packet says that it was read. If instead the caller is gone, the
+ * kernel says whether the reply was read (a socket that is closed with unread packets resets its peer); if not, what it
+ * granted is undone. */
 #ifndef TERRACE_DAEMON_LOCAL_ENGINE_H
 #define TERRACE_DAEMON_LOCAL_ENGINE_H
 
@@ -27,19 +29,19 @@ struct local_connection {
 	struct local_connection *prev, *next; /* the ring of all */
 	struct local_connection *next_posted;
 	atomic_bool posted;              /* it is on that list */
-	atomic_bool woken;               /* c.wake came and has not been heeded */
+	atomic_bool woken;               /* c.wake was called, and has not been handled yet */
 	atomic_bool answering;           /* the worker's reply is about to be sent, or was */
-	atomic_bool returned;            /* the worker has let go of the call */
-	atomic_uint workers;             /* that may touch it still: it is not freed before they have gone */
+	atomic_bool returned;            /* the worker does not use the call any more */
+	atomic_uint workers;             /* workers that may still use it: it is freed after the last */
 	int fd, pidfd;
 	uint64_t session;
 	struct quota_holder *holder;     /* the process that connected */
-	size_t room;                     /* of a reply's packet */
+	size_t room;                     /* bytes that a reply's packet may have */
 	enum local_state state;
 	bool unwatched;                  /* the socket is not in the epoll until the worker has returned */
-	bool hung_up;                    /* to be closed then */
-	bool calling;                    /* c is in use: a call is under way, or what it granted may have to be undone */
-	bool asleep;                     /* the worker's step said BUSY */
+	bool hung_up;                    /* to be closed once the worker has returned */
+	bool calling;                    /* c is in use: a call is under way, or its grant may have to be undone */
+	bool asleep;                     /* the worker's step answered BUSY */
 	bool broken;                     /* the reply could not be sent */
 	bool gone;                       /* to be freed after this round of events */
 	enum fdsock_method method;
@@ -65,10 +67,10 @@ struct local_calls {
 	const struct rpc_method *methods[FDSOCK_METHODS_END];
 	struct local_connection all;          /* ring; its links alone are used */
 	_Atomic(struct local_connection *) posted;
-	atomic_bool sleeps;              /* the thread, or it is about to: who posts rings */
-	uint64_t due_us;                 /* of the first call that waits, or earlier */
-	bool sweep;                      /* a connection is gone */
-	bool slept_for;                  /* an answer that took so long that its caller has gone to sleep is on its way */
+	atomic_bool sleeps;              /* the thread sleeps or is about to: a thread that posts must ring */
+	uint64_t due_us;                 /* when the first waiting call is due, or earlier */
+	bool sweep;                      /* a connection has ended */
+	bool slept_for;                  /* an answer is on its way that took so long that its caller sleeps */
 	uint8_t *packet;                 /* [FDSOCK_CALL_BYTES_MAX] */
 
 	atomic_uint connections, calls;
@@ -76,14 +78,14 @@ struct local_calls {
 	atomic_ullong cancel_at_us, refused_memory, by_grpc;
 	struct local_method stats[FDSOCK_METHODS_END];
 
-	pthread_mutex_t lock;            /* what follows */
+	pthread_mutex_t lock;            /* guards what follows */
 	pthread_cond_t done_changed;
 	bool done;
 };
 
 /* ---- local/local_calls.c ---- */
 
-/* Has the thread look at k. Any thread that k is not freed under. */
+/* Has the thread look at k. On any thread, while k cannot be freed. */
 void local_post(struct local_connection *k);
 /* The same without a connection. */
 void local_ring(struct local_calls *n);
@@ -91,7 +93,7 @@ void local_ring(struct local_calls *n);
 bool local_watch(struct local_calls *n, int fd, uint32_t events, struct local_key *key, enum local_watched what,
 		 struct local_connection *k);
 
-/* It is closed, and in no list. */
+/* k is closed, and in no list. */
 void local_free(struct local_connection *k);
 
 /* ---- local/local_loop.c ---- */

@@ -1,7 +1,7 @@
-/* Local calls: engines on this machine call the hot methods over the fd socket (proto/fdsock.h), and a thread of its
- * own carries them out, by the handlers of rpc/call.h.
+/* Local calls: engines on this machine call the hot methods over the fd socket (proto/fdsock.h), and a thread carries
+ * them out, with the handlers of rpc/call.h.
  *
- * The local socket accepts a connection, sees that its CALLER's token is a session's, and hands it over. From then on
+ * The local socket accepts a connection, checks that its CALLER's token is a session's, and hands it over. From then on
  * it belongs to the thread of local calls. Calls that are put aside wait there, those that want a worker go to one,
  * which sends the reply itself.
  *
@@ -24,12 +24,12 @@ struct quota_holder;
 /* The daemon's cache, config and workers must be there. Block signals before. IO, EXHAUSTED, INTERNAL: why[size] has a sentence. */
 enum status local_create(const struct daemon *d, struct local_calls **out, char *why, size_t size);
 
-/* Takes a place for one more connection (connections_max, apart from the local socket's own) of that holder's share
- * (block/quota.h: QUOTA_LOCAL): local_take has it, or the caller gives it back. EXHAUSTED: there is none, or calls_stop
- * was called. NULL is fine: EXHAUSTED. */
+/* Takes a place for one more connection (of connections_max, apart from the local socket's own) from that holder's
+ * share (block/quota.h: QUOTA_LOCAL). The caller then calls local_take, or gives the place back. EXHAUSTED: there is
+ * none, or calls_stop was called. n NULL: EXHAUSTED. */
 enum status local_admit(struct local_calls *n, struct quota_holder *holder);
-/* Has the socket and the pidfd of its peer, closes both in the end, and gives the place back. Of a session; a CALL that names another is
- * refused. */
+/* Takes over the socket and its peer's pidfd, closes both at the end, and gives the place back. The connection is the
+ * session's: a CALL that names another session is refused. */
 void local_take(struct local_calls *n, int fd, int pidfd, struct quota_holder *holder, uint64_t session);
 
 /* Stop, end and figures (process/part.h) of a struct local_calls. It is destroyed after the local socket and the

@@ -1,5 +1,5 @@
-/* What a local call says (proto/fdsock.h): its packet, its method, and how long its reply may become. No thread and no
- * socket here. */
+/* The contents of a local call (proto/fdsock.h): its packet, its method, and how long its reply may become. No thread
+ * and no socket here. */
 #ifndef TERRACE_DAEMON_LOCAL_PACKET_H
 #define TERRACE_DAEMON_LOCAL_PACKET_H
 
@@ -20,7 +20,7 @@ struct local_asked {
 	size_t bytes;
 };
 
-/* Reads a packet of n bytes (any bytes). False: it is no CALL of a method that is known. Fuzzed. */
+/* Reads a packet of n bytes (any bytes). False: it is not a CALL of a known method. Fuzzed. */
 bool local_call_read(const void *packet, size_t n, struct local_asked *out);
 
 /* The row of the methods' table. Never NULL for what local_call_read has read. */
@@ -29,7 +29,7 @@ const struct rpc_method *local_call_method(enum fdsock_method method);
 /* The session that an unpacked request names. */
 uint64_t local_call_session(const struct rpc_method *method, const ProtobufCMessage *request);
 
-/* The most bytes that the reply to it may have when packed, head and all. */
+/* The most bytes that the packed reply may have, with its head. */
 size_t local_call_reply_most(struct cache *c, enum fdsock_method method, const ProtobufCMessage *request);
 
 #endif

@@ -1,11 +1,11 @@
 /* See local/socket.h.
  *
- * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered
- * at once, without waiting: a peer that does not read its answers until its socket buffer is full is
- * disconnected. What a peer has not asked for costs it nothing: an offer that its socket does not take is not sent.
+ * A connection is HELLO-less at first and is closed after HELLO_US if it stays so. Every packet is answered at once,
+ * without waiting: a peer that does not read its answers until its socket buffer is full is disconnected. An offer,
+ * which the peer has not asked for, is dropped if its socket does not take it.
  *
- * The tick is the local socket's; the chores that it finds go to workers, one lot of a kind at a time, so that nobody
- * at the local socket waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
+ * The tick is the local socket's; the chores that it finds go to workers, one lot of a kind at a time, so that no
+ * connection waits for the kernel. Without descriptors to accept with, the listener rests until the next tick.
  */
 #include "daemon/local/socket.h"
 

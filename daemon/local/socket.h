@@ -1,10 +1,9 @@
 /* The fd local socket: the SEQPACKET socket of proto/fdsock.h. Engines attach here, get the descriptors of memory
  * extents, and give leases back.
  *
- * One thread with an epoll of its own; it also runs cache_tick every 50 ms. A connection belongs to one
- * process (SO_PEERCRED), watched by its pidfd: the attachment ends when either the socket or the process
- * does, whichever the kernel tells first. What the process may still touch is not decided here but by the
- * extents' locks (store/host/extent.h).
+ * One thread with an epoll of its own; it also runs cache_tick every 50 ms. A connection belongs to one process
+ * (SO_PEERCRED), watched by its pidfd: the attachment ends when the socket or the process ends, whichever the kernel
+ * reports first. The extents' locks (store/host/extent.h) decide what the process may still touch.
  */
 #ifndef TERRACE_DAEMON_LOCAL_SOCKET_H
 #define TERRACE_DAEMON_LOCAL_SOCKET_H
@@ -25,8 +24,8 @@ enum status fd_socket_create(const struct daemon *d, const char *path, unsigned 
 /* Stop, end and figures (process/part.h) of a struct fd_socket. */
 extern const struct part_ops fd_socket_part;
 
-/* What a connection may say. Checks a packet of n bytes (any bytes): its type, or 0 if it is not well
- * formed or not a client's to send. Fuzzed. */
+/* Checks a packet from a connection, of n bytes (any bytes): its type, or 0 if it is not well formed or not a client's
+ * to send. Fuzzed. */
 int fd_socket_packet_type(const void *packet, size_t n);
 
 #endif

@@ -1,5 +1,5 @@
-/* terraced as a child of itself: `terraced catalog-check FOLDER` proves a catalog before the daemon maps it (store/catalog/catalog.h).
- * A process of its own, for a truncated file kills whoever reads it.
+/* terraced as a child of itself: `terraced catalog-check FOLDER` proves a catalog before the daemon maps it
+ * (store/catalog/catalog.h). It is a process of its own, since a truncated file kills the process that reads it.
  */
 #ifndef TERRACE_DAEMON_PROCESS_CATALOG_CHILD_H
 #define TERRACE_DAEMON_PROCESS_CATALOG_CHILD_H

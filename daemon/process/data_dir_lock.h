@@ -1,4 +1,4 @@
-/* Claims what only one daemon may have: the data folder and the paths of the sockets. */
+/* Locks what only one daemon may have: the data folder and the paths of the sockets. */
 #ifndef TERRACE_DAEMON_PROCESS_DATA_DIR_LOCK_H
 #define TERRACE_DAEMON_PROCESS_DATA_DIR_LOCK_H
 
@@ -12,8 +12,9 @@ enum { DATA_DIR_LOCK_WHY_MAX = 1024 }; /* a sentence with any path of the config
  * BUSY: another process has it. IO. why[size]: a sentence for people, on anything but OK. */
 enum status data_dir_lock(const char *path, int *fd, char *why, size_t size);
 
-/* A daemon looks at the path of a socket, binds it and removes it in its turn, so that no two find it free and none removes another's. A turn is a
- * lock on PATH.lock, and *turn its descriptor; the path's folder is made (0755). BUSY: the turn did not come in five seconds. IO. */
+/* Daemons take turns to check, bind and remove the path of a socket, so that no two find it free and none removes
+ * another's socket. A turn is a lock on PATH.lock, and *turn is its descriptor. Makes the path's folder (0755). BUSY:
+ * the turn did not come in five seconds. IO. */
 enum status data_dir_lock_turn(const char *path, int *turn, char *why, size_t size);
 /* Ends it, and removes the lock's file. turn -1: there was none. */
 void data_dir_lock_turn_end(const char *path, int turn);

@@ -1,7 +1,9 @@
-/* What the log says of the disk tier: at the start what was found and how the disks are driven, then each change, once: a disk's
- * health, blocks there whose bytes proved wrong, the catalog's health, and that what earlier runs left has been taken up, with what of it is lost. Disks
- * that could not be used at the start are told of once, as errors. Found by comparing what the core says with what
- * was said last, about once a second; that a disk or the catalog is well again is said when it has been for half a minute. So is what there is to say of GPUs (process/gpu_log.h); what comes and goes between two looks is in the statistics alone.
+/* What the log says of the disk tier: at the start what was found and how the disks are driven, then each change, once:
+ * a disk's health, blocks there whose bytes proved wrong, the catalog's health, and that what earlier runs left has
+ * been taken up, with what of it is lost. Disks that could not be used at the start are told of once, as errors. Found
+ * by comparing what the core says with what was said last, about once a second; that a disk or the catalog is well
+ * again is logged after half a minute. GPUs are logged the same way (process/gpu_log.h). A state that comes and goes
+ * between two looks is in the statistics only.
  */
 #ifndef TERRACE_DAEMON_PROCESS_DISK_LOG_H
 #define TERRACE_DAEMON_PROCESS_DISK_LOG_H

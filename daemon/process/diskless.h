@@ -1,6 +1,7 @@
-/* A run without disks that follows one with them, on one data folder. What is deleted in it cannot be deleted on those disks, and no catalog is
- * open that could note it: so a file in the folder does, and the next run with disks wipes them. The file is there, durably, before anything can
- * be deleted, and goes with an orderly stop if nothing was: such a run by mistake costs nothing. */
+/* A run without disks that follows one with them, on one data folder. Its deletes do not reach those disks, and no
+ * catalog is open to note them. So a mark, a file in the folder, notes them, and the next run with disks wipes the
+ * disks. The mark is durable before anything can be deleted. An orderly stop removes it if nothing was deleted, so such
+ * a run by mistake does no harm. */
 #ifndef TERRACE_DAEMON_PROCESS_DISKLESS_H
 #define TERRACE_DAEMON_PROCESS_DISKLESS_H
 
@@ -19,7 +20,8 @@ struct diskless {
 
 /* Makes the mark, or looks for it, as there are disks or none. IO, and why[size] says it for people. */
 enum status diskless_begin(struct diskless *l, const struct config *c, char *why, size_t size);
-/* The disks, if there are any, are open and wiped. A mark that cannot be removed costs their blocks at a later start. */
+/* The disks, if there are any, are open and wiped: removes the mark. If it cannot be removed, a later start wipes the
+ * disks again. */
 void diskless_opened(const struct diskless *l);
 /* The run's end. ended: no call is left that could delete. */
 void diskless_end(const struct diskless *l, bool ended);

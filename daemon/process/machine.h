@@ -1,4 +1,4 @@
-/* What of the machine this process may use, and whether that is enough. */
+/* Which resources of the machine this process may use, and whether they are enough. */
 #ifndef TERRACE_DAEMON_PROCESS_MACHINE_H
 #define TERRACE_DAEMON_PROCESS_MACHINE_H
 
@@ -22,7 +22,8 @@ uint64_t machine_memory(const char *root, char why[MACHINE_WHY_MAX]);
 /* Processors that it may use at a time: those that it may run on, or what its cgroups leave of their time, at least 1. root: as above. */
 uint32_t machine_processors(const char *root);
 
-/* Descriptors that the process may have, raised to what it may raise them to: what a shell or systemd gives is for programs that use select(). */
+/* Raises the number of descriptors that the process may have as far as allowed, and returns it: the default of a shell
+ * or systemd suits programs that use select(). */
 uint64_t machine_files(void);
 
 /* What keeps a daemon of this configuration from serving at all: the size of files, address space, descriptors, threads. All but the first are

@@ -1,8 +1,9 @@
 /* Who may call what: one table of every method and packet by the role it is for, and who has which role.
  *
- * A role includes those before it. Whoever reaches the metrics address has ROLE_METRICS; whoever connects to the sockets of gRPC and of memory
- * descriptors, which socket_mode guards, has ROLE_ENGINE. ROLE_ADMIN have root, the daemon's own user and the members of the option
- * admin_group, by what the kernel says of the peer of a Unix socket. A client over TCP has no identity, and is never an administrator.
+ * A role includes those before it. Each client that reaches the metrics address has ROLE_METRICS. Each client that
+ * connects to the sockets of gRPC and of memory descriptors, which socket_mode guards, has ROLE_ENGINE. Root, the
+ * daemon's own user and the members of the option admin_group have ROLE_ADMIN, by what the kernel says of the peer of a
+ * Unix socket. A client over TCP has no identity, and is never an administrator.
  */
 #ifndef TERRACE_DAEMON_PROCESS_RIGHTS_H
 #define TERRACE_DAEMON_PROCESS_RIGHTS_H
@@ -25,7 +26,7 @@ struct right {
 extern const struct right rights[];
 extern const uint32_t rights_count;
 
-/* What is in no row is for administrators. */
+/* Methods and packets without a row are for administrators. */
 enum role right_role(const char *name);
 
 /* One end of a connection, as the kernel names it. */
@@ -37,7 +38,7 @@ struct who {
 };
 /* Any thread. */
 void rights_identify(const struct config *c, int fd, struct who *out);
-/* A sentence for who is refused: what `what` needs, who the client is, and what to do. */
+/* A sentence for a client that is refused: what `what` needs, who the client is, and what to do. */
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size);
 
 #endif

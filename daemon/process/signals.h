@@ -1,10 +1,13 @@
-/* Which signals end the daemon in order, which one it only takes note of, and which ones it does not hear.
+/* Which signals stop the daemon in order, which it only logs, and which it ignores.
  *
- *     SIGTERM SIGINT SIGXCPU SIGPWR        an orderly stop: SIGXCPU comes when a limit on CPU time is reached, SIGPWR when the power goes
+ *     SIGTERM SIGINT SIGXCPU SIGPWR        an orderly stop: SIGXCPU comes when a limit on CPU time is reached, SIGPWR
+ *     when the power goes
  *     SIGHUP SIGUSR1 SIGUSR2 SIGALRM SIGIO a line in the log
- *     SIGPIPE SIGXFSZ                      nothing: the write that they are about fails with EPIPE or EFBIG, and is handled where it is made
+ *     SIGPIPE SIGXFSZ                      nothing: the write that they are about fails with EPIPE or EFBIG, and is
+ *     handled where it is made
  *
- * The others keep their defaults: SIGQUIT, SIGABRT and faults leave a core, SIGPROF and SIGVTALRM are profilers', job control is the shell's.
+ * The others keep their defaults: SIGQUIT, SIGABRT and faults leave a core, SIGPROF and SIGVTALRM are profilers', job
+ * control is the shell's.
  */
 #ifndef TERRACE_DAEMON_PROCESS_SIGNALS_H
 #define TERRACE_DAEMON_PROCESS_SIGNALS_H

@@ -1,4 +1,4 @@
-/* What there is to tell of the daemon: the one source of Admin.Stats and of /metrics. */
+/* The daemon's figures: the one source of Admin.Stats and of /metrics. */
 #ifndef TERRACE_DAEMON_PROCESS_STATS_H
 #define TERRACE_DAEMON_PROCESS_STATS_H
 

@@ -1,8 +1,9 @@
 /* See process/stop.h.
  *
- * Nobody can end a thread that is in a driver, or in the kernel with a disk. So each wait ends by stop_timeout. When the first has ended so
- * it is known that something hangs: nothing that its thread may come back to is freed, and the other workers alone are waited for, a
- * short time: who is at work with a disk is to be back before it is closed.
+ * A thread that is in a driver, or in the kernel with a disk, cannot be ended. So each wait has the bound stop_timeout.
+ * After the first wait that reaches it, something hangs: nothing that the hanging thread may come back to is freed.
+ * Only the other workers are waited for, a short time, so that a worker that uses a disk returns before the disk is
+ * closed.
  */
 #include "daemon/process/stop.h"
 

@@ -1,9 +1,8 @@
-/* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the
- * call, and can be run by a test or a fuzzer from a buffer of bytes (tests/daemon/rpc/handle.h).
+/* One call as the handlers see it: no gRPC here. A handler gets an unpacked request, answers through the call, and can
+ * be run by a test or a fuzzer from a buffer of bytes (tests/daemon/rpc/handle.h).
  *
- * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. `cancelled`
- * alone may be set from outside. Memory a handler needs comes from the call's arena and lives until the
- * reply is packed.
+ * A call is owned by one thread at a time: the rpc thread, or the worker it was handed to. Only `cancelled` may be set
+ * by other threads. Memory a handler needs comes from the call's arena and lives until the reply is packed.
  */
 #ifndef TERRACE_DAEMON_RPC_CALL_H
 #define TERRACE_DAEMON_RPC_CALL_H
@@ -20,11 +19,11 @@
 
 enum {
 	RPC_ARENA_FIRST = 12 * 1024,   /* part of the call: enough for hot calls */
-	RPC_ARENA_MAX = 32 << 20,      /* a request that unpacks to more is refused */
+	RPC_ARENA_MAX = 32 << 20,      /* a larger unpacked request is refused */
 	RPC_WHY_MAX = 512,
 };
 
-/* A bump allocator; what was taken after rpc_arena_keep is freed by rpc_arena_rewind, all by rpc_arena_reset. */
+/* A bump allocator. rpc_arena_rewind frees what was taken after rpc_arena_keep; rpc_arena_reset frees all. */
 struct rpc_chunk;
 struct who;
 struct rpc_arena {
@@ -50,21 +49,22 @@ struct rpc_call {
 	const struct rpc_method *method;
 	uint64_t now_us;               /* when this step began */
 	uint64_t began_us, deadline_us;/* deadline: the earlier of the client's and the daemon's own bound */
-	uint64_t resume_us;            /* with BUSY, or RPC_NEXT_WAIT: when the handler wants to go on */
+	uint64_t resume_us;            /* with BUSY or RPC_NEXT_WAIT: when the handler wants to be called again */
 	atomic_bool cancelled;         /* by the client, or overdue */
-	bool worker;                   /* this step runs on a worker: it may last */
+	bool worker;                   /* this step runs on a worker: it may take long */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
-	void (*peer)(struct rpc_call *c, struct cache_peer *out); /* who calls, as far as it is known; by the call's owner. NULL: nobody in particular (tests) */
+	/* who calls, as far as known; by the call's owner. NULL: unknown (tests) */
+	void (*peer)(struct rpc_call *c, struct cache_peer *out);
 	void (*who)(struct rpc_call *c, struct who *out); /* the same for its rights. NULL: an administrator (tests) */
-	/* True: it comes from gRPC's C core, and its user agent names no program: the first version's client library
-	 * calls so. By the call's owner. NULL: it names one (tests, and calls without gRPC). */
+	/* Whether the call comes from gRPC's C core with a user agent that names no program, as the first version's
+	 * client library calls. By the call's owner. NULL: no (tests, and calls without gRPC). */
 	bool (*unnamed)(struct rpc_call *c);
-	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: nobody sleeps (tests) */
+	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: no call sleeps (tests) */
 	struct rpc_arena arena;
-	union {                        /* what a handler that returned BUSY remembers; zero at first */
+	union {                        /* what a handler keeps between steps that returned BUSY; zeroed at first */
 		enum status *statuses; /* of a delete, in the arena */
-		uint32_t comes;        /* of a reserve: so often memory was on its way */
+		uint32_t comes;        /* of a reserve: how often memory was on its way */
 		struct {
 			uint64_t cursor;       /* as the client's */
 			struct cache_verified sum;
@@ -86,18 +86,18 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
 
-/* True: an administrator calls. By the call's owner. */
+/* Whether an administrator calls. By the call's owner. */
 bool rpc_is_admin(struct rpc_call *c);
 /* DENIED, with a sentence that says who may, and who calls. */
 enum status rpc_denied(struct rpc_call *c, const char *what);
 
-/* The wait to hand to a function of the cache that may need the disks. Past most of the call's time it is told that this is the
- * last try. */
+/* The wait to pass to a cache function that may need the disks. When most of the call's time is over, the wait says
+ * that this is the last try. */
 struct cache_wait *rpc_wait(struct rpc_call *c);
-/* What a step returns when such a function said BUSY: it runs again when the wait is ready, or when its time is up. What it has taken is
- * gone then, but for what rpc_arena_keep was told of: a call may have thousands of steps. */
+/* What a step returns when such a function answered BUSY. The step runs again when the wait is ready, or when its time
+ * is up. Arena memory of the step is freed, except what rpc_arena_keep kept, as a call may have thousands of steps. */
 enum status rpc_wait_busy(struct rpc_call *c);
-/* Ends the wait; the call's owner, before its end. */
+/* Ends the wait. By the call's owner, before the call ends. */
 void rpc_wait_end(struct rpc_call *c);
 
 /* The cache that the call is about. */

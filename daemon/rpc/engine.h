@@ -1,20 +1,20 @@
-/* The inside of the gRPC server, shared by rpc/server.c (start and stop), rpc/loop.c (the thread: events, pool)
- * and rpc/step.c (steps of a call). Nobody else includes this.
+/* The inside of the gRPC server, shared by rpc/server.c (start and stop), rpc/loop.c (the thread: events, pool) and
+ * rpc/step.c (steps of a call). No other file includes this.
  *
- * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival;
- * an arrival is replaced by a fresh one from a pool of fixed size. A call is a small state machine: every
- * completion comes back with the call's address and, in the low bits, which operation it was; at most one
- * operation besides CLOSE and wake is under way.
+ * One completion queue, one polling thread. Each method has a few *posted* calls that wait for an arrival; an arrival
+ * is replaced by a fresh one from a pool of fixed size. A call is a small state machine: every completion comes back
+ * with the call's address and, in the low bits, which operation it was; at most one operation besides CLOSE and wake is
+ * under way.
  *
- *     POSTED -NEW-> (inline handler, may turn WORKING) -> FINISHING -FINAL-> pool
- *                -> WORKING (a worker owns it) -> FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
+ *     POSTED -NEW-> (inline handler, may turn WORKING) -> FINISHING -FINAL-> pool -> WORKING (a worker owns it) ->
+ *                FINISHING | SLEEPING (BUSY: goes on later) | SENDING | RECEIVING
  *     streams:      SENDING -SEND-> next message; WAITING -wake-> next message; RECEIVING -RECV-> WORKING
  *
- * A worker starts the next operation itself and does not touch the call after that: the completion hands it
- * over. `state` is stored with release before and loaded with acquire after, which is the hand-over's
- * memory order (and what lets the thread sanitizer see it). wake is an empty batch: the core completes it
- * at once, from any thread, and so wakes the polling thread. Whether one is under way is a bit of the state: who puts a call aside
- * while one is knows that it has not been heeded, and a call is not freed before it has come back.
+ * A worker starts the next operation itself and does not touch the call after that: the completion hands it over.
+ * `state` is stored with release before and loaded with acquire after, which is the hand-over's memory order (and what
+ * lets the thread sanitizer see it). wake is an empty batch: the core completes it at once, from any thread, and so
+ * wakes the polling thread. A bit of the state says whether a wake is under way. A thread that puts a call aside while
+ * the bit is set knows that the wake has not been handled yet; a call is not freed before its wake has come back.
  */
 #ifndef TERRACE_DAEMON_RPC_ENGINE_H
 #define TERRACE_DAEMON_RPC_ENGINE_H
@@ -34,9 +34,9 @@
 enum {
 	POSTS_HOT = 8,
 	POSTS_COLD = 2,
-	SPARE_CALLS = 64,              /* to refuse with, once calls_max are under way */
+	SPARE_CALLS = 64,              /* to refuse further calls with, once calls_max are under way */
 	TICK_US = 100000,
-	QUIET_TICKS = 1,               /* of a stop: what the last call was answered is on its way */
+	QUIET_TICKS = 1,               /* of a stop: the last call's answer may still be on its way */
 	TICK_BUSY_US = 10000,          /* while a call sleeps */
 	READ_AGAIN_US = 1000,          /* while a request waits to be received */
 };
@@ -54,20 +54,21 @@ struct wire_call {
 	bool counted, stream;          /* it has a place of QUOTA_CALLS; and of QUOTA_STREAMS */
 	bool endless;                  /* and of QUOTA_LASTING */
 	bool reading;                  /* its request is being received: a place of QUOTA_READS */
-	bool unasked;                  /* it has not been received yet, as there was no such place */
+	bool unasked;                  /* its request is not received yet, for want of such a place */
 	uint64_t reply_bytes;          /* of QUOTA_REPLY_BYTES */
 	struct wire_call *prev, *next; /* live calls; `next` alone: the pool */
 	uint32_t method;               /* index; rpc_methods_count: an unknown one */
 	atomic_uint state;             /* enum call_state, and CALL_WOKEN */
-	atomic_bool woken;             /* c.wake came and has not been heeded */
+	atomic_bool woken;             /* c.wake was called, and has not been handled yet */
 	bool metadata_sent, close_begun, opened;
 	bool closed, finished;         /* CLOSE and FINAL have come back */
 	bool unsent;                   /* FINAL came back with a failure */
-	bool uncounted;                /* as INVALID: what it lacked may not have come since its client was gone */
-	atomic_bool overdue;           /* was cancelled for it */
+	/* counted as INVALID: the request may be incomplete because its client was gone */
+	bool uncounted;
+	atomic_bool overdue;           /* it was cancelled because it was overdue */
 	uint64_t progress_us;
 	ProtobufCMessage *request;     /* of a unary call, once unpacked */
-	const ProtobufCMessage *granted; /* a reply that was sent and is to be undone if it did not arrive */
+	const ProtobufCMessage *granted; /* a reply that was sent and must be undone if it does not arrive */
 	int was_cancelled;             /* by OP_CLOSE */
 	grpc_call *call;
 	gpr_timespec deadline;
@@ -75,7 +76,7 @@ struct wire_call {
 	grpc_call_details details;     /* of an unknown method */
 	grpc_byte_buffer *received, *sent;
 	grpc_slice why;
-	grpc_metadata mark; /* that the status is the daemon's, by its name */
+	grpc_metadata mark; /* says that the status is the daemon's own, with its name */
 };
 _Static_assert(_Alignof(struct wire_call) > OP_MASK, "tags hold the operation in their low bits");
 
@@ -90,7 +91,7 @@ struct rpc_server {
 	grpc_completion_queue *queue;
 	struct rpc_listener *listener;
 	struct rpc_peers *peers;
-	grpc_server_credentials *open; /* what it accepts is taken with: none are asked for */
+	grpc_server_credentials *open; /* the credentials with which connections are accepted: none are asked for */
 	pthread_t thread;
 	bool thread_started;
 	void **registered;             /* a handle a method */
@@ -108,7 +109,7 @@ struct rpc_server {
 	struct method_stats *stats;
 	atomic_uint live_gauge;
 
-	pthread_mutex_t lock;          /* what follows */
+	pthread_mutex_t lock;          /* guards what follows */
 	pthread_cond_t done_changed;
 	bool stopping, stop_begun, done;
 	uint64_t cancel_at_us;
@@ -143,7 +144,8 @@ static inline bool state_wake(struct wire_call *w)
 	return !(atomic_fetch_or_explicit(&w->state, CALL_WOKEN, memory_order_acq_rel) & CALL_WOKEN);
 }
 
-/* The same of a call that is put aside, and is not touched after it: the OP_WAKE, or the one that is under way, finds it so. */
+/* The same for a call that is put aside and not touched afterwards: the OP_WAKE started now, or the one under way,
+ * finds it. */
 static inline bool state_put_aside(struct wire_call *w, enum call_state s)
 {
 	return !(atomic_exchange_explicit(&w->state, CALL_WOKEN | s, memory_order_acq_rel) & CALL_WOKEN);
@@ -184,9 +186,9 @@ static inline uint32_t posts_wanted(uint32_t method)
 
 /* ---- rpc/step.c: by the call's owner; each ends with the call in other hands ---- */
 
-/* Enters a state and starts the operation that it waits for; its completion hands the call on. */
+/* Enters a state and starts the operation that it waits for; the operation's completion continues the call. */
 void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
-/* Lets go of a call, which goes on when it is woken, or at c.resume_us. */
+/* Puts a call aside; it goes on when it is woken, or at c.resume_us. */
 void rpc_step_put_aside(struct wire_call *w, enum call_state state);
 /* Asks to be told when the client is gone. */
 void rpc_step_watch_close(struct wire_call *w);
@@ -194,8 +196,8 @@ void rpc_step_watch_close(struct wire_call *w);
 void rpc_step_count(struct wire_call *w, enum status status);
 /* Sends what is left to send: metadata, reply, status. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
-/* Ends a call that has not been admitted, with c.why. Nothing is waited for: a client that does not read would keep it, and with many of these
- * every other client from its calls. */
+/* Ends a call that has not been admitted, with c.why. It waits for nothing: a client that does not read would keep the
+ * call, and many of these would keep other clients from theirs. */
 void rpc_step_refuse(struct wire_call *w, enum status status);
 /* Unpacks the request into w->request. */
 enum status rpc_step_unpack(struct wire_call *w);

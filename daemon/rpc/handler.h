@@ -11,14 +11,13 @@
 
 struct rpc_call;
 
-/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: call again with the same request,
- * at c->resume_us, when c->wake comes (methods of kind RPC_INLINE on the rpc thread), or, if that is 0, at once on a
- * worker. Anything else: the call fails,
- * with c->why. */
+/* A step of a unary method. OK: *reply (in the arena) is the answer. BUSY: the step runs again with the same request,
+ * at c->resume_us or when c->wake is called (methods of kind RPC_INLINE on the rpc thread); with resume_us 0, at once
+ * on a worker. Anything else: the call fails, with c->why. */
 typedef enum status rpc_unary_fn(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply);
 
-/* The reply of a call that was OK has not reached the client, which will never name what the reply grants:
- * gives that back. By the call's owner; the reply is not touched after it. */
+/* The reply of a successful call has not reached the client, so the client does not know what it grants: takes that
+ * back. By the call's owner; the reply is not used afterwards. */
 typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply);
 
 /* A server stream. open: on the rpc thread, once. next: the following message. close: exactly once after a
@@ -26,7 +25,7 @@ typedef void rpc_undo_fn(struct rpc_call *c, const ProtobufCMessage *request, co
 enum rpc_next {
 	RPC_NEXT_MESSAGE, /* *out is to be sent; next is called again once it has left */
 	RPC_NEXT_WAIT,    /* nothing now: next is called again after rpc_server_wake, or about c->resume_us if that is not 0 */
-	RPC_NEXT_WORKER,  /* heavy: call again, on a worker */
+	RPC_NEXT_WORKER,  /* takes long: call again, on a worker */
 	RPC_NEXT_END,     /* all sent */
 	RPC_NEXT_FAIL,    /* c->why; *failure is the status */
 };

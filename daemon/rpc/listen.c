@@ -1,6 +1,7 @@
-/* See rpc/listen.h. Who cannot be accepted for want of a descriptor or of memory waits in the kernel, and is asked for again after REST_MS. Who
- * is accepted is gRPC's with its first byte, mostly at once: gRPC (1.51) gives no connection that it is handed a time to say something in, and
- * finds out by its keepalive alone. Of those that are silent the oldest leaves when SILENT_MAX others come.
+/* See rpc/listen.h. A connection that cannot be accepted for want of a descriptor or memory waits in the kernel; the
+ * next try is after REST_MS. An accepted connection is given to gRPC with its first byte, mostly at once: gRPC (1.51)
+ * has no bound for a handed-over connection's first message but its keepalive. If more than SILENT_MAX connections are
+ * silent, the oldest is closed.
  */
 #include "daemon/rpc/listen.h"
 

@@ -1,5 +1,5 @@
-/* The sockets that clients of gRPC connect to, and the thread that accepts. gRPC's own listeners (1.51) hear nobody any more once an accept has
- * failed, as for want of a descriptor, until the daemon is started anew.
+/* The sockets that clients of gRPC connect to, and the thread that accepts. gRPC's own listeners (1.51) are not used:
+ * after a failed accept, as for want of a descriptor, they accept no connection until the daemon is restarted.
  *
  * Threads: all of these by main, but take, which the listener's thread calls, and stats.
  */
@@ -17,14 +17,16 @@ struct rpc_listener;
 struct rpc_peers;
 struct rpc_roles;
 
-/* Binds `socket`, of socket_mode, and `listen`, and accepts nobody yet. BUSY: another daemon has the path. IO, EXHAUSTED: why[size] has a sentence. */
+/* Binds `socket`, of socket_mode, and `listen`, and does not accept yet. BUSY: another daemon has the path. IO,
+ * EXHAUSTED: why[size] has a sentence. */
 enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size);
-/* Begins to accept: take has each connection that has said something, that `roles` has a number for and `peers` has room for; it shuts it down and closes it
- * in the end. Connections that say nothing for silent_us are closed. Block signals before. */
+/* Begins to accept. take gets each connection that has sent something, if `roles` has a number and `peers` has room for
+ * it; take's owner shuts it down and closes it in the end. Connections that send nothing for silent_us are closed.
+ * Block signals before. */
 enum { RPC_SILENT_US = 5 * 1000 * 1000 };
 enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, struct rpc_roles *roles, uint64_t silent_us,
 			     void (*take)(void *arg, int fd), void *arg);
-/* Accepts no more, and removes the socket; take is not called after it. NULL is fine, and a second time. */
+/* Stops accepting, and removes the socket; take is not called afterwards. NULL is fine, and a second call. */
 void rpc_listen_stop(struct rpc_listener *l);
 /* Stops and frees. NULL is fine. */
 void rpc_listen_destroy(struct rpc_listener *l);

@@ -1,15 +1,15 @@
 /* The connections that gRPC has: which process each is, and how many each may have (block/quota.h: QUOTA_RPC).
  *
- * gRPC closes a connection that it was given when it likes and tells nobody. So each has a second descriptor here, whose hang-up says that the
- * connection has ended: gRPC shuts a connection down before it closes it. By that descriptor a connection is cut, too: one whose output its
- * peer has not read for RPC_STALL_US while there was some, since gRPC keeps in memory what it cannot write.
+ * gRPC does not report when it closes a connection. So each connection has a second descriptor here, which hangs up
+ * when gRPC shuts the connection down. A connection is also cut by that descriptor: one whose output its peer has not
+ * read for RPC_STALL_US while there was some, since gRPC keeps in memory what it cannot write.
  *
- * A connection beyond the share is kept for RPC_REFUSED_US, if there are not many of these, so that its first call is answered by
- * RESOURCE_EXHAUSTED with the reason; then it is cut.
+ * A connection beyond the share is kept for RPC_REFUSED_US, if there are not many of these, so that its first call is
+ * answered by RESOURCE_EXHAUSTED with the reason; then it is cut.
  *
- * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each
- * refusal costs the thread that serves every other client some of its time. gRPC keeps some 8 KB for each call of a client
- * that does not acknowledge its bound of streams: two seconds after such a cut the allocator is told to give that back.
+ * A connection is cut, too, that goes on calling while its calls are refused, RPC_REFUSALS_A_SECOND times: each refusal
+ * costs the thread that serves every other client some of its time. gRPC keeps some 8 KB for each call of a client that
+ * does not acknowledge its bound of streams: two seconds after such a cut the allocator is told to give that back.
  *
  * Threads: add and look by the listener's; holder, called_in_vain and stats by any; the others by main. */
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
@@ -35,14 +35,16 @@ void rpc_peers_destroy(struct rpc_peers *p);
 bool rpc_peers_add(struct rpc_peers *p, int fd, const struct cache_peer *peer, uint64_t now_us);
 /* A descriptor that can be read when a connection has ended. */
 int rpc_peers_fd(const struct rpc_peers *p);
-/* Forgets those that have ended, cuts those that stall or are refused. Returns when to look again, UINT64_MAX if there is no connection. */
+/* Forgets connections that have ended, and cuts those that stall or are refused. Returns when to call it again,
+ * UINT64_MAX if there is no connection. */
 uint64_t rpc_peers_look(struct rpc_peers *p, uint64_t now_us);
 
-/* The holder of the connection that gRPC knows by this number, joined; NULL: it has ended. why[RPC_REFUSAL_MAX]: "", or why each call of it is to be
- * refused. Of a connection that has ended the number may be another's by now, to which its last calls count. */
+/* The holder of the connection that gRPC knows by this number, joined; NULL: it has ended. why[RPC_REFUSAL_MAX]: "", or
+ * why each call of it is to be refused. When a connection has ended, a new one may have its number; its last calls then
+ * count for the new one. */
 struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why);
 
-/* A call of that connection has been refused for want of a share. */
+/* A call of that connection has been refused because of its share. */
 void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us);
 
 void rpc_peers_stats(struct rpc_peers *p, cache_stat_fn *emit, void *arg);

@@ -1,5 +1,5 @@
-/* See rpc/roles.h. Numbers are small and used again, the least free one first; of each role there are soon as many as it has had connections at
- * a time, and no new ones are wanted. */
+/* See rpc/roles.h. Numbers are small and reused, the least free one first. Soon each role has as many numbers as it
+ * ever had connections at a time, and needs no new ones. */
 #include "daemon/rpc/roles.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* The role of each connection of gRPC's, by the number of its descriptor, which is all that gRPC (1.51) tells of the connection that a call came
- * by. A call may be looked at when its connection is closed and the number is another's: so a number stays with its role for ever. A
- * connection that gets a number of the other role is moved to one of its own.
+/* The role of each gRPC connection, by the number of its descriptor, which is all that gRPC (1.51) says about a call's
+ * connection. A call may be checked after its connection was closed and the number given to another one. So a number
+ * keeps its role for ever, and a connection that gets a number of the other role is moved to another number.
  */
 #ifndef TERRACE_DAEMON_RPC_ROLES_H
 #define TERRACE_DAEMON_RPC_ROLES_H
@@ -15,14 +15,15 @@ struct rpc_roles {
 	const struct config *config;
 	_Atomic uint8_t *role;         /* [count] by number: a role + 1; 0: none yet */
 	uint32_t count;
-	int fresh;                     /* the least number that none has had yet, nor a greater one; the listener's thread's */
+	/* the least number that no connection has had yet, like all above it; the listener's thread's */
+	int fresh;
 };
 
 /* For all numbers that the process may have: RLIMIT_NOFILE is what it will be. EXHAUSTED: no memory. */
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c);
 void rpc_roles_fini(struct rpc_roles *p);
-/* A connection that has been accepted: the descriptor that it goes on with, perhaps another one. -1: it is closed, for want of a descriptor
- * (errno). One thread. */
+/* Of an accepted connection: returns the descriptor that it goes on with, perhaps another one. -1: it is closed, for
+ * want of a descriptor (errno). One thread. */
 int rpc_roles_settle(struct rpc_roles *p, int fd);
 /* Of a number that rpc_roles_settle has returned. Any thread. */
 enum role rpc_roles_role(const struct rpc_roles *p, int number);

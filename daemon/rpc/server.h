@@ -1,7 +1,7 @@
 /* The gRPC server: one polling thread that turns completions into steps of calls. The sockets are rpc/listen.c's.
  *
- * Threads: rpc_server_create by main; wake and defer by anybody; everything else inside
- * is the rpc thread's, or the worker's that owns a call at that moment.
+ * Threads: rpc_server_create by main; wake and defer by any thread; everything else inside by the rpc thread, or by the
+ * worker that owns the call.
  */
 #ifndef TERRACE_DAEMON_RPC_SERVER_H
 #define TERRACE_DAEMON_RPC_SERVER_H

@@ -1,5 +1,5 @@
-/* An answer that comes on another thread, or never: from a disk that hangs. Who waits gives up after a time, by the clock that nobody
- * sets. What both hold is freed by whoever lets go last. Any thread.
+/* An answer that comes on another thread, or never: from a disk that hangs. The waiting thread gives up after a time,
+ * by the monotonic clock. The thread that lets go last frees what both hold. Any thread.
  */
 #ifndef TERRACE_DAEMON_THREADS_AWAIT_H
 #define TERRACE_DAEMON_THREADS_AWAIT_H
@@ -16,13 +16,13 @@ struct await {
 	_Atomic int holders;
 };
 
-/* Held by two: who waits, and who answers. */
+/* It is held by two threads: the one that waits, and the one that answers. */
 void await_init(struct await *a);
 void await_fini(struct await *a);
 void await_answer(struct await *a);
 /* False: it has not come within wait_us. */
 bool await_came(struct await *a, uint64_t wait_us);
-/* True: nobody else holds it, and it has ended: what it is part of is the caller's to free. */
+/* True: the other thread has let go, and the caller frees the struct that contains it. */
 bool await_let_go(struct await *a);
 
 #endif

@@ -1,5 +1,6 @@
-/* See threads/checksum_pool.h. A batch is a counter that its caller and some helpers take numbers from. A helper that the pool comes to late finds
- * none left, and nobody waits for it. To wake a thread takes its time: the caller asks for a few helpers, and each of them for more. */
+/* See threads/checksum_pool.h. A batch is a counter that its caller and some helpers take numbers from. A helper that
+ * starts late finds none left, and the caller does not wait for it. Waking a thread takes time: the caller wakes a few
+ * helpers, and each of them wakes more. */
 #include "daemon/threads/checksum_pool.h"
 
 #include "daemon/threads/pool.h"

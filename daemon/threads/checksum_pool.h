@@ -1,5 +1,5 @@
-/* Threads for checksums: of what comes down from GPUs and of what is read from disks. A few of a pool with a bounded queue, over all tiers,
- * beside the thread that has the bytes: what the queue does not take, that thread does itself.
+/* Threads for checksums of downloads from GPUs and of reads from disks. A pool of a few threads with a bounded queue,
+ * for all tiers, helps the thread that has the bytes. That thread does itself what the queue does not take.
  *
  * Any thread, without the cache's lock, but for create and destroy.
  */
@@ -15,19 +15,19 @@ struct work;
 /* threads: 1 or more, of which it makes a bounded number. False: no memory, or no threads. All the others take
  * NULL, which is a pool without threads. */
 bool sums_create(uint32_t threads, struct sums **out);
-/* Does what is queued, and ends the threads. Others may go on calling the functions below. Twice is fine. */
+/* Does what is queued, and ends the threads. Other threads may still call the functions below. Twice is fine. */
 void sums_stop(struct sums *s);
 void sums_destroy(struct sums *s);
 
-/* work->run on a thread of the pool. False: it is the caller's to do. */
+/* Runs work->run on a thread of the pool. False: the caller must run it. */
 bool sums_submit(struct sums *s, struct work *work);
 /* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */
 void sums_each(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
 /* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
  * do. */
 bool sums_begin(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
-/* The same of what comes due by and by: number i not before due(arg, i), which is not far from it when it is asked. `hurry`: the caller has time to wake
- * several threads, so that they need not wait for each other to do it. */
+/* The same for numbers that become due one by one: i is run when due(arg, i) is true, which is asked only shortly
+ * before. `hurry`: the caller has time to wake several threads, so that they need not wait for each other to do it. */
 bool sums_begin_due(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
 		    void (*over)(void *arg), void *arg, bool hurry);
 

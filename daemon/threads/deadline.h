@@ -1,4 +1,4 @@
-/* Times until which a thread waits on a condition, by the clock that only goes on. */
+/* Deadlines of waits on a condition, by the monotonic clock. */
 #ifndef TERRACE_DAEMON_THREADS_DEADLINE_H
 #define TERRACE_DAEMON_THREADS_DEADLINE_H
 

@@ -1,8 +1,8 @@
-/* A few threads for what would hold up the rpc thread: checksums, copies, scrubs.
+/* Worker threads for work that would hold up the rpc thread: checksums, copies, scrubs.
  *
- * The queue is bounded and never waits: a full queue is EXHAUSTED, which the caller passes on. Work is
- * embedded in what owns it; it runs exactly once per accepted submit, on a worker thread, in the order of
- * submission. Every thread enters the index (store/index.h: index_thread_enter), so that work may look blocks up.
+ * The queue is bounded, and submitting never waits: if the queue is full it answers EXHAUSTED, which the caller passes
+ * on. A struct work is embedded in its owner. It runs exactly once per accepted submit, on a worker, in the order of
+ * submission. Every worker enters the index (store/index.h: index_thread_enter), so that work may look blocks up.
  */
 #ifndef TERRACE_DAEMON_THREADS_POOL_H
 #define TERRACE_DAEMON_THREADS_POOL_H
@@ -27,8 +27,8 @@ enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers 
 /* So many workers at a time may look for the next work for up to a tenth of a millisecond before they sleep; none unless
  * this was called. For where there are processors to spare. */
 void workers_poll(struct workers *w, uint32_t most);
-/* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then there is workers_look left, and
- * workers_stop again. By one thread. NULL is fine. */
+/* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then only
+ * workers_look and workers_stop may be called. By one thread. NULL is fine. */
 bool workers_stop(struct workers *w, uint64_t wait_us);
 /* The same, however long it takes, and frees. NULL is fine. */
 void workers_destroy(struct workers *w);

@@ -1,4 +1,4 @@
-/* Delete. Clients that do not know of answers in part take any answer for the whole. */
+/* Delete. Older clients do not know answers about a part of the keys, and take any answer for the whole. */
 #include "daemon/block/values.h"
 #include "daemon/call/delete.h"
 #include "daemon/disk/stats.h"

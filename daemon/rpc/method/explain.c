@@ -1,4 +1,4 @@
-/* Explain and Graph: why a block is where it is, and what the graph ties it to. */
+/* Explain and Graph: why a block is where it is, and its edges in the graph. */
 #include "daemon/advice/graph.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
