@@ -2,34 +2,40 @@
  *
  * An engine connects to the node's daemon, opens a session over the layouts it uses, and then for each request
  *
- *     terrace_lease()     finds the longest cached prefix and protects it; the blocks lie in memory that the
- *                         daemon owns and this process has mapped: no byte is copied
+ *     terrace_lease()     finds the longest cached prefix and protects it; the blocks lie in memory that the daemon
+ *                         owns and this process has mapped: no byte is copied
  *     terrace_attend()    attends straight from those packed blocks
  *     terrace_reserve()   gets slots for new blocks, terrace_encode() packs K and V into them in place,
  *     terrace_commit()    publishes them whole
  *     terrace_release()   gives the lease back
  *
- * A client that has no use for borrowed memory, or cannot have it, moves bytes with terrace_put() and terrace_get() instead. One on another machine
- * needs a tunnel to the daemon's socket or loopback address: no daemon of this version serves a network.
+ * A client that has no use for borrowed memory, or cannot have it, moves bytes with terrace_put() and terrace_get()
+ * instead. One on another machine needs a tunnel to the daemon's socket or loopback address: no daemon of this version
+ * serves a network.
  *
- * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is one only where that is said. Every function is
- * safe to call from any thread, unless said otherwise; closing a handle while another thread uses it is the caller's mistake. Structs that may grow
- * begin with `size`, set by their TERRACE_..._INIT: a library of another version reads and writes only what the caller knows of, and the elements of
- * an array stand as far apart as the caller's struct is long. They grow at their ends and have no padding; a `reserved` member means nothing, and
- * stays zero. NULL options mean the defaults, but where a struct is the call's subject. Functions return a terrace_status; outputs are written only
- * on TERRACE_OK unless said otherwise; terrace_error() has the words for the calling thread's last failure. Calls that talk to the daemon take a
- * timeout in microseconds: 0 is the connection's default, more than a day counts as a day, and nothing waits for ever. Besides what is said of each
- * they return TERRACE_INVALID (arguments), TERRACE_UNAVAILABLE, TERRACE_STALE (see below), TERRACE_DEADLINE, TERRACE_CANCELLED (terrace_disconnect),
- * TERRACE_EXHAUSTED (no memory, too many calls) and TERRACE_INTERNAL (gRPC, or a daemon that answers nonsense). After fork() a handle must not be
- * used in the child: calls there return TERRACE_PRECONDITION or do nothing, blocks are NULL, and nothing is mapped. A child that wants to use the
- * library should call exec() first: gRPC promises nothing after a bare fork().
+ * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is allowed only where
+ * that is said. Every function may be called from any thread, unless said otherwise; closing a handle while another
+ * thread uses it is the caller's mistake. Structs that may grow begin with `size`, set by their TERRACE_..._INIT: a
+ * library of another version reads and writes only the members that the caller's version has, and steps through an
+ * array by the caller's `size`. They grow at their ends and have no padding; a `reserved` member means nothing, and
+ * stays zero. NULL options mean the defaults, except where the struct is what the call is about. Functions return a
+ * terrace_status; outputs are written only on TERRACE_OK unless said otherwise; terrace_error() has the words for the
+ * calling thread's last failure. Calls that talk to the daemon take a timeout in microseconds: 0 is the connection's
+ * default, more than a day counts as a day, and no call waits for ever. Besides the statuses named at each call they
+ * return TERRACE_INVALID (arguments), TERRACE_UNAVAILABLE, TERRACE_STALE (see below), TERRACE_DEADLINE,
+ * TERRACE_CANCELLED (terrace_disconnect), TERRACE_EXHAUSTED (no memory, too many calls) and TERRACE_INTERNAL (gRPC, or
+ * a daemon that answers nonsense). After fork() a handle must not be used in the child: calls there return
+ * TERRACE_PRECONDITION or do nothing, blocks are NULL, and nothing is mapped. A child that wants to use the library
+ * should call exec() first: gRPC promises nothing after a bare fork().
  *
- * No result depends on the mode of floating-point arithmetic that the calling thread has set (rounding, subnormals as zero: FTZ and DAZ,
- * unmasked exceptions). A call that computes with floats sets the default mode and, before it returns, the caller's again.
+ * No result depends on the mode of floating-point arithmetic that the calling thread has set (rounding, subnormals as
+ * zero: FTZ and DAZ, unmasked exceptions). A call that computes with floats sets the default mode and, before it
+ * returns, the caller's again.
  *
  * When the daemon restarts or goes away, calls return TERRACE_STALE or TERRACE_UNAVAILABLE; blocks still leased stay
- * readable until they are released. terrace_session_reopen() then starts again with an empty cache view. A session that works by stream alone and
- * makes no call for five minutes (the daemon's session_idle) is closed by it: TERRACE_STALE, too, and the remedy is the same.
+ * readable until they are released. terrace_session_reopen() then starts again with an empty cache view. The daemon
+ * closes a session that works by stream alone and makes no call for five minutes (session_idle): its calls return
+ * TERRACE_STALE too, and terrace_session_reopen() helps as well.
  */
 #ifndef TERRACE_H
 #define TERRACE_H
@@ -67,12 +73,12 @@ extern "C" {
 enum terrace_status {
 	TERRACE_OK = 0,
 	TERRACE_MISS = 1,          /* not in the cache */
-	TERRACE_BUSY = 2,          /* somebody else is doing it; try again */
+	TERRACE_BUSY = 2,          /* another thread or process is doing it; try again */
 	TERRACE_CANCELLED = 3,
 	TERRACE_INVALID = 4,       /* an argument makes no sense */
 	TERRACE_NOT_FOUND = 5,     /* the daemon does not know this session, lease or reservation */
 	TERRACE_EXISTS = 6,        /* another put of the key was first */
-	TERRACE_EXHAUSTED = 7,     /* a bound was met: memory, pins, queue */
+	TERRACE_EXHAUSTED = 7,     /* a bound was reached: memory, pins, queue */
 	TERRACE_DEADLINE = 8,
 	TERRACE_UNAVAILABLE = 9,   /* no daemon, or it is going down or draining */
 	TERRACE_PRECONDITION = 10, /* right call, wrong state: after fork, borrow without attachment */
@@ -100,7 +106,7 @@ enum terrace_format {
 	TERRACE_FORMAT_FP16 = 1,
 	TERRACE_FORMAT_BF16 = 2,
 	TERRACE_FORMAT_FP8 = 3,
-	TERRACE_FORMAT_INT4_PTH = 4, /* bit for bit vLLM's; not for vectors of which one dim dominates, see below */
+	TERRACE_FORMAT_INT4_PTH = 4, /* bit for bit vLLM's; not for vectors that one dim dominates, see below */
 	TERRACE_FORMAT_TQ4 = 5,
 	TERRACE_FORMAT_TQ3 = 6,
 	TERRACE_FORMAT_TQ2 = 7,
@@ -111,24 +117,24 @@ enum terrace_dtype {
 	TERRACE_F32 = 0,
 	TERRACE_F16 = 1,
 	TERRACE_BF16 = 2,
-	TERRACE_E4M3 = 3 /* a byte; what terrace_attend() may write, and nothing else */
+	TERRACE_E4M3 = 3 /* one byte; only terrace_attend() writes it */
 };
 
 /* The dtype of a model, in which vLLM keeps K and V once they are rotated, and to which terrace_encode() and
- * terrace_cuda_encode() round them before they make int4_pth's codes of them. Decoding needs it not: a block of
- * either is read alike. */
+ * terrace_cuda_encode() round them before they make int4_pth's codes of them. Decoding does not need it: blocks of both
+ * are read alike. */
 enum terrace_rounding {
 	TERRACE_ROUND_FP16 = 0,
 	TERRACE_ROUND_BF16 = 1 /* of nearly all models */
 };
 
 /* One KV group of a model: some of its layers and KV heads, packed in given formats; or, with k_format
- * TERRACE_FORMAT_OPAQUE, whatever else an engine keeps of the tokens of a block.
+ * TERRACE_FORMAT_OPAQUE, any other bytes that an engine keeps for the tokens of a block.
  *
- * An *opaque* layout says how many bytes a block has, and what their format is called. Its blocks are put, leased,
- * flushed, moved between all tiers and got back bit for bit by the same calls as packed ones. Nothing looks into them.
- * States of Mamba or GDN layers, caches of indexers, an engine's own fp8, NVFP4 or DeepSeek-V4 pages are stored so.
- * The functions that encode, decode, attend or repack refuse such a layout with TERRACE_UNSUPPORTED (terrace_encode,
+ * An *opaque* layout says how many bytes a block has, and what their format is called. The same calls put, lease,
+ * flush, move and get its blocks, bit for bit, as packed ones. Neither library nor daemon interprets the bytes. States
+ * of Mamba or GDN layers, caches of indexers, an engine's own fp8, NVFP4 or DeepSeek-V4 pages are stored so. The
+ * functions that encode, decode, attend or repack refuse such a layout with TERRACE_UNSUPPORTED (terrace_encode,
  * terrace_decode, terrace_attend, terrace_repack_..., and those of terrace_cuda_ too). terrace_cuda_copy copies whole
  * blocks of it. The members of an opaque layout:
  *   k_format       TERRACE_FORMAT_OPAQUE. v_format is TERRACE_FORMAT_NONE; head_dim_k, head_dim_v, int4_rounding are 0
@@ -136,20 +142,21 @@ enum terrace_rounding {
  *                  a header of 4096 bytes
  *   opaque_name    name and version of the format of the bytes, as in "vllm/int4_per_token_head/1": at most 63 bytes
  *                  and a NUL, zeroes behind it. Its parts are of letters, digits and . _ + -, with / between them; the
- *                  last part is a number from 1. It is in the layout's id: engines that write the same bytes give them
- *                  the same name, or they share nothing, and a format that changes gets another number. A session
- *                  cannot have two layouts that differ by that number alone
+ *                  last part is a number from 1. It is part of the layout's id: engines share blocks only if they give
+ *                  the same bytes the same name. A format that changes gets another number. A session cannot have two
+ *                  layouts that differ by that number alone
  *   layers         0, or 1 to 512: the block is so many equal parts, in the order of the layers, each a multiple of 16
  *                  bytes. A copy to a GPU tells when each is there (terrace_lease_wait_layer). With 0 the whole block
  *                  is there when the last layer of the session's layouts is
  *   first_layer, first_head, heads, total_heads   which part of the model it is; those of heads may all be 0
  *   block_tokens   1 to 65535. The tokens of a block that is not full are counted, but all its bytes are kept as they
  *                  are
- * Each layer has a checksum. Without layers each 64 KiB has one; of blocks over 32 MiB it is the least multiple of
- * 64 KiB of which 512 are enough. */
+ * Each layer has a checksum. Without layers each 64 KiB has one; of blocks over 32 MiB it is the least multiple of 64
+ * KiB of which 512 are enough. */
 struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
-	uint8_t fingerprint[32]; /* whatever must not be mixed: model, weights revision, rope settings. A session wants it set */
+	/* a hash of what must not be mixed: model, weights revision, rope settings. A session needs it */
+	uint8_t fingerprint[32];
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
 	uint32_t head_dim_k, head_dim_v;         /* 64, 80, 96, 112, 128, 192, 256 or 512 */
@@ -223,7 +230,7 @@ struct terrace_plan_group {
 			  * elements of the model's own dtype */
 	uint32_t block_tokens; /* of a block; of a state the tokens from one to the next */
 	uint64_t block_bytes;  /* of a block, or of a state */
-	uint64_t slot_bytes;   /* which a block takes in a tier: with its header, to a multiple of 4 KiB */
+	uint64_t slot_bytes;   /* that a block takes in a tier: its header included, rounded up to 4 KiB */
 	struct terrace_layout layout;
 	uint64_t reserved[2];
 };
@@ -233,7 +240,7 @@ enum { TERRACE_PLAN_GROUPS_MAX = 4 };
 struct terrace_plan {
 	size_t size;
 	uint64_t bytes_token;                /* of slots, over all groups, rounded up */
-	uint64_t memory_tokens, disk_tokens; /* that the tiers hold if every block of a sequence is kept */
+	uint64_t memory_tokens, disk_tokens; /* that the tiers hold if all blocks of a sequence are kept */
 	uint32_t layers, group_count;
 	char model_type[32];
 	struct terrace_plan_group groups[TERRACE_PLAN_GROUPS_MAX];
@@ -250,7 +257,7 @@ TERRACE_API enum terrace_status terrace_plan(const char *config, size_t bytes,
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Of one key. Keys are names, compared byte by byte with their lengths: zero bytes at the end of one count. */
+/* Of one key. Keys are names: their lengths and bytes are compared, so zero bytes at the end count. */
 #define TERRACE_KEY_BYTES_MAX 64
 
 /* Keys of a call stand back to back, all of the same length. */
@@ -272,15 +279,18 @@ struct terrace_connect_options {
 	size_t size;
 	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
-	uint64_t busy_poll_us;   /* a call looks for its answer for so long before its thread sleeps; 0: see no_adaptive_poll */
+	/* how long a call polls for its answer before its thread sleeps; 0: see no_adaptive_poll */
+	uint64_t busy_poll_us;
 	bool no_borrow;          /* do not attach to the fd socket even on the same node */
 	union {
-		/* Every call by gRPC. Else synchronous ones that are made often go over the fd socket: several times faster. */
+		/* Every call goes by gRPC. Otherwise frequent synchronous calls go over the fd socket, which is several
+		 * times faster. */
 		bool no_local_calls;
-		bool no_near_calls; /* its name in 0.1.0; the version after the next one does not have it any more */
+		bool no_near_calls; /* its name in 0.1.0; to be removed in the version after the next */
 	};
-	bool no_adaptive_poll;   /* its thread sleeps at once. Else those over the fd socket, where the process may use 4 processors or more, look for as long
-				  * as answers of their kind have been taking, .2 ms at most */
+	/* a call's thread sleeps at once. Otherwise calls over the fd socket poll as long as answers of their kind have
+	 * been taking, .2 ms at most, if the process may use 4 processors or more */
+	bool no_adaptive_poll;
 	uint8_t reserved[5];
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
@@ -318,7 +328,7 @@ struct terrace_layout_rule {
 	size_t size;
 	uint32_t keep_last; /* 0: no such rule. Else so many blocks, at most 4096, of a layout without a window */
 	bool partial;       /* it may have partial blocks */
-	bool sparse; /* with a window or keep_last: blocks that were never stored are not missing, and nothing counts them so */
+	bool sparse; /* with a window or keep_last: blocks that were never stored do not count as missing */
 	uint8_t reserved[2];
 };
 #define TERRACE_LAYOUT_RULE_INIT TERRACE_SIZED_(struct terrace_layout_rule)
@@ -330,12 +340,13 @@ struct terrace_session_options {
 	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
 			     * loaded, the current device will not do, or a layout's formats or head dims have no
 			     * kernel. Opaque layouts need none */
-	bool gpu_write_back; /* blocks put on a GPU get their copy in host memory when the GPU needs the room, not at once: what has none
-			      * yet is lost with the GPU or the daemon */
+	/* blocks put on a GPU are copied to host memory when the GPU needs the room, not at once: a block without that
+	 * copy is lost with the GPU or the daemon */
+	bool gpu_write_back;
 	bool unchained_keys; /* the keys name contents, not prefixes: TERRACE_INVALID if a block covers several keys */
 	uint8_t reserved[5];
-	/* Tokens of a key, see "units" above; each layout's block_tokens is a multiple. 0: all layouts have the same
-	 * block_tokens, and that is it */
+	/* Tokens of a key, see "units" above; each layout's block_tokens is a multiple. 0: the block_tokens of the
+	 * layouts, which must be equal */
 	uint32_t unit_tokens;
 	uint32_t reserved_also;
 	const struct terrace_layout_rule *rules; /* NULL, or one a layout, in their order */
@@ -351,23 +362,27 @@ struct terrace_session_options {
 TERRACE_API enum terrace_status terrace_session_open(struct terrace_client *client, const struct terrace_layout *layouts, uint32_t count,
 						     const struct terrace_session_options *options, struct terrace_session **session);
 
-/* Joins the session of another process of the same engine, by its token. TERRACE_NOT_FOUND: it is nobody's. Else as terrace_session_open. */
+/* Joins the session of another process of the same engine, by its token. TERRACE_NOT_FOUND: no session has the token.
+ * Else as terrace_session_open. */
 TERRACE_API enum terrace_status terrace_session_attach(struct terrace_client *client, const struct terrace_token *token,
 						       struct terrace_session **session);
 
 TERRACE_API void terrace_session_token(const struct terrace_session *session, struct terrace_token *token);
 
-/* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), and has its memory unmapped, a GPU's by a
- * thread of the library after this. Leases and reservations that this handle made end with it: their blocks must not be touched any more,
- * by a GPU neither, and their handles still are to be freed (terrace_release, terrace_abort). What terrace_release_after and
- * terrace_commit_after still wait for is waited for, 10 s at most, as are threads that map or unmap: if these take longer, the memory stays mapped
- * until they are done. Leases, reservations and terrace_session_gpu_ready that wait for a mapping end with TERRACE_CANCELLED. Operations under way
- * complete, mostly with TERRACE_CANCELLED or, by the daemon's word, TERRACE_STALE, and are to be finished. NULL is allowed. */
+/* Closes the session on the daemon (if this process opened it) or leaves it (if it attached), and has its memory
+ * unmapped; a thread of the library unmaps a GPU's memory afterwards. Leases and reservations of this handle end with
+ * it: neither this process nor a GPU may touch their blocks any more, and the caller still frees their handles
+ * (terrace_release, terrace_abort). It waits 10 s at most for pending terrace_release_after and terrace_commit_after,
+ * and for threads that map or unmap; if these take longer, the memory stays mapped until they are done. Leases,
+ * reservations and terrace_session_gpu_ready that wait for a mapping end with TERRACE_CANCELLED. Operations under way
+ * complete, mostly with TERRACE_CANCELLED or, if the daemon answers first, TERRACE_STALE; the caller still finishes
+ * them. NULL is allowed. */
 TERRACE_API void terrace_session_close(struct terrace_session *session);
 
-/* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon, for the next one if this one is draining, and opens the session anew, with the same
- * layouts, as an empty view. Leases made before stay readable until released, but protect nothing. Not while other calls run on it. Of the process that
- * opened it alone: others attach by its new token (TERRACE_PRECONDITION). */
+/* After TERRACE_STALE or TERRACE_UNAVAILABLE: waits for the daemon, for the next one if this one is draining, and opens
+ * the session anew, with the same layouts, as an empty view. Leases made before stay readable until released, but
+ * protect nothing. Not while other calls run on it. Only the process that opened the session may call it (else
+ * TERRACE_PRECONDITION); others attach by the new token. */
 TERRACE_API enum terrace_status terrace_session_reopen(struct terrace_session *session, uint64_t timeout_us);
 
 /* The daemon's boot epoch this session belongs to. */
@@ -402,28 +417,31 @@ struct terrace_gpu_info {
 TERRACE_API uint32_t terrace_session_gpu_count(const struct terrace_session *session);
 /* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of range. */
 TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info);
-/* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does), which is not opened for it. TERRACE_NOT_FOUND (the
- * daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU), TERRACE_UNSUPPORTED (no CUDA plugin, or one
- * without GPU memory), TERRACE_UNAVAILABLE (the driver has lost it). */
+/* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does). The GPU is not opened for this.
+ * TERRACE_NOT_FOUND (the daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU),
+ * TERRACE_UNSUPPORTED (no CUDA plugin, or one without GPU memory), TERRACE_UNAVAILABLE (the driver has lost it). */
 TERRACE_API enum terrace_status terrace_session_gpu_of(const struct terrace_session *session, uint32_t ordinal, int32_t *g);
 
 /* What a process does with a GPU: leases there, reservations there, leases with gpu_or_host, which read host memory. Or'ed. */
 enum terrace_gpu_use { TERRACE_GPU_LEASES = 1, TERRACE_GPU_RESERVATIONS = 2, TERRACE_GPU_HOST_BLOCKS = 4 };
-/* For when an engine starts: does what such uses of GPU g need of its driver, so that calls need not wait for it. Opens the GPU, and maps what
- * the daemon has there of the session's layouts, or registers it; a thread of the library goes on with what comes later, and begins by itself
- * at the first such call. What is not leased goes when the daemon wants it back. On a failure calls still map what they need: TERRACE_DEADLINE
- * (the rest follows), TERRACE_EXHAUSTED (of the driver), TERRACE_CANCELLED (the session is closed), or as
- * terrace_lease_with. TERRACE_INVALID: also if no block of the session can ever lie there; so do calls that name g. */
+/* To be called when an engine starts: prepares GPU g for such uses, so that later calls do not wait for its driver.
+ * Opens the GPU, and maps or registers the daemon's memory there for the session's layouts. A thread of the library
+ * does the same for memory that is added later; without this call the thread begins at the first such use. Memory
+ * without a lease is unmapped when the daemon wants it back. On a failure calls still map what they need:
+ * TERRACE_DEADLINE (the rest follows), TERRACE_EXHAUSTED (of the driver), TERRACE_CANCELLED (the session is closed),
+ * or as terrace_lease_with. TERRACE_INVALID: also if no block of the session can ever lie there; so do calls that name
+ * g. */
 TERRACE_API enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, uint32_t g, uint32_t uses, uint64_t timeout_us);
 
 /* ---- completion of asynchronous calls ---------------------------------------------------------------------------- */
 
 /* An asynchronous call returns an operation, completes exactly once, never from inside the call that starts it, and is
- * ended by its ..._finish() function, which waits if it must (at most the call's deadline), gives the results and frees the
- * operation. Completion is told by a callback (on a thread of the library: it must not block, and may start further calls and
- * finish its own operation but none that is not done), or by adding 1 to an eventfd, or both, the eventfd first. *op is set before the
- * callback can run. What the keys, infos and completion point at is the caller's again when the call has returned. 4096 operations of
- * a connection can be under way; then the call returns TERRACE_EXHAUSTED. */
+ * ended by its ..._finish() function, which waits if it must (at most the call's deadline), gives the results and frees
+ * the operation. Completion is reported by a callback, by adding 1 to an eventfd, or both, the eventfd first. The
+ * callback runs on a thread of the library: it must not block; it may start further calls, and finish operations that
+ * are done, its own included. *op is set before the callback can run. The memory that keys, infos and completion point
+ * at may be reused when the call has returned. 4096 operations of a connection can be under way; then the call returns
+ * TERRACE_EXHAUSTED. */
 struct terrace_op;
 
 struct terrace_completion {
@@ -441,12 +459,13 @@ struct terrace_completion {
 /* True once the operation has completed. */
 TERRACE_API bool terrace_op_done(const struct terrace_op *op);
 
-/* Asks for an early end: the operation completes with TERRACE_CANCELLED unless it is done already. It still must be finished. */
+/* Asks for an early end: the operation completes with TERRACE_CANCELLED unless it is done already. The caller still
+ * finishes it. */
 TERRACE_API void terrace_op_cancel(struct terrace_op *op);
 
 /* ---- lookup and lease -------------------------------------------------------------------------------------------- */
 
-/* Where a block is, in a byte. */
+/* Where a block is; one byte. */
 enum terrace_state {
 	TERRACE_STATE_ABSENT = 0,
 	TERRACE_STATE_HOST = 1, /* in host memory, perhaps on a disk or a GPU too */
@@ -455,7 +474,7 @@ enum terrace_state {
 	TERRACE_STATE_NONE = 4  /* no cell: the layout can have no block there */
 };
 
-/* Where a call's keys stand in their sequence. */
+/* Where a call's keys are in their sequence. */
 struct terrace_call_options {
 	size_t size;
 	uint32_t first_position; /* of the first key, in units; at most 2^31 */
@@ -498,7 +517,7 @@ TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *sess
 						    uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lease_finish(struct terrace_op *op, struct terrace_lease **lease);
 
-/* How terrace_lease_with is to lease. */
+/* Options of terrace_lease_with. */
 struct terrace_lease_options {
 	size_t size;
 	enum terrace_lease_mode mode;
@@ -533,33 +552,37 @@ TERRACE_API uint32_t terrace_lease_tokens(const struct terrace_lease *lease, uin
 /* Valid tokens of key i's block in layout l; 0: the lease has none. */
 TERRACE_API uint32_t terrace_lease_block_tokens(const struct terrace_lease *lease, uint32_t i, uint32_t l);
 
-/* A lease on a GPU: the device address of each key's block in layout l, addresses[terrace_lease_count()], 256-byte aligned; 0 for blocks
- * outside a windowed layout's window (and of keys without one, after a commit). They are what the `blocks` of terrace_cuda_attend want, once
- * copied to the device. Valid until release, of this process's memory map, in every context of it on that GPU. TERRACE_PRECONDITION:
- * the lease is not for a GPU. TERRACE_INVALID: no layout l. */
+/* A lease on a GPU: the device address of each key's block in layout l, addresses[terrace_lease_count()], 256-byte
+ * aligned; 0 for blocks outside a windowed layout's window (after a commit also for keys without a slot). Copied to the
+ * device, they are the `blocks` of terrace_cuda_attend. Valid until release, of this process's memory map, in every
+ * context of it on that GPU. TERRACE_PRECONDITION: the lease is not for a GPU. TERRACE_INVALID: no layout l. */
 TERRACE_API enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, uint32_t l, uint64_t *addresses);
 
-/* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of every layout, counted
- * from its first) is there. Layers come in order: one by one of up to 8192 blocks of one shape that host memory has, and whole, before the
- * first, of all else that must come. Costs nothing when all is there, as mostly. The stream never waits for ever: if the daemon or the GPU
- * dies, the wait ends without the bytes, and terrace_lease_check() tells. May be captured in a graph, but is of this lease alone.
- * TERRACE_PRECONDITION (the lease is not for a GPU), TERRACE_INVALID (no such layer, no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is
- * lost), TERRACE_CANCELLED (the session is closed). */
+/* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of every
+ * layout, counted from its first) is there. Layers come in order. Up to 8192 blocks of one shape in host memory come
+ * layer by layer; all other blocks come whole, before the first layer. The call costs nothing when all blocks are
+ * there, the usual case. The stream never waits for ever: if the daemon or the GPU dies, the wait ends without the
+ * bytes, and terrace_lease_check() reports it. May be captured in a graph, which is then valid for this lease only.
+ * TERRACE_PRECONDITION (the lease is not for a GPU), TERRACE_INVALID (no such layer, no stream of the GPU),
+ * TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed). */
 TERRACE_API enum terrace_status terrace_lease_wait_layer(struct terrace_lease *lease, uint32_t layer, void *stream);
 
-/* To be asked when the work on a lease whose layers were waited for is done, before its results are used. TERRACE_OK: the bytes were
- * all there. TERRACE_BUSY: they are not yet (the work was not done). TERRACE_STALE (the daemon went away before), TERRACE_UNAVAILABLE
- * (the GPU is lost, here or at the daemon, the copies took half a minute, or their checksums were wrong), TERRACE_CANCELLED (the session was closed): what was computed from the lease is
- * to be thrown away. A lease on no GPU is always TERRACE_OK. Bytes that were there stay, also when the daemon goes. */
+/* Call it after the work on a lease that used terrace_lease_wait_layer, before the results are used. TERRACE_OK: all
+ * bytes were there. TERRACE_BUSY: they are not there yet (the work was not done). TERRACE_STALE (the daemon went away
+ * before), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon, the copies took half a minute, or their
+ * checksums were wrong), TERRACE_CANCELLED (the session was closed): throw away what was computed from the lease. A
+ * lease on no GPU is always TERRACE_OK. Bytes that were there stay, also when the daemon goes. */
 TERRACE_API enum terrace_status terrace_lease_check(struct terrace_lease *lease);
 
-/* Gives the lease back, one way (no wait), and frees the handle. No work on a GPU may still read the blocks. NULL is allowed. */
+/* Gives the lease back without waiting for an answer, and frees the handle. No work on a GPU may still read the blocks.
+ * NULL is allowed. */
 TERRACE_API void terrace_release(struct terrace_lease *lease);
 
-/* The same once everything that is in `stream` now is done, without waiting for it; a lost GPU counts as done. For leases on a GPU,
- * not while the stream is being captured. If the process dies before, the daemon learns it from the kernel when nothing can touch the
- * blocks any more. On a failure the lease is as it was: TERRACE_PRECONDITION (not for a GPU), TERRACE_INVALID (no stream of the GPU),
- * TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed), TERRACE_EXHAUSTED. */
+/* The same once everything that is in `stream` now is done, without waiting for it; a lost GPU counts as done. For
+ * leases on a GPU, not while the stream is being captured. If the process dies before, the daemon learns from the
+ * kernel when nothing can touch the blocks any more. On a failure the lease is as it was: TERRACE_PRECONDITION (not for
+ * a GPU), TERRACE_INVALID (no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session
+ * is closed), TERRACE_EXHAUSTED. */
 TERRACE_API enum terrace_status terrace_release_after(struct terrace_lease *lease, void *stream);
 
 /* ---- put --------------------------------------------------------------------------------------------------------- */
@@ -572,15 +595,15 @@ enum terrace_role {
 	TERRACE_ROLE_TOOL = 4
 };
 
-/* What a block is in its sequence. Helps eviction; has no bearing on what a key means. */
+/* A block's place in its sequence. It helps eviction, and does not change what a key means. */
 struct terrace_block_info {
 	size_t size;
 	const uint8_t *parent; /* key of the block before; NULL for the first */
 	/* Index of its first token; in a session with unit_tokens of the first token of the key's unit. terrace_put
 	 * needs it where a block covers several keys */
 	uint64_t position;
-	/* Valid tokens of the key: of the block, or of its unit, where 0 and all of them alone will do if blocks cover
-	 * several keys. 0: all (an open block: those of its commit, which must not be fewer) */
+	/* Valid tokens of the key: of the block, or of its unit; if blocks cover several keys, only 0 or the whole unit
+	 * is allowed. 0: all. An open block: those that its commit will have at least */
 	uint32_t tokens;
 	enum terrace_role role;
 	uint32_t turn;
@@ -610,22 +633,23 @@ TERRACE_API enum terrace_status terrace_reserve_finish(struct terrace_op *op, en
 TERRACE_API enum terrace_status terrace_reserve_open(struct terrace_session *session, const struct terrace_block_info *info,
 						     uint64_t timeout_us, struct terrace_reservation **reservation);
 
-/* Where slots are to be. */
+/* Options of terrace_reserve_with. */
 struct terrace_reserve_options {
 	size_t size;
 	int32_t gpu; /* -1: in host memory; else in that GPU's, as terrace_session_gpu counts */
 	uint32_t first_position; /* of the first key in its sequence, in units */
-	/* One a key: a bit for each layout that is to have a slot, bit l for layout l. Of cells alone: a key for which
-	 * that is not so is TERRACE_INVALID. NULL: each layout that has a full block at the key; partial blocks, and
-	 * what a sparse layout is not to have, are said here. A key that is to have no slot is TERRACE_EXISTS. With
+	/* One a key: bit l is set if layout l is to have a slot. A key with a bit where the layout has no cell is
+	 * TERRACE_INVALID. NULL: each layout that has a full block at the key. Set it to reserve partial blocks, or
+	 * to leave blocks of a sparse layout out. A key without any bit is TERRACE_EXISTS. With
 	 * terrace_reserve_open only where a block covers several keys */
 	const uint64_t *cells;
 };
 #define TERRACE_RESERVE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_reserve_options)
 
-/* terrace_reserve and terrace_reserve_open with options (NULL: in host memory). On a GPU the slots are written by its work, at
- * terrace_reservation_addresses(), and are to be committed or aborted when that work is done: terrace_commit_after() commits them behind
- * the stream. A key for whose slots the GPU has no room is EXHAUSTED. Besides what those return: as terrace_lease_with. */
+/* terrace_reserve and terrace_reserve_open with options (NULL: in host memory). Slots on a GPU are written by the GPU's
+ * work, at terrace_reservation_addresses(). Commit or abort them when that work is done; terrace_commit_after() commits
+ * them behind the stream. A key for whose slots the GPU has no room is EXHAUSTED. Besides what those return: as
+ * terrace_lease_with. */
 TERRACE_API enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
 						     const struct terrace_block_info *info, const struct terrace_reserve_options *options,
 						     uint64_t timeout_us, enum terrace_status *statuses, struct terrace_reservation **reservation);
@@ -643,17 +667,18 @@ TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation 
  * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. The commit
  * zeroes what is behind the valid tokens of a block that is not full. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
-/* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()], 256-byte aligned;
- * 0 if the key got none. They are what the `blocks` of terrace_cuda_encode want. As terrace_lease_addresses. */
+/* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()],
+ * 256-byte aligned; 0 if the key got none. They are the `blocks` of terrace_cuda_encode. Statuses as of
+ * terrace_lease_addresses. */
 TERRACE_API enum terrace_status terrace_reservation_addresses(const struct terrace_reservation *reservation, uint32_t l, uint64_t *addresses);
 
-/* Publishes every slot of the reservation and frees the handle, also on failure (the slots are then aborted or, if the daemon
- * could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK, EXISTS (another
- * put won); a key that got no slot keeps terrace_reserve's. With lease not NULL, *lease protects what is stored now (the winner's
- * for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL; it is NULL if nothing is protected. Slots on a
- * GPU have been written when this is called (terrace_commit_after() waits for that), and the lease is then one on that
- * GPU, all there. The GPU makes their checksums after this has returned, mostly within 100 us: a block that is written to
- * later is a miss from when it is to leave the GPU. */
+/* Publishes every slot of the reservation and frees the handle, also on failure (the slots are then aborted or, if the
+ * daemon could not be told, freed by it when this process or session ends). statuses (may be NULL) gets one a key: OK,
+ * EXISTS (another put won); a key that got no slot keeps terrace_reserve's. With lease not NULL, *lease protects what
+ * is stored now (the winner's for EXISTS), its keys counted as the reservation's, blocks of keys without a slot NULL;
+ * it is NULL if nothing is protected. Slots on a GPU must have been written before this call (terrace_commit_after()
+ * waits for that); the lease is then on that GPU, with all bytes there. The GPU computes their checksums after this has
+ * returned, mostly within 100 us. A block that is written to later becomes a miss when it is to leave the GPU. */
 TERRACE_API enum terrace_status terrace_commit(struct terrace_reservation *reservation, uint64_t timeout_us,
 					       enum terrace_status *statuses, struct terrace_lease **lease);
 TERRACE_API enum terrace_status terrace_commit_async(struct terrace_reservation *reservation, uint64_t timeout_us,
@@ -674,11 +699,13 @@ TERRACE_API enum terrace_status terrace_commit_after(struct terrace_reservation 
 TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *reservation, const uint8_t *key,
 						    uint32_t key_bytes, uint32_t tokens, uint64_t timeout_us);
 
-/* Gives slots back unwritten (waits for the daemon's answer, 1 s at most) and frees the handle. NULL is allowed. */
+/* Gives slots back without storing them (waits 1 s at most for the daemon's answer), and frees the handle. NULL is
+ * allowed. */
 TERRACE_API void terrace_abort(struct terrace_reservation *reservation);
 
-/* Stores one packed block by stream. block: block_bytes of layout l; an asynchronous put reads it until it has completed.
- * TERRACE_EXISTS (it is stored already), TERRACE_BUSY (somebody is writing it), TERRACE_EXHAUSTED (there is no room now). */
+/* Stores one packed block by stream. block: block_bytes of layout l; an asynchronous put reads it until it has
+ * completed. TERRACE_EXISTS (it is stored already), TERRACE_BUSY (another put is writing it), TERRACE_EXHAUSTED (there
+ * is no room now). */
 TERRACE_API enum terrace_status terrace_put(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
 					    const struct terrace_block_info *info, const void *block, uint64_t timeout_us);
 TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes,
@@ -697,14 +724,15 @@ TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32
 
 /* ---- disks -------------------------------------------------------------------------------------------------------- */
 
-/* Brings the longest prefix of keys (of each layout what a lease of it would need) from disk to memory, ahead of its use. Protects
- * nothing, counts as no use. With wait, *blocks (may be NULL) is how many keys of it memory has when that is done, or most of the
- * timeout is over; without, the answer comes at once and counts those on their way too. Needs no borrowing. */
+/* Brings the longest prefix of keys (of each layout what a lease of it would need) from disk to memory, before they are
+ * used. Protects nothing, counts as no use. With wait, *blocks (may be NULL) is how many of its keys memory has when
+ * all have come, or most of the timeout is over. Without wait, the answer comes at once, and *blocks also counts keys
+ * on their way. Needs no borrowing. */
 TERRACE_API enum terrace_status terrace_warm(struct terrace_session *session, const struct terrace_keys *keys, bool wait,
 					     uint64_t timeout_us, uint32_t *blocks);
 TERRACE_API enum terrace_status terrace_warm_async(struct terrace_session *session, const struct terrace_keys *keys, bool wait, uint64_t timeout_us,
 						   const struct terrace_completion *completion, struct terrace_op **op);
-/* How terrace_warm_with is to warm. */
+/* Options of terrace_warm_with. */
 struct terrace_warm_options {
 	size_t size;
 	int32_t gpu; /* -1: to host memory; else to that GPU's, from host memory or a disk, as terrace_session_gpu counts */
@@ -725,14 +753,16 @@ TERRACE_API enum terrace_status terrace_warm_with_async(struct terrace_session *
 							const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_warm_finish(struct terrace_op *op, uint32_t *blocks);
 
-/* Makes blocks durable: after TERRACE_OK every block of the keys that was stored before the call is on a disk, synced, and in the
- * daemon's synced catalog, so that it is there, bit for bit, after a crash of the daemon or the machine; until somebody deletes
- * it or it is evicted as the least worth keeping, which a flush does not prevent. keys NULL: all blocks of the session's layouts,
- * whoever put them. statuses (may be NULL) gets one a key, or one in all without keys: OK, MISS (there is no such block, or an engine wrote to it after
- * its commit: what would have been written is not what was committed, and is dropped),
- * EXHAUSTED (the disks have no place), IO, UNAVAILABLE (the daemon has no disks, or no sound one). The call's own status is the first of
- * them that is neither OK nor MISS; statuses is then written too. TERRACE_DEADLINE: not all was durable in time; DEADLINE stands for the keys that
- * may not be; what was begun goes on, so another flush has less to do. After a crash it waits, keys NULL, until all that is on the disks is read. */
+/* Makes blocks durable: after TERRACE_OK every block of the keys that was stored before the call is on a disk, synced,
+ * and in the daemon's synced catalog, so that it is there, bit for bit, after a crash of the daemon or the machine;
+ * until it is deleted, or evicted as the least worth keeping, which a flush does not prevent. keys NULL: all blocks of
+ * the session's layouts, also those that other processes put. statuses (may be NULL) gets one a key, or one in all
+ * without keys: OK, MISS (there is no such block, or an engine wrote to it after its commit: what would have been
+ * written is not what was committed, and is dropped), EXHAUSTED (the disks have no place), IO, UNAVAILABLE (the daemon
+ * has no disks, or no sound one). The call's own status is the first of them that is neither OK nor MISS; statuses is
+ * then written too. TERRACE_DEADLINE: not all blocks were durable in time; keys that may not be have the status
+ * DEADLINE. Work that was begun goes on, so another flush has less to do. After a crash, with keys NULL, it waits until
+ * all blocks on the disks have been read. */
 TERRACE_API enum terrace_status terrace_flush(struct terrace_session *session, const struct terrace_keys *keys,
 					      uint64_t timeout_us, enum terrace_status *statuses);
 TERRACE_API enum terrace_status terrace_flush_async(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
@@ -741,13 +771,14 @@ TERRACE_API enum terrace_status terrace_flush_finish(struct terrace_op *op, enum
 
 /* ---- other calls ------------------------------------------------------------------------------------------------- */
 
-/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. After TERRACE_OK no restart brings them back;
- * after TERRACE_DEADLINE (then a status, too, of keys of which nobody knows) or TERRACE_IO they are out of sight, but a disk may have them. */
+/* Removes blocks from every layout of the session. statuses (may be NULL): OK or MISS a key. After TERRACE_OK no
+ * restart brings them back; after TERRACE_IO or TERRACE_DEADLINE (also the status of each key for which this is not
+ * known) they cannot be found, but a disk may still have them. */
 TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, const struct terrace_keys *keys,
 					       uint64_t timeout_us, enum terrace_status *statuses);
 
-/* Counts as use of blocks that the engine served from a cache of its own. In a session with unit_tokens or rules: of
- * those that a prefix of all these keys needs. */
+/* Counts as a use of blocks that the engine served from a cache of its own; in a session with unit_tokens or rules,
+ * only of those that a prefix of all these keys needs. */
 TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us);
 /* The same with options (NULL: none). */
 TERRACE_API enum terrace_status terrace_touch_with(struct terrace_session *session, const struct terrace_keys *keys,
@@ -760,7 +791,8 @@ enum terrace_event {
 	TERRACE_EVENT_SESSION_END = 3
 };
 
-/* Hints for eviction, never orders. priority: above 0 the blocks are worth more, below 0 less. ttl_ms: how long they will be wanted; 0: nobody knows. */
+/* Hints for eviction, which may ignore them. priority: above 0 the blocks are worth more, below 0 less. ttl_ms: how
+ * long they will be wanted; 0: not known. */
 TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
 					       enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us);
 
@@ -772,10 +804,11 @@ TERRACE_API enum terrace_status terrace_report_with(struct terrace_session *sess
 
 enum terrace_watch_kind {
 	TERRACE_WATCH_STORED = 0,
-	TERRACE_WATCH_REMOVED = 1, /* take the key out of the set that is kept; of a key that was never told: nothing to do */
-	TERRACE_WATCH_MOVED = 2,   /* as STORED, also of a key that was never told: put it into the set, with where it is now */
+	TERRACE_WATCH_REMOVED = 1, /* take the key out of the set that is kept; ignore a key that was never reported */
+	/* as STORED, also for a key that was never reported: put it into the set, with its new place */
+	TERRACE_WATCH_MOVED = 2,
 	TERRACE_WATCH_RESYNC = 3,  /* events were lost: drop the set, and open another watch with from_now false */
-	TERRACE_WATCH_SYNCED = 4  /* the blocks that were present have all been told */
+	TERRACE_WATCH_SYNCED = 4  /* all blocks that were present have been reported */
 };
 
 struct terrace_watch_event {
@@ -786,16 +819,16 @@ struct terrace_watch_event {
 	uint32_t key_bytes;
 	uint32_t layout; /* index into the session's layouts */
 	enum terrace_state state; /* STORED, MOVED: where the block is now */
-	/* The whole key. To a caller whose struct ends before it, and to a library of an earlier version, no event with
-	 * a longer key than `key` has room for is told. */
+	/* The whole key. A caller whose struct ends before it, and a library of an earlier version, get no events with
+	 * keys longer than `key`. */
 	uint8_t whole_key[TERRACE_KEY_BYTES_MAX];
 };
 #define TERRACE_WATCH_EVENT_INIT TERRACE_SIZED_(struct terrace_watch_event)
 
 struct terrace_watch;
 
-/* Watches the session's layouts. With from_now false it begins with what is stored already. Does not wait for the daemon: one that
- * is not there is told by the first terrace_watch_next(). */
+/* Watches the session's layouts. With from_now false it begins with the blocks stored already. It does not wait for the
+ * daemon: if there is none, the first terrace_watch_next() says so. */
 TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now, struct terrace_watch **watch);
 /* The next event, into a struct begun with TERRACE_WATCH_EVENT_INIT; TERRACE_DEADLINE if none came in time (the watch goes on).
  * Otherwise it has ended, and every further call says so: TERRACE_UNAVAILABLE (the daemon is gone), TERRACE_STALE (it does not know
