@@ -121,9 +121,9 @@ struct device_ops {
 	/* Address space for extents side by side; nothing is there yet. */
 	enum status (*range_reserve)(struct device *d, uint64_t bytes, uint64_t *address, const char **why);
 	void (*range_free)(struct device *d, uint64_t address, uint64_t bytes);
-	/* Takes memory, zeroed, maps it writable at `at` (inside a range), and gives a descriptor for it (close-on-exec, the caller's):
-	 * whoever has the descriptor can map the same memory. It is freed when the last that has it mapped, or has the
-	 * descriptor, has let go. */
+	/* Takes memory, zeroed, maps it writable at `at` (inside a range), and gives a descriptor for it
+	 * (close-on-exec, the caller's). A process with the descriptor can map the same memory. It is freed when the
+	 * last mapping and the last descriptor are gone. */
 	enum status (*extent_make)(struct device *d, uint64_t at, uint64_t bytes, struct device_extent *out, int *fd, const char **why);
 	/* Maps the memory behind a descriptor, which stays the caller's. write false: read only. INVALID: it is none, or of another size. */
 	enum status (*extent_import)(struct device *d, int fd, uint64_t at, uint64_t bytes, bool write, struct device_extent *out,
@@ -138,7 +138,8 @@ struct device_ops {
 	/* Begins a list; lists of one way run in their order. OK: done() will come, perhaps before this returns. EXHAUSTED: nothing was
 	 * begun, and it may be tried again. */
 	enum status (*copy)(struct device *d, struct device_copy *c, const char **why);
-	/* A list of that way is about to come: what the first one after a pause would take longer for is done now. By who brings it. */
+	/* A list of that way is about to come: does now what would make the first list after a pause slower. By the
+	 * thread that will begin the list. */
 	void (*ready)(struct device *d, enum device_way way);
 
 	/* Begins a list of checksums, in a stream of the device's own: what other streams, also other processes',

@@ -1,28 +1,28 @@
 /* The index: (tenant, layout, key) -> block, in memory, the truth at run time.
  *
- * A lock-free hash table (liburcu's cds_lfht), hashed by XXH3 of the three (seeded anew in each
- * run) and comparing all three in full. It is intrusive: the owner embeds struct index_record in
- * its own struct, allocates it and gets it back through a free function after a grace period.
- * Readers never lock and never wait. Pinning is one compare-and-swap on a word whose top bit says
- * *dead*: a record that is dead cannot be pinned any more, and one that is pinned cannot be freed.
+ * A lock-free hash table (liburcu's cds_lfht), hashed by XXH3 of the three (seeded anew in each run) and comparing all
+ * three in full. It is intrusive: the owner embeds struct index_record in its own struct, allocates it and gets it back
+ * through a free function after a grace period. Readers never lock and never wait. Pinning is one compare-and-swap on a
+ * word whose top bit says *dead*: a record that is dead cannot be pinned any more, and one that is pinned cannot be
+ * freed.
  *
  *     insert -> live -> index_kill -> dead -> index_remove -> index_reclaim -> free
  *
- * A dead record may still be in the table when a live one of the same ident is inserted: finds pass
- * over it. Whoever killed the record removes it, and only then may anybody reclaim it: else a
- * reader that comes between reclaim and remove is not waited for. Who kills a record that others may
- * unpin at the same time has a pin of his own: kill, remove, unpin; the last unpin, whosever it is,
- * then reclaims. (Under a lock that covers kill, remove and unpin no pin is needed.)
+ * A dead record may still be in the table when a live one of the same ident is inserted: finds skip it. The thread that
+ * killed the record removes it, and only then may a thread reclaim it: otherwise the grace period would not cover a
+ * reader that comes between reclaim and remove. A thread that kills a record which other threads may unpin at the same
+ * time holds a pin of its own: kill, remove, unpin. The last unpin, of whichever thread, then reclaims. (Under a lock
+ * that covers kill, remove and unpin no pin is needed.)
  *
- * The pin word. A second bit beside the count, LEAVING, is reserved for pins that are taken without the owner's lock.
- * A thread that pins adds one if neither bit is set, and reads the owner's places only then: they do not change while
- * a pin is held. A thread that evicts, moves or cuts sets LEAVING by exchanging a word of exactly 0, or does without
- * that record; it then clears the bit, or sets DEAD. Only a delete sets DEAD whatever the count is (index_kill). So
- * the owner may run no code of a tier at a first pin or a last unpin of a live record: what depends on pins is counted
- * by the owner, in plain fields, until the lock is gone from that path, and by a walk when it is wanted after that.
+ * The pin word. A second bit beside the count, LEAVING, is reserved for pins that are taken without the owner's lock. A
+ * thread that pins adds one if neither bit is set, and reads the owner's places only then: they do not change while a
+ * pin is held. A thread that evicts, moves or cuts sets LEAVING by exchanging a word of exactly 0, or does without that
+ * record; it then clears the bit, or sets DEAD. Only a delete sets DEAD whatever the count is (index_kill). So the
+ * owner may run no code of a tier at a first pin or a last unpin of a live record: what depends on pins is counted by
+ * the owner, in plain fields, until the lock is gone from that path, and by a walk when it is wanted after that.
  *
- * Threads: any thread that has called index_thread_enter(); a reader brackets its finds with
- * index_read_lock/unlock (they nest). Inserts and removals may race with everything.
+ * Threads: any thread that has called index_thread_enter(); a reader brackets its finds with index_read_lock/unlock
+ * (they nest). Inserts and removals may race with everything.
  */
 #ifndef TERRACE_STORE_INDEX_H
 #define TERRACE_STORE_INDEX_H
@@ -38,7 +38,7 @@
 
 #define INDEX_DEAD 0x80000000u
 
-/* What is looked for. The key stays the caller's. */
+/* The name to find. The key stays the caller's. */
 struct index_ident {
 	uint64_t layout_id;
 	uint32_t tenant;               /* the daemon's number for it */
@@ -84,7 +84,7 @@ _Static_assert(sizeof(struct index_record) <= 96, "one a block");
 
 struct index;
 
-/* What the owner allocates for a record that is to have a key of so many bytes, if its struct takes owner_bytes. */
+/* How many bytes the owner allocates for a record with a key of so many bytes, if its struct takes owner_bytes. */
 static inline size_t index_record_bytes(size_t owner_bytes, uint32_t key_bytes)
 {
 	return owner_bytes + (key_bytes > INDEX_KEY_INLINE ? INDEX_KEY_TAIL : 0);
@@ -132,8 +132,8 @@ struct index_walk {
 };
 
 /* The next live record, or NULL at the end; valid inside the caller's read section. A record that is live from the
- * walk's beginning to its end is found once. One that is inserted meanwhile is found or not. A walk may rest as long
- * as it likes, and go on from its place alone. */
+ * walk's beginning to its end is found once. One that is inserted meanwhile is found or not. A walk may pause for any
+ * time, and needs nothing but its place to go on. */
 struct index_record *index_walk_next(struct index *x, struct index_walk *w);
 
 /* For a walk that is to go on from a number alone: the place behind the last record that was found, where one may

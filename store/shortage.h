@@ -1,5 +1,5 @@
-/* What is said of a file that cannot be written because something is used up or not allowed: the cause, and what an operator does about it.
- * A leaf: any part may include it. */
+/* The sentence about a file that cannot be written because something is used up or not allowed: the cause, and what an
+ * operator does about it. A leaf: any part may include it. */
 #ifndef TERRACE_STORE_SHORTAGE_H
 #define TERRACE_STORE_SHORTAGE_H
 

@@ -138,7 +138,8 @@ bool slot_header_is(const struct slot_header *h, uint32_t crc);
 enum status slot_block_check(const struct slot_header *h, const void *block);
 /* The same of bytes that a device is to read next: slot_leave_caches of them. */
 enum status slot_block_check_leave(const struct slot_header *h, const void *block);
-/* Copies the block to `to` and compares the CRCs of the copy: what is in `to` upon OK is the block, whoever writes to `block` meanwhile. CORRUPT. */
+/* Copies the block to `to` and compares the CRCs of the copy: upon OK, `to` has the block, even if other processes
+ * write to `block` meanwhile. CORRUPT. */
 enum status slot_block_copy(const struct slot_header *h, const void *block, void *to);
 /* The CRC-32C of all bytes of the block, by its layers' CRCs alone. */
 uint32_t slot_block_crc(const struct slot_header *h);

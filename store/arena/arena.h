@@ -1,7 +1,7 @@
 /* An arena: a budget of memory, of the host or of one GPU, in three units.
  *
- *     extent   what is slow: taken from the system, lent as a descriptor, mapped, registered. It belongs to a tenant.
- *              All have one size, but for the last, which has what is left of the budget.
+ *     extent   the unit of slow work: taken from the system, lent as a descriptor, mapped, registered. It belongs to a
+ *              tenant. All have one size, but for the last, which has what is left of the budget.
  *     granule  an extent is so many granules, 64 KiB to 2 MiB each.
  *     span     a run of granules of one extent that is cut into slots of one class. A span without a taken slot is no
  *              more: its granules are free at once, and the next span there may be of any class of the tenant.
@@ -16,13 +16,13 @@
  * it, which are classes with neither a free nor an evictable slot.
  *
  * Pages of host memory are taken from the kernel ahead of the cutting (arena_preallocate): no span is cut from pages
- * that are not there. They come in steps of 2 MiB until 32 MiB are free: the kernel takes a millisecond over a step,
- * and who needs a slot meanwhile waits for one step at most. A GPU's memory is there at once.
+ * that are not there. They come in steps of 2 MiB until 32 MiB are free. The kernel needs a millisecond for a step, so
+ * a caller that needs a slot waits for one step at most. A GPU's memory is there at once.
  *
  * On a device a tenant has one range of addresses, in which its extents lie side by side. Each extent has a *hold*
  * beside it: a page of host memory (store/host/extent.h), which is lent and asked about in its place. arena_extent
- * gives the hold; the memory itself goes to engines by arena_extent_device. The arena is destroyed before the device
- * is closed.
+ * gives the hold; the memory itself goes to engines by arena_extent_device. The arena is destroyed before the device is
+ * closed.
  *
  * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_preallocate leave it
  * while the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the
@@ -109,7 +109,7 @@ enum status arena_create(const struct arena_options *o, struct arena **out);
  * through the daemon's mapping any more (engines' own mappings live on). NULL allowed. */
 void arena_destroy(struct arena *a);
 
-/* What the options came to; it does not change. The largest slot is an extent. */
+/* The bounds that follow from the options; they do not change. The largest slot is an extent. */
 uint64_t arena_extent_bytes(const struct arena *a);
 uint64_t arena_granule_bytes(const struct arena *a);
 
@@ -156,8 +156,8 @@ enum status arena_take(struct arena_class *k, enum arena_from from, struct arena
 /* Whether arena_take without `reserve` would find a slot now. */
 bool arena_can_take(struct arena_class *k);
 
-/* Gives a slot back. True: it was its span's last, and the span is no more; *owner (may be NULL) is what stood in its
- * `owner`, and the caller frees that. Giving back what is not taken (extent, span, class, index and generation are
+/* Gives a slot back. True: it was its span's last slot, and the span has ended; *owner (may be NULL) is the span's
+ * `owner`, which the caller frees. Giving back a slot that is not taken (extent, span, class, index and generation are
  * compared) is a programmer's error: asserted, and without asserts ignored. */
 bool arena_give(const struct arena_slot *s, void **owner);
 
@@ -231,7 +231,7 @@ struct arena_growth {
  * refused it for another reason (arena_usage has the errno). UNAVAILABLE, UNSUPPORTED, INTERNAL: so did the device
  * (arena_usage has its words). */
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
-/* One step ahead of need, for the thread that does the daemon's chores: if less than ARENA_PREALLOCATED_BYTES of the
+/* One step of preallocation, for the thread that does the daemon's chores: if less than ARENA_PREALLOCATED_BYTES of the
  * tenant's pages are free and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have
  * all theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of
  * budget; BUSY: another thread is at it. */
@@ -243,7 +243,7 @@ bool arena_wants(struct arena *a, uint32_t tenant);
 /* The extent by id, for lending and probing, on a device its hold; NULL if unknown. The pointer stays valid until
  * arena_destroy. */
 struct extent *arena_extent(struct arena *a, uint32_t id);
-/* Whose it is, to check who may map it: false if unknown. */
+/* The tenant of the extent, to check which process may map it. False: unknown. */
 bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant);
 /* Bytes of it, as the budget counts them (of a device's memory, not of the hold); 0 if unknown. */
 uint64_t arena_extent_size(struct arena *a, uint32_t id);

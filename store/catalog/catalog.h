@@ -96,11 +96,11 @@ enum status catalog_flush(struct catalog *c, void (*done)(void *arg, enum status
  * size; INVALID: sizes, or the room is too small. CORRUPT: its checksum. EXHAUSTED: more than 510
  * readers at a time. IO: the file cannot be read at present. */
 enum status catalog_get(struct catalog *c, enum catalog_table t, const void *key, size_t key_bytes, void *value, size_t *value_bytes);
-/* Every record in key order, until visit returns false. Records with a wrong checksum are passed over
- * and counted in *damaged (may be NULL). A walk must not last for hours: LMDB keeps old pages for it,
- * and a map that must grow waits for it. Readers do not wait for that: visit may call get, and may take a lock under which others
- * call it. It may queue changes, but not wait for a flush. key and value are valid
- * during the visit, and unaligned. walk_from: from the first key on that is not before the given one, for who walks in parts. */
+/* Every record in key order, until visit returns false. Records with a wrong checksum are skipped and counted in
+ * *damaged (may be NULL). A walk must not last for hours: LMDB keeps old pages for it, and a map that must grow waits
+ * for it. Readers do not wait for that: visit may call get, and may take a lock under which others call it. It may
+ * queue changes, but not wait for a flush. key and value are valid during the visit, and unaligned. walk_from: begins
+ * at the first key that is not before the given one, for walks in parts. */
 enum status catalog_walk(struct catalog *c, enum catalog_table t,
 			 bool (*visit)(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes), void *arg,
 			 uint64_t *damaged);

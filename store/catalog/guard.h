@@ -1,7 +1,7 @@
-/* The guard before the catalog's file: who may open it, whether it may be mapped, and where a damaged
- * one goes. Private to store/catalog*.c; knows files and processes, not LMDB.
+/* The guard before the catalog's file: who may open it, whether it may be mapped, and where a damaged one goes. Private
+ * to store/catalog*.c; knows files and processes, not LMDB.
  *
- * why: gets a sentence of at most why_bytes when the answer is not the good one. */
+ * why: gets a sentence of at most why_bytes on a bad answer. */
 #ifndef TERRACE_STORE_CATALOG_GUARD_H
 #define TERRACE_STORE_CATALOG_GUARD_H
 

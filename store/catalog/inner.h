@@ -1,9 +1,9 @@
 /* The catalog's own struct, shared by store/catalog*.c alone.
  *
- * Locks, in the order in which they are taken: `map` (readers of the file share it; the catalog's
- * thread has it alone while it moves the map), then `mutex` (queue and figures; held for a copy, never
- * for I/O). `map` lets a reader in though that thread waits for others: else a walker whose visit reads, or
- * wants a lock of which the holder reads, would wait for it, and it for him. */
+ * Locks, in the order in which they are taken: `map` (readers of the file share it; the catalog's thread has it alone
+ * while it moves the map), then `mutex` (queue and figures; held for a copy, never for I/O). `map` admits readers while
+ * that thread waits for it. Otherwise a walk whose visit reads, or takes a lock whose holder reads, would wait for the
+ * catalog's thread, which waits for the walk. */
 #ifndef TERRACE_STORE_CATALOG_INNER_H
 #define TERRACE_STORE_CATALOG_INNER_H
 

@@ -1,9 +1,10 @@
 /* Readers of the catalog in other processes: a backup by mdb_copy, an operator with mdb_stat.
  *
- * LMDB reuses no page that a reader may still see. One that was killed has left its place in the table of readers, and with it every page that
- * has changed since: its place is cleared here. One that lives is let be, and told of when it has seen the same state for long and the file has
- * grown meanwhile. LMDB tells which state (a transaction's number) a reader sees and not since when; so the numbers of the last looks are kept,
- * and a reader is at least as old as the first look that found a newer state than its own. */
+ * LMDB reuses no page that a reader may still see. A killed reader leaves its place in the table of readers, which
+ * keeps every page that has changed since from reuse: its place is cleared here. A live reader is left alone, and
+ * reported when it has seen the same state for long and the file has grown meanwhile. LMDB says which state (a
+ * transaction's number) a reader sees, but not since when. So the numbers of the last looks are kept, and a reader is
+ * at least as old as the first look that found a newer state than its own. */
 #include "store/catalog/inner.h"
 
 #include <stdio.h>

@@ -1,19 +1,4 @@
-/* What the catalog's tables say, record by record: the binary form of a block, and of what a restart needs besides.
- *
- * Numbers in values are little-endian, numbers in keys big-endian, so that records lie in the order of their numbers. Each value
- * begins with its version. Records are read from a disk: decoding checks every size and number, and reserved bytes must be
- * zero; nothing is written on any status but OK. Encoding checks the same.
- *
- *     table    key                                       value
- *     blocks   layout id 8, tenant 4, key bytes 1..64    block_record: 64 bytes and the parent's key
- *     layouts  layout id 8                               layout_record: 16 bytes and the owner's description
- *     slabs    disk id 8                                 disk_record: 8 bytes and the folder's name
- *     meta     "boot"                                    boot_record: 32 bytes
- *
- * Encoders write key and value into the caller's arrays, which have the _MAX room, and set both sizes: OK, or INVALID (a member
- * out of its bounds). Decoders: OK, CORRUPT, or UNSUPPORTED (a newer version of the record).
- *
- * Threads: pure functions.
+/* What the catalog's tables say, record by record: the binary form of a block, and of other facts that a restart needs.
  */
 #ifndef TERRACE_STORE_CATALOG_RECORD_H
 #define TERRACE_STORE_CATALOG_RECORD_H
@@ -68,7 +53,7 @@ enum status block_record_key(const struct block_record *b, uint8_t key[RECORD_KE
 enum status block_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
 				struct block_record *out);
 
-/* What the owner needs to know a layout again; the bytes are its own. */
+/* What the owner needs to recognise a layout; the bytes are the owner's. */
 struct layout_record {
 	uint64_t layout_id;
 	uint64_t slot_bytes;           /* as above */
@@ -88,7 +73,7 @@ enum status disk_record_encode(const struct disk_record *d, struct record *out);
 enum status disk_record_decode(const void *key, size_t key_bytes, const void *value, size_t value_bytes,
 			       struct disk_record *out);
 
-/* What each start raises. */
+/* What each start increases. */
 struct boot_record {
 	uint64_t boots;                /* starts so far, from 1 */
 	uint64_t generation_reserved;  /* no generation above it has been given out */

@@ -1,9 +1,9 @@
 /* Extents: memfds with their pages taken, and locks as lifelines. How it works stands in host/extent.h.
  *
- * Pages are taken with MADV_POPULATE_WRITE, which reports what a later touch would have answered with
- * SIGBUS and honours transparent huge pages; before Linux 5.14 fallocate() does it. A machine short of
- * memory does not refuse either of them, it starts killing processes: so /proc/meminfo is asked before.
- * (A limit of the daemon's own cgroup is not looked at: whoever sets it sets the budget too.)
+ * Pages are taken with MADV_POPULATE_WRITE, which reports what a later touch would have answered with SIGBUS and
+ * honours transparent huge pages; before Linux 5.14 fallocate() does it. A machine short of memory does not refuse
+ * either of them, it starts killing processes: so /proc/meminfo is asked before. (A limit of the daemon's own cgroup is
+ * not checked: the operator who sets it also sets the budget.)
  */
 #include "store/host/extent.h"
 

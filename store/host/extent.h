@@ -1,27 +1,25 @@
 /* An extent: one memfd of the host tier, mapped by the daemon and lent to engines.
  *
- * The descriptor handed to an engine process is a *new open file description* of the memfd
- * (re-opened through /proc/self/fd, read-only or read-write), on which the daemon has set an
- * open-file-description lock of one byte, at the offset of that attachment's number. The kernel
- * drops the lock when the last descriptor and the last mapping of that description are gone, in
- * whatever process: forked children and re-sent descriptors are covered. extent_held() asks for it.
- * That, not a timer or a socket, says when a dead engine's slots may be reused. A read-write description locks a second
- * byte, EXTENT_WRITERS further on: extent_written() asks whether an attachment can write.
+ * The descriptor handed to an engine process is a *new open file description* of the memfd (re-opened through
+ * /proc/self/fd, read-only or read-write), on which the daemon has set an open-file-description lock of one byte, at
+ * the offset of that attachment's number. The kernel drops the lock when the last descriptor and the last mapping of
+ * that description are gone, in whatever process: forked children and re-sent descriptors are covered. extent_held()
+ * asks for it. That, not a timer or a socket, says when a dead engine's slots may be reused. A read-write description
+ * locks a second byte, EXTENT_WRITERS further on: extent_written() asks whether an attachment can write.
  *
- * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel before
- * they are used, so that no full machine makes the daemon take SIGBUS later (holes: see below). Its
- * mode is 0600: an engine of another user cannot make a writable description out of a read-only
- * one.
+ * The memfd is sealed against shrinking and growing, and its pages are taken from the kernel before they are used, so
+ * that no full machine makes the daemon take SIGBUS later (holes: see below). Its mode is 0600: an engine of another
+ * user cannot make a writable description out of a read-only one.
  *
- * What an engine may do to its own tenant: with its descriptor it can drop its own lock; lock other
- * bytes, for as long as it lives (its tenant's slots then stay quarantined, and other engines of the
- * tenant are refused that extent, BUSY); or, with a writable one, punch holes, which no seal forbids
- * that lets engines write: blocks there read as zeroes, as if it had written them. Pages of a hole
- * come back from the kernel at the next touch; of huge pages there may be none left then, and the
- * one who touches, the daemon too, takes SIGBUS: a session's token is not for strangers.
+ * What an engine may do to its own tenant: with its descriptor it can drop its own lock; lock other bytes, for as long
+ * as it lives (its tenant's slots then stay quarantined, and other engines of the tenant are refused that extent,
+ * BUSY); or, with a writable one, punch holes, which no seal forbids that lets engines write: blocks there read as
+ * zeroes, as if it had written them. Pages of a hole come back from the kernel at the next touch; of huge pages there
+ * may be none left then, and the process that touches it, even the daemon, gets SIGBUS. So a session's token must not
+ * be given to strangers.
  *
- * Threads: any, under the caller's lock. extent_held, extent_written and extent_lend may run at
- * the same time as each other and as accesses to the memory.
+ * Threads: any, under the caller's lock. extent_held, extent_written and extent_lend may run at the same time as each
+ * other and as accesses to the memory.
  */
 #ifndef TERRACE_STORE_HOST_EXTENT_H
 #define TERRACE_STORE_HOST_EXTENT_H

@@ -1,9 +1,8 @@
-/* What the ring's queues (ring/ring.c) and its two engines share. An engine takes requests with ring_take,
- * gives them to the kernel, tells each transfer's end to ring_progress, ends each request with ring_end and then calls its `done`.
+/* What the ring's queues (ring/ring.c) and its two engines share. An engine takes requests with ring_take, gives them
+ * to the kernel, tells each transfer's end to ring_progress, ends each request with ring_end and then calls its `done`.
  *
- * A request under way has a cell (struct ring_live), so that others can see its age without touching the
- * request, which is its submitter's again the moment `done` is called. A cell belongs to one thread of
- * the engine.
+ * A request under way has a cell (struct ring_live), so that other threads can see its age without touching the
+ * request, which belongs to its submitter again once `done` is called. A cell belongs to one thread of the engine.
  */
 #ifndef TERRACE_STORE_RING_PRIVATE_H
 #define TERRACE_STORE_RING_PRIVATE_H

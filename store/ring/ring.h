@@ -1,23 +1,22 @@
 /* A ring: asynchronous reads, writes and syncs of files, on a thread of its own.
  *
- * Two engines behind one contract. *uring*: io_uring with registered files and buffers, batches of
- * submissions, `depth` under way. *threads*: `depth` bounded by a pool of threads that call pread,
- * pwrite and fdatasync, where io_uring is refused (many containers) or not wanted. Which one runs is
- * told by ring_look, never guessed.
+ * Two engines behind one contract. *uring*: io_uring with registered files and buffers, batches of submissions, `depth`
+ * under way. *threads*: `depth` bounded by a pool of threads that call pread, pwrite and fdatasync, where io_uring is
+ * refused (many containers) or not wanted. ring_look says which one runs.
  *
- * Requests wait in three queues by priority until there is room in the depth; within a priority they
- * keep their order. A lower priority is not starved: after RING_PATIENCE requests of others, one of its own goes. Syncs are barriers for nobody: whoever wants the data of a write durable waits for
- * that write, then asks for the sync.
+ * Requests wait in three queues by priority until there is room in the depth; within a priority they keep their order.
+ * A lower priority is not starved: after RING_PATIENCE requests of others, one of its own goes. A sync is no barrier:
+ * to make a write durable, a caller waits for the write and then submits the sync.
  *
- * A short read or write is continued by the ring; a read past the end of the file is IO with error
- * ENODATA. EINTR and EAGAIN are tried again, a thousand times at most. Every other errno is handed up:
- * the ring never repeats what failed. What io_uring cancels of itself, because it may have no worker thread (RLIMIT_NPROC, a
- * cgroup's pids.max), has not been begun: the ring's thread does it by a call of its own, and others wait meanwhile.
+ * A short read or write is continued by the ring; a read past the end of the file is IO with error ENODATA. EINTR and
+ * EAGAIN are tried again, a thousand times at most. Every other errno is passed to the caller: the ring never repeats a
+ * failed request. A request that io_uring itself cancels, because it may not start a worker thread (RLIMIT_NPROC, a
+ * cgroup's pids.max), has not been begun: the ring's thread does it by a system call, and other requests wait
+ * meanwhile.
  *
- * Threads: ring_submit, ring_cancel and ring_promote from any thread, completions included. `done` runs
- * on the ring's thread (uring) or on one of its pool (threads; then several may run at a time), exactly
- * once a submit that returned OK, never from inside ring_submit; it may submit again, and may free or
- * reuse its request.
+ * Threads: ring_submit, ring_cancel and ring_promote from any thread, completions included. `done` runs on the ring's
+ * thread (uring) or on one of its pool (threads; then several may run at a time), exactly once a submit that returned
+ * OK, never from inside ring_submit; it may submit again, and may free or reuse its request.
  */
 #ifndef TERRACE_STORE_RING_RING_H
 #define TERRACE_STORE_RING_RING_H
@@ -32,7 +31,7 @@ enum { RING_PATIENCE = 8, RING_DEPTH_MAX = 1024, RING_FILES_MAX = 4096, RING_BUF
 #define RING_NONE UINT32_MAX
 
 enum ring_op { RING_READ, RING_WRITE, RING_SYNC /* fdatasync */ };
-enum ring_priority { RING_URGENT /* somebody waits */, RING_PREFETCH /* prefetch */, RING_IDLE /* spill, scrub */,
+enum ring_priority { RING_URGENT /* a thread waits */, RING_PREFETCH /* prefetch */, RING_IDLE /* spill, scrub */,
     RING_PRIORITIES };
 
 struct ring_request {
@@ -88,10 +87,11 @@ struct ring;
  * (ring_refusal(NULL) says why). EXHAUSTED: no memory, thread or descriptor. The ring's threads have all
  * signals blocked. */
 enum status ring_create(const struct ring_options *o, struct ring **out);
-/* Cancels what waits, waits for what is under way, no longer than wait_us (UINT64_MAX: as long as it takes), ends the threads. No submit
- * may come any more but from `done`, which is refused UNAVAILABLE. NULL allowed. False: the kernel still has requests. Then they, their
- * memory, files and buffers and the ring itself must stay as they are to the end of the process; nobody may touch the ring any more.
- * Should the kernel answer after all, `done` is called, on the ring's threads, which then end. */
+/* Cancels waiting requests, waits for those under way, no longer than wait_us (UINT64_MAX: as long as it takes), and
+ * ends the threads. Only `done` may still submit, and gets UNAVAILABLE. NULL allowed. False: the kernel still has
+ * requests. Then they, their memory, files and buffers and the ring itself must stay as they are to the end of the
+ * process, and no thread may use the ring any more. Should the kernel answer after all, `done` is called, on the ring's
+ * threads, which then end. */
 bool ring_destroy_by(struct ring *r, uint64_t wait_us);
 /* Why io_uring is not live: what was refused and the errno's text, or that it was not asked for; "" if
  * it is. Until the ring is destroyed. NULL: of the calling thread's last ring_create, until its next. */
@@ -114,8 +114,8 @@ enum status ring_buffer_add(struct ring *r, void *base, uint64_t bytes, uint32_t
 /* OK: `done` will come. EXHAUSTED: the queue is full. UNAVAILABLE: being destroyed. INVALID: the request
  * makes no sense. */
 enum status ring_submit(struct ring *r, struct ring_request *q);
-/* Takes a waiting request back: its `done` comes with CANCELLED. One that the kernel has goes on; no
- * effect then. The caller knows that the request's memory is still one that was submitted, or zeroed. */
+/* Takes a waiting request back: its `done` comes with CANCELLED. No effect on a request that the kernel has. The
+ * request's memory must still be a submitted request, or zeroed. */
 void ring_cancel(struct ring *r, struct ring_request *q);
 /* A waiting request goes behind those that wait at this priority, unless its own is as high. It counts as
  * waiting all along, and its `done` comes once, as it would have. False: it was not waiting; no effect

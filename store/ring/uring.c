@@ -1,11 +1,10 @@
-/* The ring's engine on io_uring: one thread owns the kernel's ring; nobody else touches it.
+/* The ring's engine on io_uring: one thread owns the kernel's ring; no other thread touches it.
  *
- * The thread takes requests until the depth is full or none waits, then submits them all and sleeps, in
- * one system call. A disk may end many at a time: what takes their place is submitted before their submitters are told, who have work of their
- * own with it. Others wake it through an eventfd on which a read is always under way, and only if it
- * sleeps and what they bring is for it: while the depth is full the next completion finds new requests
- * anyway. A change of the kernel's tables of files and buffers is an order that the thread carries out
- * between two submissions.
+ * The thread takes requests until the depth is full or none waits, then submits them all and sleeps, in one system
+ * call. A disk may end many at a time: the next requests are submitted before the `done` functions run, which have work
+ * of their own. Other threads wake it through an eventfd on which a read is always under way, and only if it sleeps and
+ * has room in the depth: while the depth is full, the next completion finds new requests anyway. A change of the
+ * kernel's tables of files and buffers is an order that the thread carries out between two submissions.
  */
 #include <assert.h>
 #include <errno.h>

@@ -9,27 +9,24 @@
  *     FOLDER/absent             which disks were not in use while this one was, as its owner told it
  *
  * A slab's slots have one size, the stride of its class (store/class_rule.h); blocks of all layouts of that class share
- * it. A block may be smaller than its slot: a transfer has the block's bytes and not the slot's. Slabs
- * are made when they are needed, preallocated, until the budget is used; a disk slot has the bytes of a
- * host slot (store/slot.h), so a spill is one write and a load is one read, straight from and to the
- * host tier's registered memory.
+ * it. A block may be smaller than its slot: a transfer has the block's bytes and not the slot's. Slabs are made when
+ * they are needed, preallocated, until the budget is used; a disk slot has the bytes of a host slot (store/slot.h), so
+ * a spill is one write and a load is one read, straight from and to the host tier's registered memory.
  *
  * A slab is of one class for its whole life. To give its bytes to another class it is deleted, and a new file with a
  * new number is made: an old header at a new offset would bring deleted blocks back. So that every class finds a slab,
  * slabs are small (disk_slab_bytes).
  *
- * The disk knows which slots are taken, not what is in them: whose block leaves is the caller's
- * business. The rule that keeps deleted blocks dead: *a taken slot is given back only when its header
- * no longer names a block*, that is after disk_tombstone has succeeded on it; a slot whose old block is
- * displaced by a new one is simply written again and never given back between. So a scan of headers
- * finds no block that its owner believed to be gone.
+ * The disk knows which slots are taken, not what is in them: the caller decides which block leaves. The rule that keeps
+ * deleted blocks dead: *a taken slot is given back only when its header no longer names a block*, that is after
+ * disk_tombstone has succeeded on it; a slot whose old block is displaced by a new one is simply written again and
+ * never given back between. So a scan of headers finds no block that its owner believed to be gone.
  *
- * Health, the worst first: QUARANTINED: a read, write or sync met EIO (or anything else that a sound
- * disk does not say; lack of memory is not the disk's): nothing is read or written any more, for the
- * life of this struct; what waits is cancelled; and a marker file is tried to be left
- * (FOLDER/quarantine, on a thread of its own), with which the next disk_open wipes the slabs and takes
- * a new id before the folder is used again: what was deleted meanwhile could not be tombstoned there.
- * SLOW: the oldest transfer the kernel has is older than slow_us: idle and ahead requests are refused
+ * Health, the worst first: QUARANTINED: a read, write or sync met EIO (or anything else that a sound disk does not say;
+ * lack of memory is not the disk's): nothing is read or written any more, for the life of this struct; what waits is
+ * cancelled; and a marker file is tried to be left (FOLDER/quarantine, on a thread of its own), with which the next
+ * disk_open wipes the slabs and takes a new id before the folder is used again: what was deleted meanwhile could not be
+ * tombstoned there. SLOW: the oldest transfer the kernel has is older than slow_us: idle and ahead requests are refused
  * BUSY until it is younger. FULL: for a second after ENOSPC, EDQUOT or EFBIG: a new slab met it: no slab is made; a
  * write met it: nor is a slot taken or written. Then it is tried again. Reads and tombstones go on.
  *
@@ -97,16 +94,18 @@ struct disk_place {
 enum status disk_open(const struct disk_options *o, struct disk **out, char *why, size_t why_bytes);
 /* Waits for what is under way, cancels the rest, syncs nothing. NULL allowed. */
 void disk_close(struct disk *d);
-/* The same, but waits no longer than wait_us for a disk that hangs, with a transfer or with a thread that makes or deletes a slab. False: it is
- * left behind. What the kernel has may still read and write the memory of its requests, so that, and all buffers, must stay mapped, and must not
- * be used for anything else, to the end of the process. `done` has returned where it ran, and comes no more; the folder stays locked; d is nobody's. */
+/* The same, but waits no longer than wait_us for a disk that hangs, with a transfer or with a thread that makes or
+ * deletes a slab. False: the disk is left behind. The kernel may still read and write the memory of its requests. So
+ * that memory and all buffers must stay mapped, and unused, to the end of the process. `done` has returned where it
+ * ran, and is not called any more; the folder stays locked; d must not be used. */
 bool disk_close_by(struct disk *d, uint64_t wait_us);
-/* Without waiting: left behind as by disk_close_by. For who has a thread inside that hangs with the disk (disk_scan). */
+/* Without waiting: left behind as by disk_close_by. For a caller with a thread that hangs inside with the disk
+ * (disk_scan). */
 void disk_leave(struct disk *d);
 uint64_t disk_id(const struct disk *d);
 
-/* The run that used the disk last, as disk_run_set noted it; 0: not known (none did, an older version, a damaged file or another
- * disk's). Who keeps elsewhere what is on the disk knows by it whether he kept it in that run. */
+/* The run that used the disk last, as disk_run_set noted it; 0: not known (none did, an older version, a damaged file
+ * or another disk's). An owner that keeps a catalog of the disk sees by it whether the catalog is of that run. */
 uint64_t disk_run(const struct disk *d);
 /* Notes durably that a run uses the disk from now on; before the first slot is taken. run: not 0, and never used before. OK: the note
  * is `run`, or could not be made and is 0. UNAVAILABLE: the old one could not even be taken away: the disk is quarantined. One
@@ -130,7 +129,7 @@ enum status disk_slot_take(struct disk *d, uint64_t slot_bytes, struct disk_plac
 void disk_slot_give(struct disk *d, struct disk_place p);
 /* What the disk has for a block of that class now. SLAB: no free slot, but the bytes for a slab, or a slab of another
  * class without a block, for which disk_slab_drop_free and disk_slab_prepare are to be called. NONE: neither, or the
- * disk is full or quarantined. It may be another as soon as it is told. *free_slots: how many of the class are free. */
+ * disk is full or quarantined. It may change as soon as it is returned. *free_slots: how many of the class are free. */
 enum disk_room { DISK_ROOM_NONE, DISK_ROOM_SLAB, DISK_ROOM_SLOT };
 enum disk_room disk_room(struct disk *d, uint64_t slot_bytes, uint64_t *free_slots);
 /* Makes a slab of that size unless one has a free slot: OK. EXHAUSTED: no budget left (displace
@@ -192,13 +191,14 @@ enum status disk_write(struct disk *d, struct disk_place p, const void *at, uint
 /* Writes a tombstone over the slot's header: `page` is SLOT_HEADER_BYTES, 4 KiB aligned, the caller's
  * until done, sealed by slot_tombstone. Urgent, and also on a full disk. */
 enum status disk_tombstone(struct disk *d, struct disk_place p, const void *page, struct disk_request *q);
-/* Makes all writes that were done before durable, those of earlier runs, slab headers and file sizes too. Urgent. One at a
- * time reaches the kernel; callers that come meanwhile share the next. Its failure, whatever the errno,
- * is the disk's end: nobody can know what is durable. */
+/* Makes all writes that were done before durable, those of earlier runs, slab headers and file sizes too. Urgent. One
+ * at a time reaches the kernel; callers that come meanwhile share the next. If it fails, with any errno, the disk is
+ * quarantined: it is not known what is durable. */
 enum status disk_sync(struct disk *d, struct disk_request *q);
 /* A read or write, only while it waits: see ring_promote. False for a sync. */
 bool disk_promote(struct disk *d, struct disk_request *q, enum ring_priority priority);
-/* Takes a read or write back that waits: its `done` comes with CANCELLED. One that the kernel has goes on: ring_cancel.
+/* Takes a waiting read or write back: its `done` comes with CANCELLED. One that the kernel has goes on: see
+ * ring_cancel.
  */
 void disk_withdraw(struct disk *d, struct disk_request *q);
 

@@ -1,9 +1,8 @@
-/* What the files of store/slab/disk.h share: slab/disk.c (open, close), slab/folder.c (files by name),
- * slab/run.c, slab/absent.c, slab/slab.c (slots and slabs), slab/transfer.c, slab/health.c, slab/scan.c. Nobody else
- * includes it.
+/* What the files of store/slab/disk.h share: slab/disk.c (open, close), slab/folder.c (files by name), slab/run.c,
+ * slab/absent.c, slab/slab.c (slots and slabs), slab/transfer.c, slab/health.c, slab/scan.c. No other file includes it.
  *
- * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its
- * thread (file and buffer, add and remove) are called without mutex, because completions take it.
+ * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its thread (file
+ * and buffer, add and remove) are called without mutex, because completions take it.
  */
 #ifndef TERRACE_STORE_SLAB_PRIVATE_H
 #define TERRACE_STORE_SLAB_PRIVATE_H
@@ -101,7 +100,7 @@ struct disk {
 	uint64_t slab_bytes;
 	uint64_t slots, slots_used; /* over all slabs */
 	struct disk_request *requests; /* reads and writes with the ring */
-	bool left_behind;          /* disk_close_by: nobody is told of anything any more */
+	bool left_behind;          /* disk_close_by: `done` is not called any more */
 	_Atomic uint32_t telling;  /* `done`s that run; raised with the mutex */
 	struct disk *left_next;
 	struct {

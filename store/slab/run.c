@@ -1,5 +1,5 @@
-/* Which run used the disk last: 32 bytes, written in place. Half of them, another disk's, or none say that it is not known, which costs
- * whoever asks a scan and nothing else.
+/* Which run used the disk last: 32 bytes, written in place. If they are incomplete, another disk's or missing, the run
+ * is not known, which costs the owner a scan and nothing else.
  */
 #include <errno.h>
 #include <stdio.h>

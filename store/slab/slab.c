@@ -1,10 +1,10 @@
 /* Slabs and their slots.
  *
- * A slab has one bit a slot. Slabs of a size that have free slots stand in their class's list; the
- * first is used up before the next is touched, so that the others may run empty and be dropped. A take
- * begins at the slab's hint, the lowest word of bits that may have a free one.
+ * A slab has one bit a slot. Slabs of a size that have free slots stand in their class's list; the first is used up
+ * before the next is touched, so that the others may run empty and be dropped. A take begins at the slab's hint, the
+ * lowest word of bits that may have a free one.
  *
- * Files are made and deleted under `grow`, outside the mutex that everybody takes.
+ * Files are made and deleted under `grow`, outside the mutex that all functions take.
  */
 #include <assert.h>
 #include <errno.h>

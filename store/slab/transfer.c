@@ -1,9 +1,7 @@
-/* Reads, writes and syncs: from a place to an offset in a file, and from the ring's outcome to the
- * disk's health.
+/* Reads, writes and syncs: from a place to an offset in a file, and from the ring's outcome to the disk's health.
  *
- * A sync goes to every slab that was written since the last one, SYNC_WIDTH at a time, in rounds: who
- * asks while a round runs has a part in the next, since the running one may have passed his slab
- * already.
+ * A sync goes to every slab that was written since the last one, SYNC_WIDTH at a time, in rounds: a caller that comes
+ * while a round runs takes part in the next one, since the running one may have passed its slab already.
  */
 #include <errno.h>
 #include <stdio.h>
