@@ -1,9 +1,10 @@
-/* Nodes and edges are array elements linked by number, 0 being nobody's. A node has a list of the edges that leave
- * it. Those that lead to it are not listed: they carry the node's generation, and are dropped where they are met once it
- * is another's.
+/* Nodes and edges are array elements linked by number; 0 is no element. A node has a list of the edges that leave it.
+ * Those that lead to it are not listed: they carry the node's generation, and are dropped where they are met once it is
+ * another's.
  *
- * Times are kept in units of a 2^17th of the half life, a millisecond at least, modulo 2^32: an age is right for 49 days, and for 32768 half
- * lives, which is 22 months of the daemon's. After that it begins anew, and the weight with it.
+ * Times are kept in units of a 2^17th of the half life, a millisecond at least, modulo 2^32: an age is right for 49
+ * days, and for 32768 half lives, which is 22 months of the daemon's. After that it begins anew, and the weight with
+ * it.
  */
 #include "eviction/graph_edges.h"
 

@@ -1,5 +1,5 @@
-/* Vyukov's bounded queue: each cell has a turn, which tells whether it is to be written or read next, so that
- * those who post contend for one counter only.
+/* Vyukov's bounded queue: each cell has a turn, which says whether it is to be written or read next, so that posting
+ * threads contend for one counter only.
  */
 #include "eviction/graph_mail.h"
 

@@ -30,7 +30,7 @@ struct graph_mail;
 
 /* Room for `events`, a power of two from 2 to 2^24, 72 bytes each, taken now. NULL: no memory, or no such number. */
 struct graph_mail *graph_mail_create(uint32_t events);
-/* When nobody posts any more. NULL allowed. */
+/* After the last post. NULL allowed. */
 void graph_mail_destroy(struct graph_mail *m);
 
 /* Any thread. False: full; of a chain, what was posted stays. Arguments as of graph_edges.h. */

@@ -48,7 +48,7 @@ enum policy_role {
 	POLICY_ROLES,
 };
 
-/* What the client thinks of a block: a feature to learn from, not an order. */
+/* How much the client values a block: a feature to learn from, not an order. */
 enum policy_priority {
 	POLICY_PRIORITY_NORMAL,
 	POLICY_PRIORITY_LOW,
@@ -84,7 +84,7 @@ struct policy_event {
 	bool moved;         /* insert: it came from another tier. Nobody has asked for it by that: it is no access */
 };
 
-/* What a policy keeps for a restart comes in pieces of at most so many bytes. */
+/* A policy keeps its state for a restart in pieces of at most so many bytes. */
 enum { POLICY_PIECE_MAX = 4000 };
 
 /* What a policy knows of a node, for people. */
@@ -120,7 +120,7 @@ struct policy_ops {
 	void (*request)(struct policy *p, const struct policy_request *r);
 	/* Adds a node; uses becomes 0, last_use_us becomes now_us. */
 	void (*insert)(struct policy *p, struct policy_node *n, const struct policy_event *e);
-	/* The node was read by somebody who needed it. */
+	/* The node was read by a caller that needed it. */
 	void (*use)(struct policy *p, struct policy_node *n, const struct policy_event *e);
 	/* Takes the node out; it may be inserted again. */
 	void (*remove)(struct policy *p, struct policy_node *n);
@@ -136,11 +136,12 @@ struct policy_ops {
 	/* Whether the event's block, which is not in, deserves the place of `v`, which victim() just gave.
 	 * Advice: the owner may insert it all the same. The row may be NULL: always. */
 	bool (*admit)(struct policy *p, const struct policy_event *e, const struct policy_node *v);
-	/* What it knows of a node that is in. The row may be NULL: no more than the node says. */
+	/* What the policy knows of a node that is in it. The row may be NULL: no more than the node says. */
 	void (*explain)(const struct policy *p, const struct policy_node *n, struct policy_explained *out);
-	/* What it has learned and remembers, for the next run, in pieces that each stand for themselves: writes the one at *cursor (0:
-	 * the first), moves *cursor on and returns the piece's bytes; 0: that was all. A piece costs some 10 us. What is kept
-	 * of blocks is of 2^17 at most. Rows keep and recall are both NULL: it learns nothing. */
+	/* Saves what the policy has learned and remembers for the next run, in pieces that do not depend on each other:
+	 * writes the piece at *cursor (0: the first), moves *cursor on and returns the piece's bytes; 0: that was all.
+	 * A piece costs some 10 us. What is kept of blocks is of 2^17 at most. Rows keep and recall are both NULL: it
+	 * learns nothing. */
 	size_t (*keep)(const struct policy *p, uint64_t *cursor, uint8_t out[POLICY_PIECE_MAX]);
 	/* Takes up a piece, idle_us after it was made, into a policy that was told of nothing yet: all in the order in which they were
 	 * made, some may be missing. False: not one of a policy like this one, of another version, or damaged, and nothing has changed. */
@@ -154,8 +155,8 @@ struct policy_ops {
 extern const struct policy_ops *const policy_table[];
 const struct policy_ops *policy_find(const char *name);
 
-/* walk, or where there is none victim with `visit` as what may go: for who looks for nodes with something about them, and does not evict them. A row that
- * moves nodes to find a victim would take those that it was told of for passed. */
+/* walk, or where there is none victim with `visit` as the filter: for a caller that searches for nodes and does not
+ * evict them. A row whose victim moves nodes would treat the nodes that it has shown as passed. */
 void policy_look(const struct policy_ops *ops, struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
 
 /* create, and weigh if growth is not 0. */

@@ -1,4 +1,4 @@
-/* A request trace in memory: who asked when for which chain of blocks. What a reader
+/* A request trace in memory: which request asked for which chain of blocks, and when. What a reader
  * (eviction/replay/read.c) fills and the replay runs. Names of blocks become dense numbers, 0 .. unique
  * - 1, in order of appearance.
  *
