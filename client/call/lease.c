@@ -117,7 +117,7 @@ static enum terrace_status reply_read(struct client_leasing *g, const Terrace__V
 	if (status == TERRACE_MISS)
 		return client_fail(status, "lease: not in the cache");
 	if (status)
-		return client_fail(status, "lease: %s", terrace_status_text(status));
+		return client_fail(status, "lease: %s", *reply->why ? reply->why : terrace_status_text(status));
 	if (!reply->lease)
 		return client_fail(TERRACE_INTERNAL, "the daemon gave a lease without a number");
 	if (reply->blocks < 1 || reply->blocks > g->count ||

@@ -16,6 +16,7 @@
 #include "client/transport/decode.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,6 +195,7 @@ static enum terrace_status reply_read(struct client_reserving *g, const Terrace_
 			client_reservation_free(r);
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a reservation");
 	}
+	snprintf(r->why, sizeof(r->why), "%s", reply->why);
 	status = slots_read(r, reply, wanted);
 	if (!status)
 		status = client_places_init(&r->places, &(struct client_placing){.view = g->view,
@@ -553,8 +555,9 @@ enum terrace_status terrace_reserve_open_with(struct terrace_session *session, c
 		return status;
 	status = r->statuses[0];
 	if (status) {
+		client_fail(status, "reserve_open: %s", *r->why ? r->why : terrace_status_text(status));
 		client_reservation_free(r);
-		return client_fail(status, "reserve_open: %s", terrace_status_text(status));
+		return status;
 	}
 	r->open_first = info->position;
 	r->open_cells = cells;

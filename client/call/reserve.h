@@ -6,6 +6,8 @@
 
 struct client_message;
 
+enum { CLIENT_REFUSAL_MAX = 320 };
+
 struct terrace_reservation {
 	struct client_view *view; /* with a reference */
 	unsigned generation;
@@ -16,6 +18,7 @@ struct terrace_reservation {
 	uint64_t *ids;                 /* [count] the daemon's numbers; 0: no slot */
 	enum terrace_status *statuses; /* [count] what the daemon said a key */
 	struct client_places places;
+	char why[CLIENT_REFUSAL_MAX]; /* the last key was EXHAUSTED; or empty */
 };
 
 struct client_reserving {

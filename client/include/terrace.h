@@ -509,7 +509,7 @@ enum terrace_lease_mode {
 
 /* Looks up and protects in one step; maps what is not mapped yet. Blocks on a disk are brought to memory first: the call waits for
  * the disk, for nine tenths of its timeout at most, and then answers with what memory has. TERRACE_MISS if nothing (PREFIX) or not everything (ALL) is
- * there; TERRACE_EXHAUSTED if the tenant's pinned bytes would pass their cap (nothing is held then);
+ * there; TERRACE_EXHAUSTED if too much would be pinned (nothing is held then, and terrace_error() says what holds it);
  * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
 TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
 					      enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **lease);

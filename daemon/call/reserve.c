@@ -51,6 +51,7 @@ struct reserve {
 	bool chained;                  /* a block covers several keys */
 	struct cache_keys keys;
 	struct grid grid;
+	const char *refused;           /* why the last key was EXHAUSTED; NULL: none was */
 };
 
 /* The layouts in which the next key gets slots. False: one of them cannot have one. */
@@ -109,7 +110,7 @@ static bool info_of(const struct reserve *v, uint32_t unit, struct slot_info *in
 }
 
 /* The next key. */
-static enum status reserve_one(struct cache *c, struct session *s, const struct reserve *v)
+static enum status reserve_one(struct cache *c, struct session *s, struct reserve *v)
 {
 	const struct cache_reserve_call *q = v->q;
 	const uint8_t *key = q->open ? NULL : q->keys->bytes + (size_t)v->done * q->keys->key_bytes;
@@ -119,7 +120,7 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 	struct reservation *r;
 	uint64_t cells;
 	uint32_t open_most;
-	const char *why; /* a key's refusal is a number: its reason is counted */
+	const char *why;
 	enum status status;
 
 	if (!info_of(v, unit, &info, &cells, &open_most))
@@ -140,6 +141,8 @@ static enum status reserve_one(struct cache *c, struct session *s, const struct 
 	};
 
 	status = reservation_create(c, s, &wish, &r, &why);
+	if (status == STATUS_EXHAUSTED)
+		v->refused = why;
 	if (status)
 		return status;
 	r->unit = v->chained ? unit : 0;
@@ -280,6 +283,8 @@ enum status cache_reserve(struct cache *c, const struct cache_reserve_call *q, c
 	status = reserve_all(c, &v, why);
 	for (uint32_t i = 0; i < q->keys->count && !status; i++)
 		reserve_count(c, q->statuses[i]);
+	if (!status)
+		*why = v.refused;
 	return status;
 }
 

@@ -12,6 +12,7 @@
 #include "store/slot.h"
 #include "store/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SAME(name, value, text) _Static_assert((int)TERRACE__V1__STATUS__##name == value, "wire status " #name);
@@ -87,6 +88,16 @@ char *rpc_text(char *text)
 			*p = '?';
 	}
 	return text;
+}
+
+char *rpc_words(struct rpc_call *c, const char *why)
+{
+	char *text = why ? rpc_take(c, RPC_WHY_MAX) : NULL;
+
+	if (!text)
+		return (char *)protobuf_c_empty_string;
+	snprintf(text, RPC_WHY_MAX, "%s", why);
+	return rpc_text(text);
 }
 
 enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool none_ok, struct cache_keys *out)

@@ -22,6 +22,9 @@ enum status rpc_fail_why(struct rpc_call *c, enum status s, const char *why);
 /* A message's strings are UTF-8, or others cannot read the message: bytes of `text` that are not become '?'. Returns text. */
 char *rpc_text(char *text);
 
+/* A copy of `why` for a reply; empty if why is NULL, or without memory for it. */
+char *rpc_words(struct rpc_call *c, const char *why);
+
 /* Checks a request's keys: NULL, sizes, and at most CACHE_KEYS_MAX. none_ok: no keys at all is fine. */
 enum status rpc_keys(struct rpc_call *c, const Terrace__V1__Keys *keys, bool none_ok, struct cache_keys *out);
 

@@ -169,6 +169,31 @@ class Units(unittest.TestCase):
                 self.check(session)
                 self.check_lease(session)
 
+    def test_what_has_run_out_is_said(self):
+        """12 MiB may be pinned: two leases of 5 MiB of flushed blocks are granted, a third and an open block of 3 MiB are not."""
+        pages = terrace.Layout.opaque("test_units", "test/pages/1", 5 << 15, block_tokens=16)
+        large = terrace.Layout.opaque("test_units", "test/large/1", 3 << 20, block_tokens=16)
+        chains = [terrace.chain([c] * 32 * UNIT, UNIT) for c in range(3)]
+        why = r"too many .*pinned.*: \d+ of 125827\d\d are free, and .* holds \d+: .*pinned_share"
+        for no_local_calls in (False, True):
+            with self.subTest(no_local_calls=no_local_calls), tempfile.TemporaryDirectory() as folder, \
+                    running(TERRACED, "--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--disks",
+                            os.path.join(folder, "d") + ":64MiB") as daemon, \
+                    terrace.connect(daemon.address, no_local_calls=no_local_calls) as client, client.session([pages]) as session:
+                for keys in chains:
+                    with session.reserve(keys) as slots:
+                        slots.commit()
+                    session.flush(keys, timeout=60)
+                held = [session.lease(keys, all=True, timeout=60) for keys in chains[:2]]
+                with self.assertRaisesRegex(terrace.Exhausted, "^lease: " + why):
+                    session.lease(chains[2], timeout=60)
+                with client.session([large]) as other, self.assertRaisesRegex(terrace.Exhausted, "^reserve_open: " + why):
+                    other.reserve_open()
+                held.pop().close()
+                wait_for(lambda: daemon.stats()['terrace_pinned_bytes{tier=host}'] < 6 << 20, 60, "the lease is given back")
+                session.lease(chains[2], all=True, timeout=60).close()
+                held.pop().close()
+
     def test_a_call_of_4096_keys(self):
         layouts = [one(16, layer) for layer in range(8)]
         keys = terrace.chain(list(range(4096 * 16)), 16)

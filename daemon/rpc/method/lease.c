@@ -70,6 +70,7 @@ enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	}
 	r->epoch = cache_epoch(rpc_cache(c));
 	r->status = (Terrace__V1__Status)s;
+	r->why = rpc_words(c, s == STATUS_EXHAUSTED ? why : NULL);
 	r->ttl_ms = c->daemon->config->lease_ttl_ms;
 	*reply = &r->base;
 	return STATUS_OK;

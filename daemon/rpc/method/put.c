@@ -117,6 +117,7 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	for (uint32_t i = 0; i < keys.count; i++)
 		r->status[i] = (Terrace__V1__Status)statuses[i];
 	rpc_places_fill(r->places, places, n);
+	r->why = rpc_words(c, why);
 	*reply = &r->base;
 	return STATUS_OK;
 }
