@@ -1,4 +1,5 @@
-/* Kills caches, and looks whether they keep their word: `crash_core KILLS [SEED]`, `crash_core list`.
+/* Kills caches, and looks whether they keep their word: `crash_core KILLS [SEED [units]]`, `crash_core list`.
+ * With `units` the sessions' blocks cover several keys and have keep rules.
  *
  * A campaign is a set of folders on which life follows life, each a process of its own that first checks what the lives before it had
  * promised (crash_life.h). A life is killed at a named point (store/crash_point.h), each in its turn, or at any time; before the next
@@ -46,6 +47,7 @@ struct run {
 	struct crash_shadow *shadow;
 	uint64_t seed;
 	struct power_log *power;
+	bool units;
 	uint32_t cuts, forgotten;      /* of the power, and writes */
 	uint32_t kills, wanted, lives, by_graph, named, ended, tries[CRASH_SITES_MAX], killed[CRASH_SITES_MAX];
 	uint32_t campaign, life;       /* at present */
@@ -337,6 +339,7 @@ static void campaign_begin(struct run *r)
 				     .threads = crash_below(&r->random, 2), .host_slots = 64 + crash_below(&r->random, 64),
 				     .depth = kind == 0 ? 1 : 2 + crash_below(&r->random, 15) };
 	power_log_forget(r->power);
+	s->units = r->units;
 	s->power = s->threads ? r->power : NULL;
 	s->disk_slots = s->flush_kept ? 2000 : 80 + crash_below(&r->random, 80);
 	snprintf(s->root, sizeof(s->root), "%s/terrace-crash-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -442,6 +445,7 @@ int main(int argc, char **argv)
 	}
 	r->wanted = (uint32_t)atoi(argv[1]);
 	r->seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
+	r->units = argc > 3 && !strcmp(argv[3], "units");
 	r->random.state = r->seed;
 	r->shadow = mmap(NULL, sizeof(*r->shadow), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	r->power = power_log_make();

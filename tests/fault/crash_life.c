@@ -2,6 +2,7 @@
 #include "tests/fault/crash_life.h"
 
 #include "daemon/block/disk_class.h"
+#include "daemon/block/grid.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
@@ -44,6 +45,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { UNIT = 16, NO_CELL = 4 }; /* of sessions with units */
 enum { SLOT = 8192, CALL_KEYS = 8, WAIT_MS = 120000, SHED_MS = 60000, LOCK_MS = 30000, GRAPH_NODES = 256, ADVISOR_MS = 5 };
 
 struct life {
@@ -106,18 +108,40 @@ static struct kv_layout opaque_layout(uint32_t n)
 	};
 }
 
-static struct kv_layout layout_of(uint32_t class, uint32_t n)
+static struct kv_layout packed_layout(uint32_t class, uint32_t n)
 {
 	const uint32_t heads = class ? 16 : 1;
 
-	if (n)
-		return opaque_layout(n);
 	return (struct kv_layout){
 		.fingerprint = { 1 }, .first_layer = n, .layers = 1, .heads = heads, .total_heads = heads,
 		.head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16, .k_format = KV_TQ2, .v_format = KV_TQ2,
 		.rotation_version = KV_ROTATION_VERSION, .codebook_version = KV_CODEBOOK_VERSION,
 		.layout_version = KV_LAYOUT_VERSION,
 	};
+}
+
+static struct kv_layout layout_of(uint32_t class, uint32_t n)
+{
+	return n ? opaque_layout(n) : packed_layout(class, n);
+}
+
+/* Sessions with units: of the one whole blocks of 4 keys beside states, whole or partial, of 2 keys; of the other
+ * blocks of 2 keys in a window. A partial block is opaque, so that all its bytes are kept. */
+static const struct {
+	uint32_t units, window;
+	struct grid_wish wish;
+} hybrid[CRASH_CLASSES][CRASH_LAYOUTS] = {
+	{ { .units = 4 }, { .units = 2, .wish = { .last = 1, .partial = true, .sparse = true } } },
+	{ { .units = 2, .window = 70, .wish = { .sparse = true } } },
+};
+
+static void hybrid_of(uint32_t class, uint32_t n, struct kv_layout *layout, struct grid_wish *wish)
+{
+	layout->block_tokens = hybrid[class][n].units * UNIT;
+	if (class) /* of two keys as many bytes as of one with all heads */
+		layout->heads = layout->total_heads = layout->heads / hybrid[class][n].units;
+	layout->window = hybrid[class][n].window;
+	*wish = hybrid[class][n].wish;
 }
 
 static void open_cache(struct life *l)
@@ -160,15 +184,20 @@ static void open_cache(struct life *l)
 
 static void open_session(struct life *l, uint32_t class)
 {
+	struct grid_wish wishes[CRASH_LAYOUTS] = { { 0 } };
 	struct kv_layout layouts[CRASH_LAYOUTS];
 	uint32_t n = class ? 1 : 2;
 	uint64_t session;
 	const char *why;
 
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		layouts[i] = layout_of(class, i);
+		if (l->setting->units)
+			hybrid_of(class, i, &layouts[i], &wishes[i]);
+	}
 	if (cache_session_open(l->c, &(struct cache_open_call){ .tenant = "", .layouts = layouts,
 								.layout_count = n, .engine = "crash",
+								.unit = l->setting->units ? UNIT : 0, .wishes = wishes,
 								.now_us = now_us() }, &l->s[class], &why) ||
 	    cache_attach(l->c, l->s[class].token, 1, now_us(), &l->attachment[class], &session, &why))
 		wrong(l, "no session: %s", why);
@@ -234,7 +263,7 @@ static struct cache_keys keys_of(uint32_t class, uint32_t first, uint32_t count,
 {
 	for (uint32_t i = 0; i < count; i++)
 		crash_key_bytes(class, (first + i) % CRASH_KEYS, bytes + i * 16);
-	return (struct cache_keys){ bytes, count, 16 };
+	return (struct cache_keys){ bytes, count, 16, first }; /* a key's number is its position */
 }
 
 /* ---- looking ---- */
@@ -291,6 +320,9 @@ static void look_up(struct life *l, uint32_t class, uint32_t first, uint32_t cou
 
 	if (cache_lookup(l->c, l->s[class].id, &k, &prefix, states, count * l->s[class].layouts, &why))
 		wrong(l, "a lookup fails: %s", why);
+	for (uint32_t i = 0; i < count * l->s[class].layouts; i++)
+		if (states[i] == NO_CELL)
+			states[i] = 0;
 }
 
 static void check_key(struct life *l, uint32_t class, uint32_t key, uint32_t layout)
@@ -402,6 +434,20 @@ static uint8_t *slot_at(struct life *l, const struct cache_place *p)
 	return e->base + p->offset + SLOT_HEADER_BYTES;
 }
 
+/* Of a key in a session with units: what it has a whole block in, and at times a partial one. */
+static uint64_t cells_of(struct life *l, uint32_t class, uint32_t key)
+{
+	uint64_t cells = 0;
+
+	for (uint32_t n = 0; n < l->s[class].layouts; n++) {
+		const bool whole = (key + 1) % hybrid[class][n].units == 0;
+
+		if (whole || (hybrid[class][n].wish.partial && crash_below(&l->random, 2)))
+			cells |= 1ull << n;
+	}
+	return cells;
+}
+
 static void put(struct life *l, uint32_t class, uint32_t first, uint32_t count)
 {
 	uint8_t bytes[CRASH_KEYS * 16];
@@ -409,11 +455,14 @@ static void put(struct life *l, uint32_t class, uint32_t first, uint32_t count)
 	struct cache_place places[CRASH_KEYS * CRASH_LAYOUTS];
 	struct cache_commit_item item[CRASH_KEYS] = { { .reservation = 0 } };
 	uint32_t layouts = l->s[class].layouts, items = 0, which[CRASH_KEYS];
+	uint64_t id[CRASH_KEYS], cells[CRASH_KEYS];
 	enum status st[CRASH_KEYS];
-	uint64_t id[CRASH_KEYS];
 	const char *why = "";
 
+	for (uint32_t i = 0; i < count; i++)
+		cells[i] = l->setting->units ? cells_of(l, class, first + i) : 0;
 	if (cache_reserve(l->c, &(struct cache_reserve_call){ .session = l->s[class].id, .keys = &k,
+							      .cells = l->setting->units ? cells : NULL,
 							      .on = &(struct cache_on){
 			.attachment = l->attachment[class], .gpu = CACHE_HOST }, .may_grow = true,
 							      .now_us = now_us(), .statuses = st,
@@ -574,7 +623,9 @@ static void step(struct life *l)
 {
 	uint32_t what = crash_below(&l->random, 100), class = crash_below(&l->random, 4) == 0;
 	uint32_t first = crash_below(&l->random, CRASH_KEYS), count = 1 + crash_below(&l->random, CALL_KEYS);
+	const uint32_t left = l->setting->units ? CRASH_KEYS - first : CRASH_KEYS; /* a sequence has an end */
 
+	count = count < left ? count : left;
 	if (what < 40)
 		put(l, class, first, count);
 	else if (what < 60)
@@ -582,7 +633,7 @@ static void step(struct life *l)
 	else if (what < 70)
 		flush(l, class, first, crash_below(&l->random, 3) ? count : 0);
 	else if (what < 82)
-		delete(l, class, first, crash_below(&l->random, 8) ? count : CRASH_KEYS);
+		delete(l, class, first, crash_below(&l->random, 8) ? count : left);
 	else if (what < 92)
 		warm(l, class, first, count);
 	else if (what < 96)

@@ -12,6 +12,7 @@ struct crash_setting {
 	bool threads;                  /* for I/O, not io_uring */
 	struct power_log *power;       /* what it writes may be lost; NULL: it is not */
 	bool flush_kept;               /* the disks are large: what was flushed must be there */
+	bool units;                    /* the sessions' blocks cover several keys, and layouts have keep rules */
 };
 
 struct crash_life {
