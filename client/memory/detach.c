@@ -155,7 +155,8 @@ void client_fds_hold(struct client_attachment *a)
 }
 
 /* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
- * task has it, or that thread, whom nobody waits for: who lets go of a lease, or opens anew, has no time for a driver. */
+ * task has it, or that thread. No call waits for that thread: one that releases a lease or opens a session anew must
+ * not wait for a driver. */
 void client_fds_drop(struct client_attachment *a)
 {
 	unsigned n = atomic_load(&a->references);

@@ -55,7 +55,7 @@ bool client_progress_page_close(struct client_progress_page *progress_page);
 
 bool client_progress_page_closed(struct client_progress_page *progress_page);
 
-/* True if all that was promised is there, and nobody needs to wait. */
+/* True if all that was promised is there, so that no wait is needed. */
 bool client_progress_page_kept(struct client_progress_page *progress_page, const struct client_promise *promise);
 
 /* For gpu/progress.c, with the progress page's lock: */

@@ -338,7 +338,7 @@ enum status advisor_start(struct cache *c, const char **why)
 	if (!a || !c->options.advisor_ms)
 		return STATUS_OK;
 	*why = "cannot start the advisor's thread";
-	a->started = true; /* before it runs: it wakes nobody */
+	a->started = true; /* set before the thread runs */
 	if (pthread_create(&a->thread, NULL, advisor_main, c)) {
 		a->started = false;
 		return STATUS_INTERNAL;

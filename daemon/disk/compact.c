@@ -9,8 +9,8 @@
  * room for it, the slab map stays.
  *
  *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted ^
- *        (moves)            (copied)        (left)          | +---- no time, a disk that failed, somebody read or
- *        loaded one ----+
+ *        (moves)            (copied)        (left)          | +---- no time, a disk that failed, a block was read or
+ *        loaded ----+
  */
 #include "daemon/disk/compact.h"
 

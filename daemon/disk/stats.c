@@ -76,7 +76,7 @@ VALUE(loading, r->loading)
 static const struct row rows[] = {
 	{ "terrace_disk_blocks", blocks, false, "blocks on the disk" },
 	{ "terrace_disk_doubted_blocks", unverified, false,
-	    "of these, that a crash left and whose bytes nobody has read since" },
+	    "of these, left by a crash and not read since" },
 	{ "terrace_disk_slots", slots, false, "slots in all slabs" },
 	{ "terrace_disk_slots_used", slots_used, false, "slots in use" },
 	{ "terrace_disk_budget_bytes", budget, false, "bytes that slabs may take" },

@@ -119,7 +119,7 @@ static void progress_page_run(struct work *work)
 	const int error = lend(l, w->to, w->attachment, &w->map);
 
 	if (error && error != EPIPE)
-		shutdown(w->to, SHUT_RDWR); /* he does not read: the local socket hears that he is gone */
+		shutdown(w->to, SHUT_RDWR); /* the peer does not read: the local socket will see it gone */
 	close(w->to);
 	free(w);
 	progress_page_ended(l);

@@ -720,7 +720,7 @@ static void look_at_taken(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 	if (!f || vram_copy_batch_look(f))
 		return;
-	pthread_mutex_lock(&g->queue_lock); /* nobody to be woken: it is the submission thread's */
+	pthread_mutex_lock(&g->queue_lock); /* this is the submission thread: no thread needs a wake */
 	to_look_put(g, f);
 	submission_ring(g);
 	pthread_mutex_unlock(&g->queue_lock);
