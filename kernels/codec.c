@@ -12,8 +12,6 @@
 #include "kernels/simd.h"
 #include "kernels/vector_codec.h"
 
-#define E4M3_MAX 448.0f
-
 static const struct kv_vector_codec *codec_of(enum kv_format f)
 {
 #define CODEC(format, name, bits, scale, rotated, codes, codec) [format] = &kv_codec_##codec,
@@ -51,7 +49,7 @@ KV_CLONES static void fp8_quantise(enum kv_format f, uint32_t d, const float *re
 	(void)f;
 	for (uint32_t i = 0; i < d; i++)
 		largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-	uint16_t h = half_not_below(largest / E4M3_MAX);
+	uint16_t h = half_not_below(largest / KV_FP8_TOP(d));
 	float step = h ? float_from_half(h) : 1.0f;
 
 	for (uint32_t i = 0; i < d; i++)

@@ -33,10 +33,15 @@ void kv_unrotate(float *x, uint32_t d);
 /* The sign of dim i (+1 or -1) of the rotation. */
 int kv_rotation_sign(uint32_t d, uint32_t i);
 
+/* fp8: what a vector's largest element is as an E4M3 number: the largest there is; of 512 dims, whose largest is
+ * further above the others, 256, with which the mean square error is nearest to that of 128 dims: on Gaussian vectors
+ * 2.9 % more, where 448 makes 4.7 %. */
+#define KV_FP8_TOP(d) ((d) > 256 ? 256.0f : 448.0f)
+
 /* Quantises one vector of d floats, which the caller has prepared (kv_prepare) already: codes[d]
  * one value a dim (raw16: the 16 bits), *scale the scale's bits (fp16 in the low half, or fp32).
  * The scale is
- *   fp8       fp16, not below max|x| / 448:                      x = e4m3(code) * scale
+ *   fp8       fp16, not below max|x| / KV_FP8_TOP(d):            x = e4m3(code) * scale
  *   int4_pth  fp32 with the zero point in its 4 low bits:        x = (code - zero) * float(bits & ~15)
  *   tq*       fp16, ||x|| / ||values||, times half-integers:     x = value(code) * scale   (codebook.h)
  * NaN is taken as 0. What is beyond +-KV_FINITE_MAX, infinities too, saturates there (bf16: at its own largest

@@ -402,7 +402,7 @@ static void fp8_rows(uint32_t d, uint32_t n, const struct rows *rows, uint8_t *c
 
 		for (uint32_t i = 0; i < d; i += L)
 			largest = floats_max(largest, magnitude_of(floats_load(x + i)));
-		least = floats_greatest(largest) / 448.0f;
+		least = floats_greatest(largest) / KV_FP8_TOP(d);
 		h = half_from_float(least);
 		h = (uint16_t)(float_from_half(h) < least ? h + 1 : h);
 		step = floats_all(h ? float_from_half(h) : 1.0f);

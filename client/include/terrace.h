@@ -179,8 +179,8 @@ struct terrace_layout {
  *   latent             fp16, bf16   fp8   int4_pth   tq4   tq3   tq2
  *   rope fp16 or bf16        1152   642        388   386   322   258
  *   rope fp8                 1090   580        326   324   260   196
- * Relative mean square errors of a latent are those of a head of 128 within 3 %, but of fp8 (5 % more) and int4_pth
- * (37 % more, for its scale is by the range of 512 elements): tq4 is both smaller and better. */
+ * Relative mean square errors of a latent are those of a head of 128 within 3 %, but of int4_pth (37 % more, for its
+ * scale is by the range of 512 elements): tq4 is both smaller and better. */
 
 /* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
  * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64,

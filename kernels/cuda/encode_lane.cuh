@@ -188,7 +188,7 @@ template <int D> struct lane_fp8 {
 
 	DEVICE void quantise(float largest)
 	{
-		const float wanted = __fdiv_rn(largest, 448.0f);
+		const float wanted = __fdiv_rn(largest, KV_FP8_TOP(D));
 		__half up = __float2half_rn(wanted);
 
 		if (__half2float(up) < wanted)

@@ -133,7 +133,7 @@ template <int D> DEVICE uint32_t fp8_quantise(const float *x, uint32_t lane, uin
 	for (int i = 0; i < LANE_DIMS<D>; i++)
 		if (has_dim<D>(lane + 32 * i))
 			largest = fmaxf(largest, fabsf(x[lane + 32 * i]));
-	const float wanted = __fdiv_rn(warp_max(largest), 448.0f);
+	const float wanted = __fdiv_rn(warp_max(largest), KV_FP8_TOP(D));
 	__half scale = __float2half_rn(wanted);
 
 	if (__half2float(scale) < wanted)
