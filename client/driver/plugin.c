@@ -103,6 +103,11 @@ static enum terrace_status plugin(const struct kv_cuda_plugin **out)
 	return status ? status : device_will_do(*out);
 }
 
+/* For messages: what attention and extend have. */
+#define CLIENT_ATTEND_DIMS \
+	"every build has head dim 128, one with TERRACE_CUDA_ALL also 64, 96, 192, 256, K of 192 with V of 128, " \
+	"K of 128 with V of 64"
+
 static enum terrace_status formats_fail(const struct kv_layout *l, const char *where)
 {
 	return client_fail(TERRACE_UNSUPPORTED, "no CUDA kernel attends %s keys with %s values of head dims %u and %u%s",
@@ -143,7 +148,7 @@ enum terrace_status client_cuda_attends(const struct kv_layout *l)
 	kv_geometry_of(l, &geometry);
 	found = p->attend_workspace(&one, &bytes);
 	if (found == STATUS_UNSUPPORTED)
-		return formats_fail(l, " in this build or on this device");
+		return formats_fail(l, " in this build or on this device: " CLIENT_ATTEND_DIMS);
 	return answer(p, found, "cuda attend");
 }
 
@@ -153,6 +158,19 @@ struct call {
 	struct kv_layout layout;
 	struct kv_geometry geometry;
 };
+
+/* Of attention and extend, whose kernels want more of a layout than the others. */
+static enum terrace_status attention_answer(const struct call *c, enum status s, const char *what)
+{
+	const struct kv_layout *l = &c->layout;
+
+	if (s != STATUS_UNSUPPORTED)
+		return answer(c->plugin, s, what);
+	return client_fail(TERRACE_UNSUPPORTED, "%s: no kernel for %s keys and %s values of head dims %u and %u "
+			   "in this build or on this device: " CLIENT_ATTEND_DIMS, what,
+			   kv_format_info(l->k_format)->name,
+			   kv_format_info(l->v_format)->name, l->head_dim_k, l->head_dim_v);
+}
 
 static enum terrace_status begin_any(struct call *c, const struct terrace_layout *layout, const char *what)
 {
@@ -252,7 +270,7 @@ enum terrace_status terrace_cuda_attend_workspace(const struct terrace_layout *l
 	if (!status && !bytes)
 		status = client_fail(TERRACE_INVALID, "cuda attend: the pointer for the bytes is NULL");
 	if (!status)
-		status = answer(c.plugin, c.plugin->attend_workspace(&a, bytes), "cuda attend");
+		status = attention_answer(&c, c.plugin->attend_workspace(&a, bytes), "cuda attend");
 	kv_float_mode_leave(mode);
 	return status;
 }
@@ -266,7 +284,7 @@ enum terrace_status terrace_cuda_attend_plan(const struct terrace_layout *layout
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
 	if (!status)
-		status = answer(c.plugin, c.plugin->attend_plan(&a, stream), "cuda attend");
+		status = attention_answer(&c, c.plugin->attend_plan(&a, stream), "cuda attend");
 	kv_float_mode_leave(mode);
 	return status;
 }
@@ -280,7 +298,7 @@ enum terrace_status terrace_cuda_attend(const struct terrace_layout *layout,
 	enum terrace_status status = attend_read(&c, layout, options, &a);
 
 	if (!status)
-		status = answer(c.plugin, c.plugin->attend_run(&a, stream), "cuda attend");
+		status = attention_answer(&c, c.plugin->attend_run(&a, stream), "cuda attend");
 	kv_float_mode_leave(mode);
 	return status;
 }
@@ -333,7 +351,7 @@ enum terrace_status terrace_cuda_extend_workspace(const struct terrace_layout *l
 	if (!status && !bytes)
 		status = client_fail(TERRACE_INVALID, "cuda extend: the pointer for the bytes is NULL");
 	if (!status)
-		status = answer(c.plugin, c.plugin->extend_workspace(&e, bytes), "cuda extend");
+		status = attention_answer(&c, c.plugin->extend_workspace(&e, bytes), "cuda extend");
 	kv_float_mode_leave(mode);
 	return status;
 }
@@ -347,7 +365,7 @@ enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 	enum terrace_status status = extend_read(&c, layout, options, &e);
 
 	if (!status)
-		status = answer(c.plugin, c.plugin->extend_run(&e, stream), "cuda extend");
+		status = attention_answer(&c, c.plugin->extend_run(&e, stream), "cuda extend");
 	kv_float_mode_leave(mode);
 	return status;
 }

@@ -131,7 +131,7 @@ TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *
 /* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
 
 /* Head dims 80, 112 and 512, and layouts with a rope part, are encoded and decoded on CUDA, but not attended yet:
- * TERRACE_UNSUPPORTED. */
+ * TERRACE_UNSUPPORTED; so are head dims of K and V that differ, but for 192 with 128 and 128 with 64. */
 
 /* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
  * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
@@ -169,11 +169,11 @@ struct terrace_cuda_attend_options {
 	float scale;                /* 0: 1/sqrt(head_dim_k) */
 	enum terrace_dtype q_dtype, out_dtype;
 	uint32_t blocks_stride;     /* few enough: sequences * queries * q_heads * blocks_stride * block_tokens below 2^35 */
-	const void *q;              /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
+	const void *q;              /* [sequences][queries][q_heads][head_dim_k], 16-byte aligned */
 	const uint64_t *blocks;     /* [sequences][blocks_stride] addresses of blocks by position, each 16-byte aligned; 0 will do before all windows */
 	const uint32_t *kv_tokens;  /* [sequences], the queries' own tokens included */
 	const struct terrace_cuda_features *features; /* on the host; NULL: none */
-	void *out;                  /* [sequences][queries][q_heads][head_dim], 16-byte aligned */
+	void *out;                  /* [sequences][queries][q_heads][head_dim_v], 16-byte aligned */
 	float *lse;                 /* [sequences][queries][q_heads]; may be NULL */
 	void *workspace;            /* 256-byte aligned */
 	size_t workspace_bytes;
@@ -208,7 +208,7 @@ struct terrace_cuda_extend_options {
 	enum terrace_dtype q_dtype, out_dtype, kv_dtype; /* kv_dtype: TERRACE_F16 or TERRACE_BF16 */
 	const uint32_t *query_starts;  /* [sequences + 1], ascending from 0 */
 	const uint32_t *prefix_tokens; /* [sequences] */
-	const void *q;                 /* [total_queries][q_heads][head_dim], 16-byte aligned */
+	const void *q;                 /* [total_queries][q_heads][head_dim_k], 16-byte aligned */
 	const void *k, *v;             /* [total_queries][heads][head_dim], 16-byte aligned: the new tokens'. A NaN counts as 0, and here and in
 					* blocks of bf16 what passes 65504 as 65504 */
 	size_t k_stride, v_stride;     /* elements between tokens, multiples of 8, at least those of one token */
@@ -216,7 +216,7 @@ struct terrace_cuda_extend_options {
 	uint32_t blocks_stride;
 	uint32_t tree_stride;          /* with a tree_bias, of new token i to new token c of its sequence: at least the most of one */
 	const struct terrace_cuda_features *features; /* on the host; tree_bias: [total_queries][tree_stride]; NULL: none */
-	void *out;                     /* [total_queries][q_heads][head_dim], 16-byte aligned */
+	void *out;                     /* [total_queries][q_heads][head_dim_v], 16-byte aligned */
 	float *lse;                    /* [total_queries][q_heads]; may be NULL */
 	void *workspace;               /* 256-byte aligned */
 	size_t workspace_bytes;

@@ -58,6 +58,27 @@ static inline bool dtype_written(const enum kv_dtype &t)
 #define TERRACE_CUDA_CODEC_DIMS
 #endif
 
+/* Head dims of K and V that attention has kernels for, X(k, v) each. */
+#ifdef TERRACE_CUDA_ALL
+#define ATTEND_DIMS(X) X(128, 128) X(64, 64) X(96, 96) X(192, 192) X(256, 256) X(192, 128) X(128, 64)
+#else
+#define ATTEND_DIMS(X) X(128, 128)
+#endif
+
+struct head_dims {
+	uint32_t k, v;
+};
+
+static inline bool attend_dims_built(head_dims d)
+{
+#define ATTEND_DIMS_ARE(K, V) \
+	if (d.k == K && d.v == V) \
+		return true;
+	ATTEND_DIMS(ATTEND_DIMS_ARE)
+#undef ATTEND_DIMS_ARE
+	return false;
+}
+
 /* True if the build has kernels for vectors of d elements. */
 static inline bool head_dim_built(uint32_t d)
 {

@@ -21,7 +21,7 @@
 namespace
 {
 
-typedef enum status (*launcher)(const attend_args &, const attend_plan &, uint32_t, cudaStream_t);
+typedef enum status (*launcher)(const attend_args &, const attend_plan &, head_dims, cudaStream_t);
 
 const struct {
 	enum kv_format k, v;
@@ -118,6 +118,6 @@ extern "C" enum status kv_cuda_attend_run(const struct kv_cuda_attend *a, cudaSt
 		return STATUS_EXHAUSTED;
 	if (a->sequences == 0)
 		return STATUS_OK;
-	return launcher_of(a->layout->k_format, a->layout->v_format)(args_of(a, plan), plan,
-								     a->layout->head_dim_k, stream);
+	return launcher_of(a->layout->k_format, a->layout->v_format)(
+		args_of(a, plan), plan, {a->layout->head_dim_k, a->layout->head_dim_v}, stream);
 }

@@ -64,11 +64,11 @@ template <class S> DEVICE float2 &stat(float *results, uint32_t warp, uint32_t c
 /* The warps' results meet in shared memory, first half of the warps by half, then all: afterwards the
  * first MEETING warps' results and stats are there, the others' in them. */
 template <class S>
-DEVICE void meet(column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::D / 16][4],
+DEVICE void meet(column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::DV / 16][4],
 		 float *results)
 {
 	using V = typename S::V;
-	constexpr int D = S::D, TILES = S::TILES;
+	constexpr int D = S::DV, TILES = S::TILES;
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 	const bool upper = warp >= S::MEETING;
 	float value[TILES][D / 16][2];
@@ -131,9 +131,9 @@ DEVICE void meet(column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S
 
 /* One column's sum over the CTA's results, by one warp; returns its {max, sum}. */
 template <class S>
-DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (&x)[S::D / 32])
+DEVICE float2 add_column(float *results, uint32_t column, uint32_t lane, float (&x)[S::DV / 32])
 {
-	constexpr int D = S::D;
+	constexpr int D = S::DV;
 	float2 total = {NEVER, 0};
 
 #pragma unroll
@@ -193,9 +193,9 @@ template <int D> struct part_lanes {
  * warp. All loads of a round are asked for before the first is waited for. */
 template <class S, uint32_t GROUPS>
 DEVICE float2 add_parts(const attend_args &a, const segment &s, uint32_t column, uint32_t group, uint32_t lane,
-			float (&x)[S::D / 32])
+			float (&x)[S::DV / 32])
 {
-	constexpr int D = S::D, EACH = D / 32;
+	constexpr int D = S::DV, EACH = D / 32;
 	constexpr uint32_t ROUND = EACH <= 4 ? 36 / EACH : EACH < 16 ? 16 / EACH : 1;
 	float2 total = {NEVER, 0};
 
@@ -252,7 +252,7 @@ DEVICE float2 add_parts(const attend_args &a, const segment &s, uint32_t column,
  * that of as many warps as there are for one. */
 template <class S> DEVICE void merge_parts(const attend_args &a, const segment &s, uint8_t *shared)
 {
-	constexpr int D = S::D;
+	constexpr int D = S::DV;
 	constexpr uint32_t GROUPS = S::WARPS / S::COLUMNS > 1 ? S::WARPS / S::COLUMNS : 1;
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / S::COLUMNS;
 	float *results = (float *)(shared + S::SIZES.results_at), *rows = (float *)(shared + S::SIZES.rows_at);
@@ -316,9 +316,9 @@ DEVICE bool arrive_last(uint32_t *arrived, uint32_t parts)
 /* What the warps have summed up becomes the row's output, or a part of it. */
 template <class S>
 DEVICE void finish_segment(const attend_args &a, const segment &s, column (&c)[S::TILES],
-			   typename S::V::sum_type (&o)[S::TILES][S::D / 16][4], uint8_t *shared)
+			   typename S::V::sum_type (&o)[S::TILES][S::DV / 16][4], uint8_t *shared)
 {
-	constexpr int D = S::D;
+	constexpr int D = S::DV;
 	const uint32_t lane = threadIdx.x % 32, slot = slot_of(a, s, s.part);
 	float *results = (float *)(shared + S::SIZES.results_at), *rows = (float *)(shared + S::SIZES.rows_at);
 	uint32_t query;

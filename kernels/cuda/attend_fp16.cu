@@ -3,4 +3,4 @@
 #include "kernels/cuda/fragments_float.cuh"
 
 template enum status attend_launch<fp16_keys, fp16_values>(const attend_args &, const attend_plan &,
-							uint32_t, cudaStream_t);
+							head_dims, cudaStream_t);

@@ -3,4 +3,4 @@
 #include "kernels/cuda/fragments_int4.cuh"
 
 template enum status attend_launch<int4_keys, int4_values>(const attend_args &, const attend_plan &,
-							uint32_t, cudaStream_t);
+							head_dims, cudaStream_t);

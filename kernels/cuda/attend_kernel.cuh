@@ -58,7 +58,7 @@ template <class S> DEVICE uint32_t token_of(const feed<S> &in, uint32_t step)
 template <class S, enum scoring SCORING, bool EDGE>
 DEVICE void attend_step(feed<S> &in, const attend_args &args, const step_place<S> &place, uint32_t step,
 			const typename S::query_type &q, column (&c)[S::TILES],
-			typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+			typename S::V::sum_type (&o)[S::TILES][S::DV / 16][4])
 {
 	using K = typename S::K;
 	using V = typename S::V;
@@ -104,7 +104,7 @@ DEVICE void attend_step(feed<S> &in, const attend_args &args, const step_place<S
 template <class S, enum scoring SCORING>
 DEVICE void attend_interior(feed<S> &in, const attend_args &args, uint32_t told, uint32_t from, uint32_t to,
 			    const typename S::query_type &q, column (&c)[S::TILES],
-			    typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+			    typename S::V::sum_type (&o)[S::TILES][S::DV / 16][4])
 {
 	constexpr uint32_t STEP_TOKENS = S::STEP * KV_ATOM_TOKENS;
 	step_place<S> place = {told, token_of(in, from), {}};
@@ -125,7 +125,7 @@ DEVICE void attend_interior(feed<S> &in, const attend_args &args, uint32_t told,
 /* All of a warp's run: steps that every column sees in full are done without looking at positions. */
 template <class S, bool FEATURES>
 DEVICE void attend_run(feed<S> &in, const attend_args &args, uint32_t told, const typename S::query_type &q,
-		       column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::D / 16][4])
+		       column (&c)[S::TILES], typename S::V::sum_type (&o)[S::TILES][S::DV / 16][4])
 {
 	constexpr enum scoring ALL = FEATURES ? SCORES_BY_EACH_FEATURE : SCORES_AS_THEY_ARE;
 	const enum scoring scoring = FEATURES ? scoring_of(args) : ALL;
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32 * shape<K, V, TILES>::WARPS, shape<K, V, TI
 	while (s.parts > 0) {
 		segment next = {};
 		query_bits<S, FEATURES> registers(shared), &bits = APART ? registers : staged;
-		typename V::sum_type o[TILES][S::D / 16][4] = {};
+		typename V::sum_type o[TILES][S::DV / 16][4] = {};
 
 		if (!APART)
 			load_query<S, FEATURES>(a, s, bits, shared, q, c);
@@ -265,12 +265,12 @@ enum status launch_kernel(const attend_args &args, const attend_plan &plan, cuda
 }
 
 template <class K, class V>
-enum status launch_dim(const attend_args &args, const attend_plan &plan, cudaStream_t stream)
+enum status launch_dims(const attend_args &args, const attend_plan &plan, cudaStream_t stream)
 {
 	const struct kv_attend_features &f = args.features;
 	const bool features = f.window || f.softcap > 0 || f.alibi || f.tree_bias || f.ranges_max;
 
-	if constexpr (wide_tiles(K::ELEMENTS == 4, V::INTEGER, K::D))
+	if constexpr (wide_tiles(K::ELEMENTS == 4, V::INTEGER, K::D, V::D))
 		if (plan.sizes.columns == 16)
 			return features ? launch_kernel<K, V, 4, true>(args, plan, stream)
 					: launch_kernel<K, V, 4, false>(args, plan, stream);
@@ -282,25 +282,14 @@ enum status launch_dim(const attend_args &args, const attend_plan &plan, cudaStr
 }
 
 template <template <int> class K, template <int> class V>
-enum status attend_launch(const attend_args &args, const attend_plan &plan, uint32_t head_dim,
-			  cudaStream_t stream)
+enum status attend_launch(const attend_args &args, const attend_plan &plan, head_dims d, cudaStream_t stream)
 {
-	switch (head_dim) {
-	case 128:
-		return launch_dim<K<128>, V<128>>(args, plan, stream);
-#ifdef TERRACE_CUDA_ALL
-	case 64:
-		return launch_dim<K<64>, V<64>>(args, plan, stream);
-	case 96:
-		return launch_dim<K<96>, V<96>>(args, plan, stream);
-	case 192:
-		return launch_dim<K<192>, V<192>>(args, plan, stream);
-	case 256:
-		return launch_dim<K<256>, V<256>>(args, plan, stream);
-#endif
-	default:
-		return STATUS_UNSUPPORTED;
-	}
+#define ATTEND_LAUNCH(DK, DV) \
+	if (d.k == DK && d.v == DV) \
+		return launch_dims<K<DK>, V<DV>>(args, plan, stream);
+	ATTEND_DIMS(ATTEND_LAUNCH)
+#undef ATTEND_LAUNCH
+	return STATUS_UNSUPPORTED;
 }
 
 #endif

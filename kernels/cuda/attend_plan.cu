@@ -432,7 +432,7 @@ bool shape_sound(const struct kv_cuda_attend *a)
 
 uint32_t segment_cost_of(const struct kv_cuda_attend *a)
 {
-	return SEGMENT_COST * a->layout->head_dim_k / a->geometry->atom_bytes;
+	return SEGMENT_COST * (a->layout->head_dim_k + a->layout->head_dim_v) / 2 / a->geometry->atom_bytes;
 }
 
 /* Atoms of a sequence as long as the table of blocks lets it be. */
@@ -463,8 +463,7 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 
 	if (!shape_sound(a))
 		return STATUS_INVALID;
-	if (!kv_cuda_attend_supported(l->k_format, l->v_format) || l->head_dim_k != l->head_dim_v ||
-	    !head_dim_built(l->head_dim_k))
+	if (!kv_cuda_attend_supported(l->k_format, l->v_format) || !attend_dims_built({l->head_dim_k, l->head_dim_v}))
 		return STATUS_UNSUPPORTED;
 	if (cudaGetDevice(&device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
@@ -482,8 +481,9 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 
 	p.sizes = attend_sizes_of(a->geometry->atom_bytes, integer_v,
 				  integer_v && (format_codes(l->v_format) == KV_CODES_ZERO_POINT || !integer_k), l->head_dim_k,
+				  l->head_dim_v,
 				  p.columns <= 4 ? 4
-				  : p.columns > 8 && wide_tiles(integer_k, integer_v, l->head_dim_k) ? 16
+				  : p.columns > 8 && wide_tiles(integer_k, integer_v, l->head_dim_k, l->head_dim_v) ? 16
 												     : 8,
 				  p.portable);
 	if (p.sizes.bytes > (uint32_t)shared)
@@ -509,7 +509,7 @@ enum status attend_plan_of(const struct kv_cuda_attend *a, struct attend_plan *p
 	p.sums_at = at;
 	at += aligned(slots * 8);
 	p.partials_at = at;
-	at += aligned(slots * l->head_dim_k * 4);
+	at += aligned(slots * l->head_dim_v * 4);
 	p.bytes = at;
 	*plan = p;
 	return STATUS_OK;

@@ -12,13 +12,13 @@ template <class S, bool FEATURES> struct query_bits {
 	static constexpr uint32_t COLUMNS = (S::COLUMNS + S::WARPS - 1) / S::WARPS;
 	static constexpr bool STAGED = attend_queries_staged(S::COLUMNS, S::STEP, !TERRACE_CUDA_BULK);
 
-	uint32_t bits[STAGED ? 1 : COLUMNS][STAGED ? 1 : S::D / 32];
+	uint32_t bits[STAGED ? 1 : COLUMNS][STAGED ? 1 : S::DK / 32];
 	uint32_t staged; /* shared address of the warp's first column */
 	float slope[COLUMNS]; /* of ALiBi, a column each */
 
 	explicit DEVICE query_bits(const uint8_t *shared)
 	{
-		staged = shared_address(shared) + S::SIZES.queries_at + threadIdx.x / 32 * S::D * 4;
+		staged = shared_address(shared) + S::SIZES.queries_at + threadIdx.x / 32 * S::DK * 4;
 	}
 
 	DEVICE void fetch(const attend_args &a, const segment &s)
@@ -44,13 +44,13 @@ template <class S, bool FEATURES> struct query_bits {
 
 	DEVICE void stage(const attend_args &a, uint32_t i, size_t row, bool present)
 	{
-		const uint32_t bytes = S::D * (a.q_dtype == KV_DTYPE_F32 ? 4 : 2);
+		const uint32_t bytes = S::DK * (a.q_dtype == KV_DTYPE_F32 ? 4 : 2);
 		const uint64_t from = (uint64_t)(uintptr_t)a.q + row * bytes;
 
 		if (threadIdx.x / 32 + i * S::WARPS < S::COLUMNS)
 #pragma unroll 1
 			for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-				const uint32_t to = staged + i * S::WARPS * S::D * 4 + at;
+				const uint32_t to = staged + i * S::WARPS * S::DK * 4 + at;
 
 				if (present)
 					async_load_16(to, from + at);
@@ -62,19 +62,19 @@ template <class S, bool FEATURES> struct query_bits {
 
 	DEVICE void load(const attend_args &a, uint32_t i, size_t row, bool present)
 	{
-		const size_t at = row * S::D + threadIdx.x % 32;
+		const size_t at = row * S::DK + threadIdx.x % 32;
 
 		if (!present) {
 #pragma unroll
-			for (uint32_t k = 0; k < S::D / 32; k++)
+			for (uint32_t k = 0; k < S::DK / 32; k++)
 				bits[i][k] = 0;
 		} else if (a.q_dtype == KV_DTYPE_F32) {
 #pragma unroll
-			for (uint32_t k = 0; k < S::D / 32; k++)
+			for (uint32_t k = 0; k < S::DK / 32; k++)
 				bits[i][k] = ((const uint32_t *)a.q)[at + 32 * k];
 		} else {
 #pragma unroll
-			for (uint32_t k = 0; k < S::D / 32; k++)
+			for (uint32_t k = 0; k < S::DK / 32; k++)
 				bits[i][k] = load_global_2((const uint16_t *)a.q + at + 32 * k);
 		}
 	}
@@ -91,7 +91,7 @@ template <class S, bool FEATURES> struct query_bits {
 	DEVICE uint32_t bits_of(const attend_args &a, uint32_t i, uint32_t k) const
 	{
 		if constexpr (STAGED) {
-			const uint32_t column = staged + i * S::WARPS * S::D * 4, at = threadIdx.x % 32 + 32 * k;
+			const uint32_t column = staged + i * S::WARPS * S::DK * 4, at = threadIdx.x % 32 + 32 * k;
 
 			return a.q_dtype == KV_DTYPE_F32 ? load_shared_4(column + at * 4)
 							 : load_shared_2(column + at * 2);
@@ -171,18 +171,18 @@ DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_b
 	int32_t total = 0;
 
 #pragma unroll
-	for (uint32_t k = 0; k < S::D / 32; k++) {
+	for (uint32_t k = 0; k < S::DK / 32; k++) {
 		const uint32_t dim = lane + 32 * k;
 		const float v = bits.element(a, i, k);
 
 		x[dim] = K::ROTATED && rotation_negative(dim) ? -v : v;
 	}
 	if constexpr (K::ROTATED)
-		hadamard<S::D, false>(x, lane);
+		hadamard<S::DK, false>(x, lane);
 	else
 		__syncwarp();
 #pragma unroll
-	for (uint32_t dim = lane; dim < S::D; dim += 32)
+	for (uint32_t dim = lane; dim < S::DK; dim += 32)
 		largest_bits = max(largest_bits, __float_as_uint(x[dim]) & 0x7fffffff); /* as integers infinity and NaN are above all */
 #pragma unroll
 	for (int j = 1; j < 32; j *= 2)
@@ -231,7 +231,8 @@ DEVICE void load_query(const attend_args &a, const segment &s, const query_bits<
 		const uint32_t column = warp + i * S::WARPS;
 
 		if (column < S::COLUMNS)
-			hand_out_query(a, s, bits, i, column, (float *)(shared + S::SIZES.rows_at) + column * S::D, words,
+			hand_out_query(a, s, bits, i, column,
+				       (float *)(shared + S::SIZES.rows_at) + column * S::DK, words,
 				       told + column, lane);
 	}
 	__syncthreads();

@@ -33,9 +33,9 @@ struct attend_args {
 	bool cap_is_large;
 };
 
-/* Launches the kernel for K's and V's format, for any head dim built; one .cu a pair of formats. */
+/* Launches the kernel for K's and V's format, for any head dims built; one .cu a pair of formats. */
 template <template <int> class K, template <int> class V>
-enum status attend_launch(const attend_args &args, const attend_plan &plan, uint32_t head_dim,
+enum status attend_launch(const attend_args &args, const attend_plan &plan, head_dims d,
 			  cudaStream_t stream);
 
 /* What is found out of a column once a segment. */
@@ -55,18 +55,18 @@ static_assert(sizeof(told_column) == 32 && sizeof(segment) == 32, "read as two v
 template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 	typedef KEYS K;
 	typedef VALUES V;
-	static constexpr uint32_t TILES = TILE_COUNT, D = K::D;
-	static constexpr uint32_t K_CODES = 2 * K::BITS * D, K_SCALES = 16 * K::SCALE_BYTES,
-				  V_CODES = 2 * V::BITS * D, V_SCALES = 16 * V::SCALE_BYTES;
+	static constexpr uint32_t TILES = TILE_COUNT, DK = K::D, DV = V::D;
+	static constexpr uint32_t K_CODES = 2 * K::BITS * DK, K_SCALES = 16 * K::SCALE_BYTES,
+				  V_CODES = 2 * V::BITS * DV, V_SCALES = 16 * V::SCALE_BYTES;
 	static constexpr uint32_t V_AT = K_CODES + K_SCALES, ATOM = V_AT + V_CODES + V_SCALES;
 	static constexpr attend_sizes SIZES =
-		attend_sizes_of(ATOM, V::INTEGER, V::ZEROS || (V::INTEGER && K::ELEMENTS == 2), D, 4 * TILES,
+		attend_sizes_of(ATOM, V::INTEGER, V::ZEROS || (V::INTEGER && K::ELEMENTS == 2), DK, DV, 4 * TILES,
 				!TERRACE_CUDA_BULK);
 	static constexpr uint32_t COLUMNS = SIZES.columns, CTAS = SIZES.ctas_per_sm, WARPS = SIZES.warps,
 				  STEP = SIZES.step_atoms, STAGES = SIZES.stages, MEETING = SIZES.meeting,
 				  STRIDE = SIZES.row_stride;
 	static constexpr uint32_t ATOM_STRIDE = attend_atom_stride(ATOM), STAGE = STEP * ATOM_STRIDE;
-	static constexpr uint32_t PLANE = D / K::ELEMENTS; /* words of a query's high or low parts */
+	static constexpr uint32_t PLANE = DK / K::ELEMENTS; /* words of a query's high or low parts */
 	static constexpr uint32_t QUERY = PLANE / 4;       /* of it a lane's */
 	static constexpr bool QUERY_SHARED = TILES > 1 && K::ELEMENTS == 4 && QUERY % 4 == 0;
 	typedef std::conditional_t<QUERY_SHARED, query_in_shared<QUERY>, uint32_t[TILES][QUERY]> query_type;

@@ -3,4 +3,4 @@
 #include "kernels/cuda/fragments_tq.cuh"
 
 template enum status attend_launch<tq2_keys, tq2_values>(const attend_args &, const attend_plan &,
-							uint32_t, cudaStream_t);
+							head_dims, cudaStream_t);

@@ -49,14 +49,14 @@ bool kv_cuda_attend_supported(enum kv_format k, enum kv_format v);
  * largest, which is more than that where a token of so little weight has values 2^27 times as long as the
  * row's result. */
 struct kv_cuda_attend {
-	const struct kv_layout *layout;     /* host; K and V of one head dim */
+	const struct kv_layout *layout;     /* host; head dims of K and V as in ATTEND_DIMS (arguments.cuh) */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
 	uint32_t queries;                   /* 1 .. 16 a sequence, the last tokens of it */
 	uint32_t q_heads;                   /* a multiple of layout->heads, at most 65536 */
-	float scale;                        /* usually 1 / sqrt(head_dim); finite */
-	const void *q; /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned, finite */
+	float scale;                        /* usually 1 / sqrt(K's head dim); finite */
+	const void *q; /* [sequences][queries][q_heads][K's head dim], dense, 16-byte aligned, finite */
 	enum kv_dtype q_dtype; /* not E4M3 */
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
 				 * the first ceil(n / block_tokens) of a sequence are read, but none
@@ -66,7 +66,7 @@ struct kv_cuda_attend {
 				 * 2^32 (else INVALID) */
 	const uint32_t *kv_tokens; /* [sequences] */
 	struct kv_attend_features features; /* device pointers; all zeroes: none */
-	void *out;                 /* [sequences][queries][q_heads][head_dim], dense, 16-byte aligned */
+	void *out;                 /* [sequences][queries][q_heads][V's head dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;
 	float *lse;      /* [sequences][queries][q_heads], natural logarithm; may be NULL */
 	void *workspace; /* 256-byte aligned */
@@ -203,19 +203,19 @@ enum status kv_cuda_copy(const struct kv_cuda_copy *c, struct CUstream_st *strea
  * fp16 first. Magnitudes of the new K and V beside an unrotated prefix, and of a bf16 prefix, saturate at
  * 65504. */
 struct kv_cuda_extend {
-	const struct kv_layout *layout;     /* host; K and V of one head dim */
+	const struct kv_layout *layout;     /* host; head dims as those of kv_cuda_attend */
 	const struct kv_geometry *geometry; /* host; of that layout */
 	uint32_t layer;                     /* 0 .. layout->layers - 1 */
 	uint32_t sequences;                 /* at most 4096 */
 	uint32_t total_queries;       /* new tokens of all sequences, at least query_starts[sequences] */
 	uint32_t q_heads;             /* a multiple of layout->heads; times total_queries fewer than 2^28 */
-	float scale;                  /* usually 1 / sqrt(head_dim); finite */
+	float scale;                  /* usually 1 / sqrt(K's head dim); finite */
 	const uint32_t *query_starts; /* [sequences + 1], ascending, the first is 0 */
 	const uint32_t *prefix_tokens; /* [sequences]; any number, 0 too */
-	const void *q;         /* [total_queries][q_heads][head_dim], dense, 16-byte aligned, finite */
+	const void *q;         /* [total_queries][q_heads][K's head dim], dense, 16-byte aligned, finite */
 	enum kv_dtype q_dtype; /* not E4M3 */
 	const void *k,
-		*v; /* the new tokens': [total_queries][heads][head_dim], 16-byte aligned, finite */
+		*v; /* the new tokens': [total_queries][heads][head dim], 16-byte aligned, finite */
 	size_t k_stride, v_stride; /* elements between tokens, multiples of 8, at least those of one token */
 	enum kv_dtype own_dtype;   /* of k and v: F16 or BF16 */
 	const uint64_t *blocks; /* [sequences][blocks_stride] addresses of blocks, each 16-byte aligned;
@@ -228,7 +228,7 @@ struct kv_cuda_extend {
 					     * 256 cost speed: their calls take the code for devices without products of
 					     * warpgroups */
 	uint32_t tree_stride; /* at least the new tokens of every sequence, if there is a tree_bias */
-	void *out; /* [total_queries][q_heads][head_dim], dense, 16-byte aligned */
+	void *out; /* [total_queries][q_heads][V's head dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;
 	float *lse;      /* [total_queries][q_heads], natural logarithm; may be NULL */
 	void *workspace; /* 256-byte aligned */

@@ -10,7 +10,7 @@
 namespace
 {
 
-typedef enum status (*launcher)(const extend_args &, uint32_t, cudaStream_t);
+typedef enum status (*launcher)(const extend_args &, head_dims, cudaStream_t);
 
 /* Products of warpgroups are for compute capability 9.0, in code for sm_90a. TERRACE_CUDA_PORTABLE leaves them out, for tests. */
 #ifdef TERRACE_CUDA_PORTABLE
@@ -75,10 +75,9 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 
 	if (!shape_sound(e))
 		return STATUS_INVALID;
-	const uint32_t d = l->head_dim_k, group = e->q_heads / l->heads;
+	const uint32_t dk = l->head_dim_k, dv = l->head_dim_v, group = e->q_heads / l->heads;
 
-	if (l->head_dim_k != l->head_dim_v || !launcher_of(l->k_format, l->v_format, true) ||
-	    !head_dim_built(d))
+	if (!launcher_of(l->k_format, l->v_format, true) || !attend_dims_built({dk, dv}))
 		return STATUS_UNSUPPORTED;
 	if (cudaGetDevice(&device) != cudaSuccess ||
 	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
@@ -101,8 +100,8 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	p.portable = major != 9 || minor != 0 || e->features.tree_bias || e->features.ranges_max ||
 		     e->features.softcap > SOFT_CAP_ROUGH;
 #endif
-	p.rows = extend_rows(d);
-	p.tokens = extend_tokens(l->k_format, l->v_format, d);
+	p.rows = extend_rows(dk, dv);
+	p.tokens = extend_tokens(l->k_format, l->v_format, dk, dv);
 	p.ctas = (uint32_t)sms;
 	p.tile_count = e->total_queries * group / p.rows + e->sequences;
 	p.own_tiles = e->total_queries / p.tokens + e->sequences;
@@ -118,15 +117,15 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 		line_at = place(&at, ((size_t)p.units + 1) * sizeof(extend_tile));
 	for (size_t &cuts_at : p.cuts_at)
 		cuts_at = place(&at, ((size_t)p.ctas + 1) * 4);
-	p.q_images_at = place(&at, (size_t)p.units * q_image_bytes(d));
-	p.q_rests_at = place(&at, fine && format_rotated(l->k_format) ? (size_t)p.units * q_image_bytes(d) : 0);
+	p.q_images_at = place(&at, (size_t)p.units * q_image_bytes(dk, dv));
+	p.q_rests_at = place(&at, fine && format_rotated(l->k_format) ? (size_t)p.units * q_image_bytes(dk, dv) : 0);
 	p.q_units_at = place(&at, (size_t)p.units * p.rows * 4);
-	p.k_images_at = place(&at, own * k_tile_bytes(d, p.tokens));
-	p.v_images_at = place(&at, own * v_tile_bytes(d, p.tokens));
-	p.k_fine_at = place(&at, own_fine * k_tile_bytes(d, FINE_TOKENS));
-	p.v_fine_at = place(&at, own_fine * v_tile_bytes(d, FINE_TOKENS));
+	p.k_images_at = place(&at, own * k_tile_bytes(dk, p.tokens));
+	p.v_images_at = place(&at, own * v_tile_bytes(dv, p.tokens));
+	p.k_fine_at = place(&at, own_fine * k_tile_bytes(dk, FINE_TOKENS));
+	p.v_fine_at = place(&at, own_fine * v_tile_bytes(dv, FINE_TOKENS));
 	p.sums_at = place(&at, (size_t)p.slots * p.rows * 8);
-	p.partials_at = place(&at, (size_t)p.slots * p.rows * d * 4);
+	p.partials_at = place(&at, (size_t)p.slots * p.rows * dv * 4);
 	p.bytes = at;
 	*plan = p;
 	return STATUS_OK;
@@ -219,11 +218,12 @@ bool pointers_sound(const struct kv_cuda_extend *e)
 
 bool vectors_sound(const struct kv_cuda_extend *e)
 {
-	const size_t token = (size_t)e->layout->heads * e->layout->head_dim_k, least = e->total_queries > 1 ? token : 0;
+	const size_t heads = e->total_queries > 1 ? e->layout->heads : 0, k_least = heads * e->layout->head_dim_k,
+		     v_least = heads * e->layout->head_dim_v;
 
 	return dtype_read(e->q_dtype) && dtype_written(e->out_dtype) &&
 	       (e->own_dtype == KV_DTYPE_F16 || e->own_dtype == KV_DTYPE_BF16) && e->k_stride % 8 == 0 && e->v_stride % 8 == 0 &&
-	       e->k_stride >= least && e->v_stride >= least;
+	       e->k_stride >= k_least && e->v_stride >= v_least;
 }
 
 } // namespace
@@ -253,7 +253,7 @@ extern "C" enum status kv_cuda_extend_run(const struct kv_cuda_extend *e, cudaSt
 		return STATUS_OK;
 
 	const extend_args a = args_of(e, plan);
-	const uint32_t d = e->layout->head_dim_k;
+	const head_dims d = {e->layout->head_dim_k, e->layout->head_dim_v};
 
 	status = extend_prepare(a, d, plan.tokens, plan.own_tiles, stream);
 	if (status == STATUS_OK)

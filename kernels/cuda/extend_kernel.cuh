@@ -16,8 +16,8 @@
 constexpr uint32_t ROLE_PRODUCERS = 5; /* named barrier of the decoding warps; those of turns and groups are 1 to 4 */
 
 /* The decoding side: warp `warp` of EXTEND_PRODUCERS. */
-template <int FK, int FV, int D, bool FINE> struct producer {
-	using S = extend_shape<FK, FV, D, FINE>;
+template <int FK, int FV, int DK, int DV, bool FINE> struct producer {
+	using S = extend_shape<FK, FV, DK, DV, FINE>;
 	const extend_args &a;
 	uint32_t base, lane, warp, ring, ring_barriers;
 	uint32_t tile = 0, taken = 0; /* tiles so far, of all parts; stages of the ring */
@@ -110,16 +110,16 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 			barrier_wait(barrier(S::K_EMPTY + stage), parity ^ 1);
 #pragma unroll 1
 			for (uint32_t atom = 0; atom < 2; atom++)
-				decode_k<FK, D, S::CROSSED, S::TOKENS, FINE>(
+				decode_k<FK, DK, S::CROSSED, S::TOKENS, FINE>(
 					slot + atom * bytes(), lane, first + 16 * atom, tokens, inverse_k, to,
 					base + S::SCALES_AT + (stage * S::TOKENS + pair() * 32) * 4, atom);
 			publish<FINE>(barrier(S::K_FULL + stage));
 		}
 		if (does_v()) {
-			const uint32_t to = base + S::V_AT + stage * S::V_TILE + pair() / 2 * D * 128;
+			const uint32_t to = base + S::V_AT + stage * S::V_TILE + pair() / 2 * DV * 128;
 
 			barrier_wait(barrier(S::V_EMPTY + stage), parity ^ 1);
-			decode_v<FV, D>(slot + (S::BOTH_SIDES ? S::K_SIDE : 0), bytes(), lane, first,
+			decode_v<FV, DV>(slot + (S::BOTH_SIDES ? S::K_SIDE : 0), bytes(), lane, first,
 					tokens, inverse_v, to, pair() % 2);
 			publish<false>(barrier(S::V_FULL + stage));
 		}
@@ -174,12 +174,12 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 	{
 		barrier_wait(barrier(S::Q_EMPTY), number % 2 ^ 1);
 		if (warp == 0 && lane == 0) {
-			const size_t at = (size_t)p.unit * q_image_bytes(D);
+			const size_t at = (size_t)p.unit * q_image_bytes(DK, DV);
 
-			barrier_expect(barrier(S::Q_FULL), (S::TWO_HALVES ? 2 : 1) * q_image_bytes(D));
-			bulk_load(base + S::Q_AT, (uint64_t)(a.q_images + at), q_image_bytes(D), barrier(S::Q_FULL));
+			barrier_expect(barrier(S::Q_FULL), (S::TWO_HALVES ? 2 : 1) * q_image_bytes(DK, DV));
+			bulk_load(base + S::Q_AT, (uint64_t)(a.q_images + at), q_image_bytes(DK, DV), barrier(S::Q_FULL));
 			if (S::TWO_HALVES)
-				bulk_load(base + S::Q_REST_AT, (uint64_t)(a.q_rests + at), q_image_bytes(D),
+				bulk_load(base + S::Q_REST_AT, (uint64_t)(a.q_rests + at), q_image_bytes(DK, DV),
 					  barrier(S::Q_FULL));
 		}
 		__syncwarp();
@@ -227,8 +227,8 @@ template <int FK, int FV, int D, bool FINE> struct producer {
 };
 
 /* The multiplying side: warpgroup `group`. */
-template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, FV, D, FINE> {
-	using rows = extend_block<FK, FV, D, FINE>;
+template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_block<FK, FV, DK, DV, FINE> {
+	using rows = extend_block<FK, FV, DK, DV, FINE>;
 	using typename rows::S, typename rows::row_state;
 	using rows::SCORES, rows::SPLIT, rows::WIDTH;
 	using rows::a, rows::lane, rows::warp, rows::group;
@@ -281,13 +281,13 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 
 		products_begin();
 #pragma unroll
-		for (uint32_t i = 0; i < D / 16; i++)
+		for (uint32_t i = 0; i < DK / 16; i++)
 			product<S::TOKENS>::shared(s, q + (i / 4 * S::QUERY_BLOCK + i % 4 * 32) / 16,
 						   k + (i / 4 * S::TOKENS * 128 + i % 4 * 32) / 16,
 						   i > 0);
 		if constexpr (S::TWO_HALVES)
 #pragma unroll
-			for (uint32_t i = 0; i < D / 16; i++)
+			for (uint32_t i = 0; i < DK / 16; i++)
 				product<S::TOKENS>::shared(
 					s, q + (S::Q_REST_AT - S::Q_AT + i / 4 * S::QUERY_BLOCK + i % 4 * 32) / 16,
 					k + (i / 4 * S::TOKENS * 128 + i % 4 * 32) / 16, 1);
@@ -308,7 +308,7 @@ template <int FK, int FV, int D, bool FINE> struct consumer : extend_block<FK, F
 			for (uint32_t part = 0; part < SPLIT; part++)
 				product<WIDTH>::fragment(
 					o[part], p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3],
-					v + (i / 4 * D * 128 + part * WIDTH * 128 + i % 4 * 32) / 16);
+					v + (i / 4 * DV * 128 + part * WIDTH * 128 + i % 4 * 32) / 16);
 		products_commit();
 	}
 
@@ -434,10 +434,10 @@ template <class S> DEVICE uint32_t arrivals(uint32_t barrier)
 							       : S::SIDE_WARPS * lanes;
 }
 
-template <int FK, int FV, int D, bool FINE>
+template <int FK, int FV, int DK, int DV, bool FINE>
 __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_constant__ extend_args a)
 {
-	using S = extend_shape<FK, FV, D, FINE>;
+	using S = extend_shape<FK, FV, DK, DV, FINE>;
 
 	if (FINE && a.lines[FINE][a.units].begin == 0)
 		return; /* mostly */
@@ -457,7 +457,7 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 
 	if (warp < EXTEND_PRODUCERS) {
 		registers_less<S::PRODUCER_REGISTERS>();
-		producer<FK, FV, D, FINE> p = {a,
+		producer<FK, FV, DK, DV, FINE> p = {a,
 					 base,
 					 lane,
 					 warp,
@@ -469,7 +469,7 @@ __global__ void __launch_bounds__(EXTEND_THREADS, 1) extend_kernel(const __grid_
 			p.run(from, to);
 	} else {
 		registers_more<S::CONSUMER_REGISTERS>();
-		consumer<FK, FV, D, FINE> c = {{a, lane, warp % 4, (warp - EXTEND_PRODUCERS) / 4},
+		consumer<FK, FV, DK, DV, FINE> c = {{a, lane, warp % 4, (warp - EXTEND_PRODUCERS) / 4},
 					 base,
 					 (extend_part *)(shared + S::PARTS_AT)};
 

@@ -24,7 +24,7 @@ DEVICE uint32_t cta_of(uint32_t length, uint32_t ctas, const extend_tile &t, uin
 }
 
 /* The parts of rows row, row + WARPS, ... together: x has the weighted sums, totals {exponent, sum}. */
-template <int D>
+template <int D, uint32_t ROWS>
 DEVICE void add_parts(const extend_args &a, const extend_tile &t, bool fine, uint32_t first, uint32_t last, uint32_t row,
 		      uint32_t lane, float (&x)[AT_ONCE][D / 32], float2 (&totals)[AT_ONCE])
 {
@@ -38,7 +38,7 @@ DEVICE void add_parts(const extend_args &a, const extend_tile &t, bool fine, uin
 			x[i][e] = 0;
 	}
 	for (uint32_t cta = first; cta <= last; cta++) {
-		const size_t at = (size_t)slot_of(a, fine, t, cta) * extend_rows(D) + row;
+		const size_t at = (size_t)slot_of(a, fine, t, cta) * ROWS + row;
 		float2 part[AT_ONCE];
 		float y[AT_ONCE][E];
 
@@ -115,10 +115,10 @@ DEVICE void finish_row(const extend_args &a, const extend_tile &t, uint32_t kv_h
 		a.lse[at] = total.y == 0 ? -INFINITY : (total.x + log2f(total.y)) * 0.693147181f;
 }
 
-template <int D>
+template <int D, uint32_t ROWS>
 __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant__ extend_args a)
 {
-	constexpr uint32_t EACH = extend_rows(D) / ROWS_EACH;
+	constexpr uint32_t EACH = ROWS / ROWS_EACH;
 	__shared__ float rooms[WARPS][D];
 	const uint32_t unit = blockIdx.x / EACH, from = blockIdx.x % EACH * ROWS_EACH, head = unit % a.heads,
 		       lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -136,38 +136,28 @@ __global__ void __launch_bounds__(32 * WARPS) merge_kernel(const __grid_constant
 
 	if (from >= rows)
 		return;
-	add_parts<D>(a, t, fine, cta_of(length, ctas, t, t.begin), cta_of(length, ctas, t, t.begin + t.steps - 1), from + warp, lane, x,
-		     totals);
+	add_parts<D, ROWS>(a, t, fine, cta_of(length, ctas, t, t.begin),
+			   cta_of(length, ctas, t, t.begin + t.steps - 1), from + warp, lane, x, totals);
 #pragma unroll
 	for (uint32_t i = 0; i < AT_ONCE; i++)
 		if (from + warp + i * WARPS < rows)
 			finish_row<D>(a, t, head, from + warp + i * WARPS, unit_v, rooms[warp], lane, totals[i], x[i]);
 }
 
-template <int D> enum status launch_merge(const extend_args &a, cudaStream_t stream)
+template <int D, uint32_t ROWS> enum status launch_merge(const extend_args &a, cudaStream_t stream)
 {
-	launch_kernel(merge_kernel<D>, a.units * (extend_rows(D) / ROWS_EACH), 32 * WARPS, 0, stream, a);
+	launch_kernel(merge_kernel<D, ROWS>, a.units * (ROWS / ROWS_EACH), 32 * WARPS, 0, stream, a);
 	return launched();
 }
 
 } // namespace
 
-enum status extend_merge(const extend_args &a, uint32_t d, cudaStream_t stream)
+enum status extend_merge(const extend_args &a, head_dims d, cudaStream_t stream)
 {
-	switch (d) {
-	case 128:
-		return launch_merge<128>(a, stream);
-#ifdef TERRACE_CUDA_ALL
-	case 64:
-		return launch_merge<64>(a, stream);
-	case 96:
-		return launch_merge<96>(a, stream);
-	case 192:
-		return launch_merge<192>(a, stream);
-	case 256:
-		return launch_merge<256>(a, stream);
-#endif
-	default:
-		return STATUS_UNSUPPORTED;
-	}
+#define EXTEND_MERGE(DK, DV) \
+	if (d.k == DK && d.v == DV) \
+		return launch_merge<DV, extend_rows(DK, DV)>(a, stream);
+	ATTEND_DIMS(EXTEND_MERGE)
+#undef EXTEND_MERGE
+	return STATUS_UNSUPPORTED;
 }

@@ -10,8 +10,8 @@
 
 constexpr uint32_t PORTABLE_WARPS = 8, PORTABLE_THREADS = 32 * PORTABLE_WARPS;
 
-template <int FK, int FV, int D, bool FINE> struct portable_shape {
-	using S = extend_shape<FK, FV, D, FINE>;
+template <int FK, int FV, int DK, int DV, bool FINE> struct portable_shape {
+	using S = extend_shape<FK, FV, DK, DV, FINE>;
 	static constexpr uint32_t ATOMS = S::TOKENS / KV_ATOM_TOKENS, SIDE = S::K_SIDE > S::V_SIDE ? S::K_SIDE : S::V_SIDE;
 	static constexpr uint32_t K_AT = 0, V_AT = K_AT + S::K_TILE, ATOMS_AT = V_AT + S::V_TILE,
 				  SCALES_AT = ATOMS_AT + ATOMS * SIDE, BYTES = SCALES_AT + (FINE ? S::TOKENS * 4 : 0);
@@ -35,9 +35,9 @@ DEVICE void multiply_rows(float (&c)[N / 2], const uint32_t (&a)[4], uint32_t pa
 	}
 }
 
-template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<FK, FV, D, FINE> {
-	using rows = extend_block<FK, FV, D, FINE>;
-	using P = portable_shape<FK, FV, D, FINE>;
+template <int FK, int FV, int DK, int DV, bool FINE> struct portable_rows : extend_block<FK, FV, DK, DV, FINE> {
+	using rows = extend_block<FK, FV, DK, DV, FINE>;
+	using P = portable_shape<FK, FV, DK, DV, FINE>;
 	using typename rows::S, typename rows::row_state;
 	using rows::SCORES, rows::SPLIT, rows::WIDTH;
 	using rows::a, rows::lane, rows::warp, rows::group;
@@ -81,15 +81,15 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 
 		fetched();
 		for (uint32_t atom = all; atom < P::ATOMS; atom += PORTABLE_WARPS)
-			decode_k<FK, D, S::CROSSED, S::TOKENS, FINE>(
+			decode_k<FK, DK, S::CROSSED, S::TOKENS, FINE>(
 				base + P::ATOMS_AT + atom * S::K_SIDE, lane, first + 16 * atom, x.span.prefix, inverse_k,
 				base + P::K_AT + atom / 2 * 32 * 128, base + P::SCALES_AT + atom / 2 * 32 * 4, atom % 2);
 		__syncthreads();
 		fetch_atoms<KV_SIDE_V>(x, step);
 		fetched();
 		for (uint32_t pair = all; pair < P::ATOMS / 2; pair += PORTABLE_WARPS)
-			decode_v<FV, D>(base + P::ATOMS_AT + pair * 2 * S::V_SIDE, S::V_SIDE, lane, first + 32 * pair, x.span.prefix,
-					inverse_v, base + P::V_AT + pair / 2 * D * 128, pair % 2);
+			decode_v<FV, DV>(base + P::ATOMS_AT + pair * 2 * S::V_SIDE, S::V_SIDE, lane, first + 32 * pair, x.span.prefix,
+					inverse_v, base + P::V_AT + pair / 2 * DV * 128, pair % 2);
 		__syncthreads();
 	}
 
@@ -113,7 +113,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 	DEVICE void score(float (&s)[SCORES], const extend_part &x, uint32_t block) const
 	{
 		const uint32_t g = lane / 4, t = lane % 4;
-		const size_t at = (size_t)x.unit * q_image_bytes(D) +
+		const size_t at = (size_t)x.unit * q_image_bytes(DK, DV) +
 				  ((group * S::BLOCKS + block) * S::PANELS * 64 + warp * 16 + g) * 128 + t * 4;
 
 #pragma unroll
@@ -124,7 +124,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 			const uint8_t *q = (half ? a.q_rests : a.q_images) + at;
 
 #pragma unroll
-			for (uint32_t i = 0; i < D / 16; i++) {
+			for (uint32_t i = 0; i < DK / 16; i++) {
 				uint32_t fragment[4];
 
 #pragma unroll
@@ -145,7 +145,7 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 
 #pragma unroll
 			for (uint32_t part = 0; part < SPLIT; part++)
-				multiply_rows<WIDTH>(o[part], fragment, base + P::V_AT + i / 4 * D * 128 + part * WIDTH * 128,
+				multiply_rows<WIDTH>(o[part], fragment, base + P::V_AT + i / 4 * DV * 128 + part * WIDTH * 128,
 						     i % 4 * 2, lane);
 		}
 	}
@@ -198,14 +198,14 @@ template <int FK, int FV, int D, bool FINE> struct portable_rows : extend_block<
 	}
 };
 
-template <int FK, int FV, int D, bool FINE>
+template <int FK, int FV, int DK, int DV, bool FINE>
 __global__ void __launch_bounds__(PORTABLE_THREADS, 1) extend_portable_kernel(const __grid_constant__ extend_args a)
 {
-	using S = extend_shape<FK, FV, D, FINE>;
+	using S = extend_shape<FK, FV, DK, DV, FINE>;
 	DYNAMIC_SHARED(uint8_t, shared, 128);
 	__shared__ extend_part now[EXTEND_GROUPS];
 	const uint32_t end = a.cuts[FINE][blockIdx.x + 1], warp = threadIdx.x / 32;
-	portable_rows<FK, FV, D, FINE> rows = {{a, threadIdx.x % 32, warp % 4, warp / 4}, shared_address(shared)};
+	portable_rows<FK, FV, DK, DV, FINE> rows = {{a, threadIdx.x % 32, warp % 4, warp / 4}, shared_address(shared)};
 
 	for (uint32_t x = a.cuts[FINE][blockIdx.x]; x < end;) {
 		const uint32_t from = x;
@@ -219,46 +219,37 @@ __global__ void __launch_bounds__(PORTABLE_THREADS, 1) extend_portable_kernel(co
 	}
 }
 
-template <int FK, int FV, int D, bool FINE> enum status extend_portable_one(const extend_args &a, cudaStream_t stream)
+template <int FK, int FV, int DK, int DV, bool FINE>
+enum status extend_portable_one(const extend_args &a, cudaStream_t stream)
 {
-	using P = portable_shape<FK, FV, D, FINE>;
+	using P = portable_shape<FK, FV, DK, DV, FINE>;
 
-	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, D, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
+	if (cudaFuncSetAttribute(extend_portable_kernel<FK, FV, DK, DV, FINE>, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES) !=
 	    cudaSuccess)
 		return shared_memory_refused();
-	launch_kernel(extend_portable_kernel<FK, FV, D, FINE>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
+	launch_kernel(extend_portable_kernel<FK, FV, DK, DV, FINE>, a.ctas, PORTABLE_THREADS, P::BYTES, stream, a);
 	return launched();
 }
 
-template <int FK, int FV, int D> enum status extend_portable_dim(const extend_args &a, cudaStream_t stream)
+template <int FK, int FV, int DK, int DV> enum status extend_portable_dims(const extend_args &a, cudaStream_t stream)
 {
-	enum status status = extend_portable_one<FK, FV, D, false>(a, stream);
+	enum status status = extend_portable_one<FK, FV, DK, DV, false>(a, stream);
 
 	if constexpr (format_fine(FK))
 		if (status == STATUS_OK)
-			status = extend_portable_one<FK, FV, D, true>(a, stream);
+			status = extend_portable_one<FK, FV, DK, DV, true>(a, stream);
 	return status;
 }
 
-/* For any head dim built. */
-template <int FK, int FV> enum status extend_portable(const extend_args &a, uint32_t d, cudaStream_t stream)
+/* For any head dims built. */
+template <int FK, int FV> enum status extend_portable(const extend_args &a, head_dims d, cudaStream_t stream)
 {
-	switch (d) {
-	case 128:
-		return extend_portable_dim<FK, FV, 128>(a, stream);
-#ifdef TERRACE_CUDA_ALL
-	case 64:
-		return extend_portable_dim<FK, FV, 64>(a, stream);
-	case 96:
-		return extend_portable_dim<FK, FV, 96>(a, stream);
-	case 192:
-		return extend_portable_dim<FK, FV, 192>(a, stream);
-	case 256:
-		return extend_portable_dim<FK, FV, 256>(a, stream);
-#endif
-	default:
-		return STATUS_UNSUPPORTED;
-	}
+#define EXTEND_PORTABLE(DK, DV) \
+	if (d.k == DK && d.v == DV) \
+		return extend_portable_dims<FK, FV, DK, DV>(a, stream);
+	ATTEND_DIMS(EXTEND_PORTABLE)
+#undef EXTEND_PORTABLE
+	return STATUS_UNSUPPORTED;
 }
 
 #endif

@@ -62,11 +62,12 @@ DEVICE float2 largest_scale(const extend_args &a, uint32_t sequence, uint32_t he
 
 /* The same of what the queries of a sequence see of its prefix, of this part of it; and of the tokens that come with that in an atom, whose
  * values are masked, but must not be infinite. */
-template <int D> DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
+template <int DK, int DV>
+DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
 {
 	const uint32_t format = v ? a.v_format : a.k_format, prefix = a.prefix_tokens[sequence];
-	const uint32_t scales_at = 2 * format_bits(format) * D + (v ? side_bytes(a.k_format, D) : 0),
-		       atom_bytes = side_bytes(a.k_format, D) + side_bytes(a.v_format, D);
+	const uint32_t scales_at = 2 * format_bits(format) * (v ? DV : DK) + (v ? side_bytes(a.k_format, DK) : 0),
+		       atom_bytes = side_bytes(a.k_format, DK) + side_bytes(a.v_format, DV);
 	const uint32_t end = prefix + a.query_starts[sequence + 1] - a.query_starts[sequence];
 	uint32_t first_seen = prefix + 1 > a.window ? prefix + 1 - a.window : 0, last_seen = end;
 
@@ -133,13 +134,14 @@ template <int D> DEVICE float longest_query(const extend_args &a, uint32_t seque
 
 /* What is found of keys or values at once: BOUND_K, BOUND_KEYS, BOUND_LONGEST; or BOUND_V and no more. Rotated, unnormalised, a vector has
  * no dim above sqrt(d) times its length; its dims are much alike. */
-template <int D>
+template <int D, int DK, int DV>
 DEVICE void tile_bounds(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v, float (&found)[3])
 {
 	const uint32_t format = v ? a.v_format : a.k_format;
 	const bool rotated = format_rotated(format);
 	const float root = sqrtf((float)D);
-	const float2 prefix = prefix_scale<D>(a, sequence, head, part, v), own = extent_of_own<D>(a, v, sequence, head, part);
+	const float2 prefix = prefix_scale<DK, DV>(a, sequence, head, part, v),
+		     own = extent_of_own<D>(a, v, sequence, head, part);
 
 	found[0] = fmaxf(prefix.y, rotated ? 1.001f * root * own.y : own.x);
 	found[1] = rotated ? fmaxf(magnitude_mean(format) * prefix.x, own.y) / root : fmaxf(prefix.y, own.x);
@@ -147,7 +149,8 @@ DEVICE void tile_bounds(const extend_args &a, uint32_t sequence, uint32_t head, 
 }
 
 /* bounds[sequence][head][which][part]. */
-template <int D> __global__ void __launch_bounds__(THREADS) bounds_kernel(const __grid_constant__ extend_args a)
+template <int DK, int DV>
+__global__ void __launch_bounds__(THREADS) bounds_kernel(const __grid_constant__ extend_args a)
 {
 	__shared__ float of_warp[WARPS][3];
 	const uint32_t part = blockIdx.x, kind = blockIdx.y % BOUND_KINDS, head = blockIdx.y / BOUND_KINDS, sequence = blockIdx.z;
@@ -155,9 +158,11 @@ template <int D> __global__ void __launch_bounds__(THREADS) bounds_kernel(const 
 	float found[3] = {};
 
 	if (first == BOUND_QUERIES)
-		found[0] = longest_query<D>(a, sequence, head, part);
+		found[0] = longest_query<DK>(a, sequence, head, part);
+	else if (DK != DV && first == BOUND_V)
+		tile_bounds<DV, DK, DV>(a, sequence, head, part, true, found);
 	else
-		tile_bounds<D>(a, sequence, head, part, first == BOUND_V, found);
+		tile_bounds<DK, DK, DV>(a, sequence, head, part, first == BOUND_V, found);
 #pragma unroll
 	for (uint32_t i = 0; i < 3; i++) {
 		found[i] = max_of_warp(found[i]);
@@ -349,13 +354,13 @@ DEVICE void write_row(const vector_order<D> &order, const float (&x)[D / 32], fl
 }
 
 /* 64 rows of a unit's queries. */
-template <int D> DEVICE void prepare_queries(const extend_args &a, uint32_t block, float *room)
+template <int D, uint32_t ROWS> DEVICE void prepare_queries(const extend_args &a, uint32_t block, float *room)
 {
-	constexpr uint32_t ROWS = extend_rows(D), EACH = ROWS / 64;
+	constexpr uint32_t EACH = ROWS / 64, IMAGE = ROWS * panels_of(D) * 128;
 	const uint32_t unit = block / EACH, in_unit = block % EACH * 64, head = unit % a.heads;
 	const extend_tile t = row_tile(a, unit / a.heads, ROWS);
 	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, left = rows_left(a, t);
-	const size_t image = (size_t)unit * q_image_bytes(D) + in_unit * panels_of(D) * 128;
+	const size_t image = (size_t)unit * IMAGE + in_unit * panels_of(D) * 128;
 
 	if (left == 0)
 		return;
@@ -464,7 +469,7 @@ DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t f
 }
 
 /* `tokens` new tokens: K's tiles, or V's; of what is fine they are smaller. */
-template <int D>
+template <int DK, int DV>
 DEVICE void prepare_own(const extend_args &a, uint32_t block, uint32_t tokens, float *room,
 			uint8_t *tile)
 {
@@ -493,61 +498,55 @@ DEVICE void prepare_own(const extend_args &a, uint32_t block, uint32_t tokens, f
 	for (uint32_t here = from; here < min(from + tokens, n); here += each) {
 		const size_t image = (size_t)(first / each + lo + here / each) * a.heads + head;
 
-		prepare_tile<D>(a, v, head, first, here, n, columns, each < columns, inverse, room, tile,
-				images + image * (v ? v_tile_bytes(D, columns) : k_tile_bytes(D, columns)));
+		if (DK != DV && v)
+			prepare_tile<DV>(a, true, head, first, here, n, columns, each < columns, inverse, room, tile,
+					 images + image * v_tile_bytes(DV, columns));
+		else
+			prepare_tile<DK>(a, v, head, first, here, n, columns, each < columns, inverse, room, tile,
+					 images + image * (v ? v_tile_bytes(DK, columns) : k_tile_bytes(DK, columns)));
 	}
 }
 
-template <int D>
+template <int DK, int DV>
 __global__ void __launch_bounds__(THREADS, 4)
 	images_kernel(const __grid_constant__ extend_args a, uint32_t query_blocks, uint32_t tokens)
 {
-	constexpr uint32_t ROOM = panels_of(D) * 64;
+	constexpr uint32_t ROWS = extend_rows(DK, DV), ROOM = panels_of(larger_dim(DK, DV)) * 64;
 	__shared__ __align__(16) float rooms[WARPS][ROOM];
-	__shared__ __align__(16) uint8_t tile[v_tile_bytes(D, D <= 128 ? 128 : 64)];
+	__shared__ __align__(16) uint8_t tile[v_tile_bytes(DV, larger_dim(DK, DV) <= 128 ? 128 : 64)];
 
 	if (blockIdx.x == 0)
-		lay_out_line(a, false, extend_rows(D), tokens, tokens);
+		lay_out_line(a, false, ROWS, tokens, tokens);
 	else if (blockIdx.x == 1)
-		lay_out_line(a, true, extend_rows(D), FINE_TOKENS, extend_own_tokens(a.k_format, FINE_TOKENS, true));
+		lay_out_line(a, true, ROWS, FINE_TOKENS, extend_own_tokens(a.k_format, FINE_TOKENS, true));
 	else if (blockIdx.x < 2 + query_blocks)
-		prepare_queries<D>(a, blockIdx.x - 2, rooms[threadIdx.x / 32]);
+		prepare_queries<DK, ROWS>(a, blockIdx.x - 2, rooms[threadIdx.x / 32]);
 	else
-		prepare_own<D>(a, blockIdx.x - 2 - query_blocks, tokens, rooms[threadIdx.x / 32], tile);
+		prepare_own<DK, DV>(a, blockIdx.x - 2 - query_blocks, tokens, rooms[threadIdx.x / 32], tile);
 }
 
-template <int D>
+template <int DK, int DV>
 enum status prepare(const extend_args &a, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
 {
-	const uint32_t queries = a.units * (extend_rows(D) / 64);
+	const uint32_t queries = a.units * (extend_rows(DK, DV) / 64);
 
-	launch_kernel(bounds_kernel<D>, dim3(BOUND_PARTS, BOUND_KINDS * a.heads, a.sequences), THREADS, 0, stream, a);
+	launch_kernel(bounds_kernel<DK, DV>, dim3(BOUND_PARTS, BOUND_KINDS * a.heads, a.sequences), THREADS, 0, stream, a);
 	const enum status status = launched();
 
 	if (status != STATUS_OK)
 		return status;
-	launch_kernel(images_kernel<D>, 2 + queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
+	launch_kernel(images_kernel<DK, DV>, 2 + queries + own_tiles * a.heads * 2, THREADS, 0, stream, a, queries, tokens);
 	return launched();
 }
 
 } // namespace
 
-enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
+enum status extend_prepare(const extend_args &a, head_dims d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream)
 {
-	switch (d) {
-	case 128:
-		return prepare<128>(a, tokens, own_tiles, stream);
-#ifdef TERRACE_CUDA_ALL
-	case 64:
-		return prepare<64>(a, tokens, own_tiles, stream);
-	case 96:
-		return prepare<96>(a, tokens, own_tiles, stream);
-	case 192:
-		return prepare<192>(a, tokens, own_tiles, stream);
-	case 256:
-		return prepare<256>(a, tokens, own_tiles, stream);
-#endif
-	default:
-		return STATUS_UNSUPPORTED;
-	}
+#define EXTEND_PREPARE(DK, DV) \
+	if (d.k == DK && d.v == DV) \
+		return prepare<DK, DV>(a, tokens, own_tiles, stream);
+	ATTEND_DIMS(EXTEND_PREPARE)
+#undef EXTEND_PREPARE
+	return STATUS_UNSUPPORTED;
 }

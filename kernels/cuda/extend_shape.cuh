@@ -162,9 +162,14 @@ __host__ __device__ constexpr uint32_t side_bytes(int f, uint32_t d)
 	return 2 * format_bits(f) * d + 16 * format_scale_bytes(f);
 }
 
-__host__ __device__ constexpr uint32_t extend_rows(uint32_t d)
+__host__ __device__ constexpr uint32_t larger_dim(uint32_t dk, uint32_t dv)
 {
-	return d <= 128 ? 256 : 128;
+	return dk > dv ? dk : dv;
+}
+
+__host__ __device__ constexpr uint32_t extend_rows(uint32_t dk, uint32_t dv)
+{
+	return larger_dim(dk, dv) <= 128 ? 256 : 128;
 }
 
 __host__ __device__ constexpr uint32_t panels_of(uint32_t d)
@@ -183,47 +188,47 @@ __host__ __device__ constexpr uint32_t v_tile_bytes(uint32_t d, uint32_t tokens)
 	return tokens / 64 * d * 128;
 }
 
-__host__ __device__ constexpr uint32_t q_image_bytes(uint32_t d)
+__host__ __device__ constexpr uint32_t q_image_bytes(uint32_t dk, uint32_t dv)
 {
-	return extend_rows(d) * panels_of(d) * 128;
+	return extend_rows(dk, dv) * panels_of(dk) * 128;
 }
 
 /* Bytes that one producer warp has in one stage of its ring: two atoms, or one side of them. */
-__host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t d, uint32_t tokens)
+__host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t dk, uint32_t dv, uint32_t tokens)
 {
-	return tokens / 16 > EXTEND_PRODUCERS          ? 2 * (side_bytes(fk, d) + side_bytes(fv, d))
-	       : side_bytes(fk, d) > side_bytes(fv, d) ? 2 * side_bytes(fk, d)
-						       : 2 * side_bytes(fv, d);
+	return tokens / 16 > EXTEND_PRODUCERS            ? 2 * (side_bytes(fk, dk) + side_bytes(fv, dv))
+	       : side_bytes(fk, dk) > side_bytes(fv, dv) ? 2 * side_bytes(fk, dk)
+							 : 2 * side_bytes(fv, dv);
 }
 
-__host__ __device__ constexpr uint32_t extend_bytes(int fk, int fv, uint32_t d, uint32_t tokens,
+__host__ __device__ constexpr uint32_t extend_bytes(int fk, int fv, uint32_t dk, uint32_t dv, uint32_t tokens,
 						    uint32_t tile_stages, uint32_t ring_stages, bool fine = false)
 {
-	return (fine ? tile_stages * tokens * 4 : 0) + (fine && format_rotated(fk) ? 2 : 1) * q_image_bytes(d) +
-	       tile_stages * (k_tile_bytes(d, tokens) + v_tile_bytes(d, tokens)) +
+	return (fine ? tile_stages * tokens * 4 : 0) + (fine && format_rotated(fk) ? 2 : 1) * q_image_bytes(dk, dv) +
+	       tile_stages * (k_tile_bytes(dk, tokens) + v_tile_bytes(dv, tokens)) +
 	       (tokens / 16 > EXTEND_PRODUCERS ? tokens / 32 : tokens / 16) * ring_stages *
-		       ring_bytes(fk, fv, d, tokens);
+		       ring_bytes(fk, fv, dk, dv, tokens);
 }
 
-__host__ __device__ constexpr uint32_t extend_tokens(int fk, int fv, uint32_t d)
+__host__ __device__ constexpr uint32_t extend_tokens(int fk, int fv, uint32_t dk, uint32_t dv)
 {
-	return d <= 128 && extend_bytes(fk, fv, d, 128, 2, 2) <= EXTEND_SHARED ? 128 : 64;
+	return larger_dim(dk, dv) <= 128 && extend_bytes(fk, fv, dk, dv, 128, 2, 2) <= EXTEND_SHARED ? 128 : 64;
 }
 
 /* Sizes of one instance, and what is where in its shared memory. */
-template <int FK, int FV, int D, bool IS_FINE = false> struct extend_shape {
+template <int FK, int FV, int DK, int DV, bool IS_FINE = false> struct extend_shape {
 	static constexpr bool FINE = IS_FINE, TWO_HALVES = FINE && format_rotated(FK);
-	static constexpr uint32_t ROWS = extend_rows(D), BLOCKS = ROWS / 128;
-	static constexpr uint32_t TOKENS = FINE ? FINE_TOKENS : extend_tokens(FK, FV, D), PANELS = panels_of(D),
+	static constexpr uint32_t ROWS = extend_rows(DK, DV), BLOCKS = ROWS / 128;
+	static constexpr uint32_t TOKENS = FINE ? FINE_TOKENS : extend_tokens(FK, FV, DK, DV), PANELS = panels_of(DK),
 				  OWN_TOKENS = extend_own_tokens(FK, TOKENS, FINE);
 	static constexpr bool CROSSED = format_crossed(FV);
-	static constexpr uint32_t K_TILE = k_tile_bytes(D, TOKENS), V_TILE = v_tile_bytes(D, TOKENS);
-	static constexpr uint32_t K_SIDE = side_bytes(FK, D), V_SIDE = side_bytes(FV, D);
+	static constexpr uint32_t K_TILE = k_tile_bytes(DK, TOKENS), V_TILE = v_tile_bytes(DV, TOKENS);
+	static constexpr uint32_t K_SIDE = side_bytes(FK, DK), V_SIDE = side_bytes(FV, DV);
 	static constexpr uint32_t TILE_STAGES =
-		extend_bytes(FK, FV, D, TOKENS, 2, 1, FINE) <= EXTEND_SHARED ? 2 : 1;
+		extend_bytes(FK, FV, DK, DV, TOKENS, 2, 1, FINE) <= EXTEND_SHARED ? 2 : 1;
 	static constexpr uint32_t RING_STAGES =
-		extend_bytes(FK, FV, D, TOKENS, TILE_STAGES, 2, FINE) <= EXTEND_SHARED ? 2 : 1;
-	static constexpr uint32_t RING = ring_bytes(FK, FV, D, TOKENS);
+		extend_bytes(FK, FV, DK, DV, TOKENS, TILE_STAGES, 2, FINE) <= EXTEND_SHARED ? 2 : 1;
+	static constexpr uint32_t RING = ring_bytes(FK, FV, DK, DV, TOKENS);
 	static constexpr bool BOTH_SIDES =
 		2 * (TOKENS / 32) > EXTEND_PRODUCERS; /* a producer warp decodes K and V */
 	/* Weights that halves would not hold are noticed once they are made, in their sums: quicker where tiles are large, and wants a
@@ -234,8 +239,8 @@ template <int FK, int FV, int D, bool IS_FINE = false> struct extend_shape {
 	static constexpr uint32_t PAIRS = TOKENS / 32, SIDE_WARPS = PAIRS;
 	static constexpr uint32_t ACTIVE = BOTH_SIDES ? PAIRS : 2 * PAIRS; /* producer warps with work */
 	static constexpr uint32_t QUERY_BLOCK = 64 * 128;                  /* a panel of 64 rows */
-	static constexpr uint32_t Q_AT = 0, Q_REST_AT = Q_AT + q_image_bytes(D),
-				  K_AT = Q_REST_AT + (TWO_HALVES ? q_image_bytes(D) : 0), V_AT = K_AT + TILE_STAGES * K_TILE,
+	static constexpr uint32_t Q_AT = 0, Q_REST_AT = Q_AT + q_image_bytes(DK, DV),
+				  K_AT = Q_REST_AT + (TWO_HALVES ? q_image_bytes(DK, DV) : 0), V_AT = K_AT + TILE_STAGES * K_TILE,
 				  RING_AT = V_AT + TILE_STAGES * V_TILE, SCALES_AT = RING_AT + ACTIVE * RING_STAGES * RING,
 				  BARRIERS_AT = SCALES_AT + (FINE ? TILE_STAGES * TOKENS * 4 : 0);
 	static constexpr uint32_t K_FULL = 0, K_EMPTY = 2, V_FULL = 4, V_EMPTY = 6, Q_FULL = 8,
@@ -435,13 +440,13 @@ DEVICE uint32_t slot_of(const extend_args &a, bool fine, const extend_tile &t, u
 
 /* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu; and of the portable one, in extend_portable*.cu. */
 template <int FK, int FV>
-enum status extend_launch(const extend_args &a, uint32_t d, cudaStream_t stream);
+enum status extend_launch(const extend_args &a, head_dims d, cudaStream_t stream);
 template <int FK, int FV>
-enum status extend_portable(const extend_args &a, uint32_t d, cudaStream_t stream);
+enum status extend_portable(const extend_args &a, head_dims d, cudaStream_t stream);
 
 /* Fills the workspace's bounds, line, queries and tiles of new tokens; adds up the parts
  * (extend_prepare.cu, extend_merge.cu). */
-enum status extend_prepare(const extend_args &a, uint32_t d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream);
-enum status extend_merge(const extend_args &a, uint32_t d, cudaStream_t stream);
+enum status extend_prepare(const extend_args &a, head_dims d, uint32_t tokens, uint32_t own_tiles, cudaStream_t stream);
+enum status extend_merge(const extend_args &a, head_dims d, cudaStream_t stream);
 
 #endif

@@ -44,9 +44,9 @@ template <class S> DEVICE uint32_t part_end(const extend_args &a, uint32_t x, ui
 	return min(end, t.begin + t.steps);
 }
 
-template <int FK, int FV, int D, bool FINE = false> struct extend_block {
-	using S = extend_shape<FK, FV, D, FINE>;
-	static constexpr int SCORES = S::TOKENS / 2, SPLIT = D > 128 ? 2 : 1, WIDTH = D / SPLIT;
+template <int FK, int FV, int DK, int DV, bool FINE = false> struct extend_block {
+	using S = extend_shape<FK, FV, DK, DV, FINE>;
+	static constexpr int SCORES = S::TOKENS / 2, SPLIT = DV > 128 ? 2 : 1, WIDTH = DV / SPLIT;
 	const extend_args &a;
 	uint32_t lane, warp, group; /* the warp's in the group */
 
@@ -328,7 +328,7 @@ template <int FK, int FV, int D, bool FINE = false> struct extend_block {
 #pragma unroll
 		for (uint32_t h = 0; h < 2; h++) {
 			const size_t row = slot * S::ROWS + first + 8 * h;
-			float *to = a.partials + row * D + lane % 4 * 2;
+			float *to = a.partials + row * DV + lane % 4 * 2;
 
 			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 1);
 			r.sum[h] += __shfl_xor_sync(ALL_LANES, r.sum[h], 2);

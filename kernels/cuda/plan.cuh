@@ -59,8 +59,8 @@ constexpr uint32_t attend_atom_stride(uint32_t atom_bytes)
 
 /* Sizes with a given number of warps; `stages` is 0 or 1 if they do not fit. */
 constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t budget,
-					 uint32_t atom_bytes, uint32_t step_atoms, uint32_t head_dim,
-					 uint32_t columns, bool portable)
+					 uint32_t atom_bytes, uint32_t step_atoms, uint32_t dim_k,
+					 uint32_t dim_v, uint32_t columns, bool portable)
 {
 	attend_sizes s = {};
 	const uint32_t stage = step_atoms * attend_atom_stride(atom_bytes);
@@ -71,9 +71,10 @@ constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t
 	s.warps = warps;
 	s.meeting = warps / 2;
 	/* 8 floats more than a row against bank conflicts, in which {max, sum} stand. */
-	s.row_stride = head_dim + 8;
-	const uint32_t rows = columns * head_dim * 4, results = s.meeting * columns * s.row_stride * 4,
-		       queries = attend_queries_staged(columns, step_atoms, portable) ? rows : 0,
+	s.row_stride = dim_v + 8;
+	const uint32_t rows = columns * (dim_k > dim_v ? dim_k : dim_v) * 4, /* queries, later outputs */
+		       results = s.meeting * columns * s.row_stride * 4,
+		       queries = attend_queries_staged(columns, step_atoms, portable) ? columns * dim_k * 4 : 0,
 		       rest = rows + results + queries + 128; /* and what is static */
 
 	s.stages = budget <= rest ? 0 : (budget - rest) / (warps * (stage + 8));
@@ -88,9 +89,17 @@ constexpr attend_sizes attend_sizes_with(uint32_t ctas, uint32_t warps, uint32_t
 
 /* True if there are tiles of 16 columns: codes are then decoded once for all of them. Their sums take half of a
  * lane's registers, which leaves no room for longer vectors, or for queries as floats. */
-constexpr bool wide_tiles(bool integer_k, bool integer_v, uint32_t head_dim)
+constexpr bool wide_tiles(bool integer_k, bool integer_v, uint32_t dim_k, uint32_t dim_v)
 {
-	return integer_k && integer_v && head_dim <= 128;
+	return integer_k && integer_v && dim_k <= 192 && dim_v <= 128;
+}
+
+/* True if a lane wants more than 168 registers: for the sums of so many columns and values' dims; for longer keys
+ * beside 16 columns, or beside weights and queries that are floats. */
+constexpr bool registers_short(bool integer_v, bool many_registers, uint32_t dim_k, uint32_t dim_v, uint32_t columns)
+{
+	return dim_v * columns > 1024 || dim_k > 192 || (many_registers && columns > 4) ||
+	       (dim_k * columns > 1024 && (columns == 16 || !integer_v));
 }
 
 /* The most warps whose rings have two stages at least. 2 CTAs of 8 warps a multiprocessor where 128
@@ -98,19 +107,18 @@ constexpr bool wide_tiles(bool integer_k, bool integer_v, uint32_t head_dim)
  * multiprocessor, 1 KiB of it reserved a CTA; `portable`: what every device since compute capability
  * 8.0 has. */
 constexpr attend_sizes attend_sizes_of(uint32_t atom_bytes, bool integer_v, bool many_registers,
-				       uint32_t head_dim, uint32_t columns, bool portable)
+				       uint32_t dim_k, uint32_t dim_v, uint32_t columns, bool portable)
 {
 	const uint32_t step = integer_v ? 2 : 1;
-	const uint32_t most =
-		head_dim * columns > 1024 || head_dim > 192 || (many_registers && columns > 4) ? 8 : 12;
-	attend_sizes s = attend_sizes_with(2, 8, portable ? 0 : 113 * 1024, atom_bytes, step, head_dim,
-					   columns, portable);
+	const uint32_t most = registers_short(integer_v, many_registers, dim_k, dim_v, columns) ? 8 : 12;
+	attend_sizes s = attend_sizes_with(2, 8, portable ? 0 : 113 * 1024, atom_bytes, step, dim_k,
+					   dim_v, columns, portable);
 
-	if (s.stages >= 2 && head_dim <= 128 && columns == 4)
+	if (s.stages >= 2 && dim_v <= 128 && columns == 4)
 		return s;
 	for (uint32_t warps = most;; warps -= warps > 8 ? 4 : 2) {
-		s = attend_sizes_with(1, warps, (portable ? 99 : 227) * 1024, atom_bytes, step, head_dim,
-				      columns, portable);
+		s = attend_sizes_with(1, warps, (portable ? 99 : 227) * 1024, atom_bytes, step, dim_k,
+				      dim_v, columns, portable);
 		if (s.stages >= 2 || warps == 2)
 			return s;
 	}

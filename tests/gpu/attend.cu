@@ -44,9 +44,9 @@ static void report(bool ok, const test_case &c, double error, double lse_error)
 		 f.alibi ? f.alibi_sqrt ? " alibi-sqrt" : " alibi" : "", f.tree ? " tree" : "",
 		 f.ranges ? " ranges" : "", f.out_scale ? " out-scale" : "",
 		 c.out_dtype == KV_DTYPE_E4M3 ? " e4m3" : "", c.no_lse ? " no-lse" : "", c.scattered ? " scattered" : "");
-	printf("%-4s %8s/%-8s d %3u heads %u x %2u queries %2u block %3u %-7s sequences %2zu tokens %6u..: out "
+	printf("%-4s %8s/%-8s d %3u/%-3u heads %u x %2u queries %2u block %3u %-7s sequences %2zu tokens %6u..: out "
 	       "%.1e lse %.1e%s\n",
-	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d, c.heads, c.group,
+	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d.k, c.d.v, c.heads, c.group,
 	       c.queries, c.block_tokens, data_names[c.data], c.tokens.size(), c.tokens[0], error, lse_error,
 	       features);
 	fflush(stdout);
@@ -57,7 +57,7 @@ static bool run_case(const test_case &c)
 {
 	world w(c);
 	const size_t rows = c.tokens.size() * c.queries * c.heads * c.group,
-		     out_bytes = rows * c.d * kv_dtype_bytes(c.out_dtype);
+		     out_bytes = rows * c.d.v * kv_dtype_bytes(c.out_dtype);
 	struct kv_cuda_attend a;
 	cudaStream_t stream;
 	std::vector<uint8_t> first;
@@ -149,7 +149,8 @@ static const refusal refusals[] = {
 	{"a split of 512 tokens", EXHAUSTED, EXHAUSTED, SPOIL((a.split_tokens = 512, a.blocks_stride = 1000))},
 	{"a split into 2^16 parts", INVALID, INVALID, SPOIL((a.split_tokens = 512, a.blocks_stride = 1u << 21))},
 	{"V of another format", UNSUPPORTED, UNSUPPORTED, SPOIL(l.v_format = KV_FP8)},
-	{"V of another head dim", UNSUPPORTED, UNSUPPORTED, SPOIL(l.head_dim_v = 64)},
+	{"V of another head dim", UNSUPPORTED, UNSUPPORTED, SPOIL(l.head_dim_v = 96)},
+	{"keys shorter than values", UNSUPPORTED, UNSUPPORTED, SPOIL((l.head_dim_k = 64, l.head_dim_v = 128))},
 	{"head dims that are coded alone", UNSUPPORTED, UNSUPPORTED, SPOIL((l.head_dim_k = l.head_dim_v = 80,
 		l.rotation_version = 2))},
 	{"a workspace out of line", INVALID, INVALID, SPOIL(a.workspace = (uint8_t *)a.workspace + 128)},
@@ -225,7 +226,7 @@ static const feature_set falling_features = {700, 0, true, true, false, true, fa
 /* As of models whose layers have both; 128 is the smaller window. */
 static const feature_set sinks_in_window = {128, 0, true, false, false, false, false, false};
 
-static void add_features(std::vector<test_case> &t, pair_of_formats f, uint32_t d)
+static void add_features(std::vector<test_case> &t, pair_of_formats f, case_dims d)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, w = KV_DTYPE_F32, e = KV_DTYPE_E4M3;
 	const std::vector<uint32_t> tokens = {1000, 3, 4095, 17, 0, 640, 2};
@@ -291,19 +292,13 @@ static std::vector<test_case> more_small_cases(pair_of_formats f)
 	};
 }
 
-#ifdef TERRACE_CUDA_ALL
-static const std::vector<uint32_t> other_dims = {64, 96, 192, 256};
-#else
-static const std::vector<uint32_t> other_dims;
-#endif
-
 /* Tiles of 4, 8 and 16 columns, of one atom's tokens and of several segments. */
 static std::vector<test_case> dim_cases(pair_of_formats f)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
 	std::vector<test_case> t;
 
-	for (uint32_t d : other_dims) {
+	for (case_dims d : other_attend_dims()) {
 		t.push_back({f.k, f.v, d, 2, 4, 1, 16, PLAIN, h, w, {17, 15, 700, 0}, {}, 0});
 		t.push_back({f.k, f.v, d, 1, 8, 1, 32, PLAIN, h, w, {100, 900}, {}, 0});
 		t.push_back({f.k, f.v, d, 1, 16, 2, 16, PLAIN, b, w, {131, 900}, {}, 0, true, true});
@@ -355,7 +350,7 @@ static std::vector<test_case> cases_of(pair_of_formats f)
 	add_features(t, f, 128);
 	if (f.k == f.v && (f.k == KV_TQ4 || f.k == KV_INT4_PTH || f.k == KV_FP8))
 		add_long_features(t, f);
-	for (uint32_t d : other_dims) {
+	for (case_dims d : other_attend_dims()) {
 		t.push_back({f.k, f.v, d, 1, 4, 1, 16, PLAIN, h, w, {131072}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 4, 1, 16, PLAIN, h, w, {1, 17, 15, 16, 1000, 0, 4095}, {}, 0});
 		t.push_back({f.k, f.v, d, 2, 8, 1, 32, PLAIN, h, w, {100, 2500}, {}, 0});

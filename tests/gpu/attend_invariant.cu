@@ -35,11 +35,11 @@ bool run_batch(const world &w, const std::vector<uint8_t> &q, const std::vector<
 	       results *r)
 {
 	const test_case &c = w.c;
-	const size_t rows = c.queries * c.heads * c.group, bytes = rows * c.d * kv_dtype_bytes(c.out_dtype);
+	const size_t rows = c.queries * c.heads * c.group, bytes = rows * c.d.v * kv_dtype_bytes(c.out_dtype);
 	struct kv_cuda_attend a;
 
 	w.shape(&a);
-	const auto queries = copied(rows_of(q, rows * c.d * kv_dtype_bytes(c.q_dtype), of));
+	const auto queries = copied(rows_of(q, rows * c.d.k * kv_dtype_bytes(c.q_dtype), of));
 	const auto table = copied(rows_of(w.table, w.stride, of));
 	const auto tokens = copied(rows_of(c.tokens, 1, of));
 	const auto tree = copied(rows_of(w.tree_bias, c.queries * c.queries, of));

@@ -116,7 +116,8 @@ std::string gather(const struct segments &s, uint32_t heads, std::vector<row_par
 /* What is wrong with a row's parts; *cuts: where they begin and end. */
 std::string look_at_row(const planned_batch &b, uint32_t sequence, const row_parts &parts, std::vector<uint32_t> *cuts)
 {
-	const uint32_t end = (b.tokens[sequence] + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS, split = b.split / KV_ATOM_TOKENS;
+	const uint32_t end = (b.tokens[sequence] + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS,
+		       split = b.split / KV_ATOM_TOKENS;
 	uint32_t at = first_atom(b, sequence);
 
 	if (parts.empty() || parts.size() != parts.begin()->second.parts)

@@ -55,20 +55,21 @@ static void make_vector(const test_case &c, enum kv_side side, uint32_t token, u
 		along = side == KV_SIDE_K && token == 3 ? 1.2f : 0;
 		offset = side == KV_SIDE_V ? 0.5f : 0;
 	}
-	for (uint32_t i = 0; i < c.d; i++)
+	for (uint32_t i = 0; i < x.size(); i++)
 		x[i] = c.data == ZEROS && side == KV_SIDE_V
 			       ? 0
-			       : size * (r.bell() + offset) + along * query[i];
+			       : size * (r.bell() + offset) + (along > 0 ? along * query[i] : 0);
 }
 
 void world::fill_head(std::vector<uint8_t> &host, const std::vector<uint32_t> &blocks, uint32_t sequence,
 		      uint32_t head, random_source &r)
 {
-	const uint32_t tokens = c.tokens[sequence], d = c.d;
-	const float *query = &q[((size_t)sequence * c.queries * c.heads + head) * c.group * d];
-	std::vector<float> x(d);
+	const uint32_t tokens = c.tokens[sequence];
+	const float *query = &q[((size_t)sequence * c.queries * c.heads + head) * c.group * c.d.k];
 
 	for (int side = 0; side < 2; side++) {
+		const uint32_t d = side ? c.d.v : c.d.k;
+		std::vector<float> x(d);
 		std::vector<float> &out =
 			side ? v[sequence * c.heads + head] : k[sequence * c.heads + head];
 
@@ -168,7 +169,7 @@ void world::fill_regions(const std::vector<uint8_t> &host)
 
 world::world(const test_case &tc) : c(tc)
 {
-	random_source r(c.d * 131 + c.heads * 17 + c.group + c.tokens[0]);
+	random_source r(c.d.k * 131 + c.heads * 17 + c.group + c.tokens[0]);
 	const uint32_t sequences = (uint32_t)c.tokens.size();
 	uint32_t blocks = 0;
 
@@ -186,7 +187,7 @@ world::world(const test_case &tc) : c(tc)
 		blocks += n;
 		stride = std::max(stride, n + 1);
 	}
-	q.resize((size_t)sequences * c.queries * c.heads * c.group * c.d);
+	q.resize((size_t)sequences * c.queries * c.heads * c.group * c.d.k);
 	for (float &x : q)
 		x = r.bell();
 	q_device = on_device(elements_of(c.q_dtype, q));
@@ -213,7 +214,7 @@ void world::shape(struct kv_cuda_attend *a) const
 	a->sequences = (uint32_t)c.tokens.size();
 	a->queries = c.queries;
 	a->q_heads = c.heads * c.group;
-	a->scale = 1.0f / sqrtf((float)c.d);
+	a->scale = 1.0f / sqrtf((float)c.d.k);
 	a->q = q_device->data;
 	a->q_dtype = c.q_dtype;
 	a->blocks = table_device->data;
@@ -261,16 +262,16 @@ void world::reference_row(size_t row, std::vector<double> &out, double *lse) con
 	std::vector<double> s(tokens, -INFINITY);
 	double top = c.features.sinks ? sinks[q_head] : -INFINITY, total = 0;
 
-	out.assign(c.d, 0);
+	out.assign(c.d.v, 0);
 	*lse = -INFINITY;
 	for (int64_t j = 0; j < tokens; j++) {
 		double dot = 0;
 
 		if (!visible(sequence, p, j))
 			continue;
-		for (uint32_t i = 0; i < c.d; i++)
-			dot += (double)q[row * c.d + i] * keys[(size_t)j * c.d + i];
-		s[j] = dot / sqrt((double)c.d);
+		for (uint32_t i = 0; i < c.d.k; i++)
+			dot += (double)q[row * c.d.k + i] * keys[(size_t)j * c.d.k + i];
+		s[j] = dot / sqrt((double)c.d.k);
 		if (c.features.softcap > 0)
 			s[j] = c.features.softcap * tanh(s[j] / c.features.softcap);
 		if (c.features.alibi) {
@@ -291,8 +292,8 @@ void world::reference_row(size_t row, std::vector<double> &out, double *lse) con
 		double weight = exp(s[j] - top);
 
 		total += weight;
-		for (uint32_t i = 0; i < c.d && weight > 0; i++)
-			out[i] += weight * values[(size_t)j * c.d + i];
+		for (uint32_t i = 0; i < c.d.v && weight > 0; i++)
+			out[i] += weight * values[(size_t)j * c.d.v + i];
 	}
 	for (double &x : out)
 		x /= total;
@@ -305,12 +306,12 @@ double world::check(const std::vector<float> &out, const std::vector<float> &lse
 	std::vector<double> want;
 
 	*lse_error = 0;
-	for (size_t row = 0; row < out.size() / c.d; row++) {
+	for (size_t row = 0; row < out.size() / c.d.v; row++) {
 		double lse_want, difference = 0, length = 0;
 
 		reference_row(row, want, &lse_want);
-		for (uint32_t i = 0; i < c.d; i++) {
-			double got = out[row * c.d + i];
+		for (uint32_t i = 0; i < c.d.v; i++) {
+			double got = out[row * c.d.v + i];
 
 			if (c.features.out_scale)
 				got *= out_scale;

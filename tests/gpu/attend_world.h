@@ -19,7 +19,8 @@ struct feature_set {
 
 struct test_case {
 	enum kv_format k, v;
-	uint32_t d, heads, group, queries, block_tokens;
+	case_dims d;
+	uint32_t heads, group, queries, block_tokens;
 	enum data data;
 	enum kv_dtype q_dtype, out_dtype;
 	std::vector<uint32_t> tokens;
@@ -37,7 +38,7 @@ struct world {
 	std::vector<float> q, sinks, alibi, tree_bias;
 	std::vector<int32_t> ranges;
 	float out_scale;
-	std::vector<std::vector<float>> k, v; /* [sequence * heads + head][token][d], decoded */
+	std::vector<std::vector<float>> k, v; /* [sequence * heads + head][token][dim], decoded */
 	std::vector<uint64_t> table;
 	uint32_t stride;
 	std::vector<std::unique_ptr<region>> regions; /* of `region_blocks` blocks each */

@@ -15,7 +15,9 @@ enum { SETS = 3, ROUNDS = 4, REST_MS = 60 };
 
 struct bench_shape {
 	const char *name;
-	uint32_t q_heads, heads, d, block_tokens;
+	uint32_t q_heads, heads;
+	case_dims d;
+	uint32_t block_tokens;
 	std::vector<uint32_t> tokens;
 	uint32_t queries = 1; /* a sequence */
 };
@@ -100,8 +102,8 @@ struct fixture {
 	struct kv_cuda_attend a;
 
 	fixture(const bench_shape &s, enum kv_format k, enum kv_format v, cudaStream_t stream, uint32_t split = 0)
-	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.queries * s.q_heads * s.d), out(q.count),
-	      lse(q.count / s.d), slopes(std::vector<float>(s.q_heads, 1e-5f)),
+	    : shape(s), tokens(s.tokens), q(s.tokens.size() * s.queries * s.q_heads * s.d.k),
+	      out(q.count / s.d.k * s.d.v), lse(q.count / s.d.k), slopes(std::vector<float>(s.q_heads, 1e-5f)),
 	      tree_bias(std::vector<float>(s.tokens.size() * s.queries * s.queries, -0.5f)),
 	      out_scale(std::vector<float>{0.01f}), ranges(image_ranges(s)), a()
 	{
@@ -124,7 +126,7 @@ struct fixture {
 		a.sequences = (uint32_t)s.tokens.size();
 		a.queries = s.queries;
 		a.q_heads = s.q_heads;
-		a.scale = 1 / sqrtf((float)s.d);
+		a.scale = 1 / sqrtf((float)s.d.k);
 		a.q = q.data;
 		a.q_dtype = a.out_dtype = KV_DTYPE_F16;
 		a.blocks_stride = longest;
@@ -155,10 +157,10 @@ struct fixture {
 		const size_t block = geometry.block_bytes;
 		const side_of_atom k = {layout.k_format, geometry.k_codes_at, geometry.k_codes,
 					geometry.k_scales_at, geometry.k_scales,
-					usual_scale(layout.k_format, shape.d)},
+					usual_scale(layout.k_format, shape.d.k)},
 				   v = {layout.v_format, geometry.v_codes_at, geometry.v_codes,
 					geometry.v_scales_at, geometry.v_scales,
-					usual_scale(layout.v_format, shape.d)};
+					usual_scale(layout.v_format, shape.d.v)};
 		size_t next = 0;
 
 		blocks.push_back(new device_array<uint8_t>(count * block));
@@ -202,10 +204,10 @@ static void print_line(const fixture &x, const char *mode, double us, double pla
 	const bench_shape &s = x.shape;
 
 	printf("{\"bench\":\"attend\",\"shape\":\"%s\",\"format\":\"%s\",\"mode\":\"%s\",\"sequences\":%zu,"
-	       "\"queries\":%u,\"q_heads\":%u,\"kv_heads\":%u,\"tokens\":%u,\"head_dim\":%u,\"block_tokens\":%u,\"us\":%.2f,"
+	       "\"queries\":%u,\"q_heads\":%u,\"kv_heads\":%u,\"tokens\":%u,\"head_dim\":%u,\"head_dim_v\":%u,\"block_tokens\":%u,\"us\":%.2f,"
 	       "\"plan_us\":%.1f,\"bytes\":%zu,\"gbs\":%.0f,\"ceiling_share\":%.3f}\n",
 	       s.name, pair_name(x.layout.k_format, x.layout.v_format).c_str(), mode, s.tokens.size(),
-	       s.queries, s.q_heads, s.heads, s.tokens[0], s.d, s.block_tokens, us, plan_us, x.bytes, x.bytes / us / 1e3,
+	       s.queries, s.q_heads, s.heads, s.tokens[0], s.d.k, s.d.v, s.block_tokens, us, plan_us, x.bytes, x.bytes / us / 1e3,
 	       x.bytes / us / 1e3 / ceiling);
 	fflush(stdout);
 }
@@ -332,6 +334,8 @@ static const std::vector<bench_shape> shapes = {
 	{"d 96", 32, 8, 96, 16, std::vector<uint32_t>(32, 8192)},
 	{"d 192", 32, 8, 192, 16, std::vector<uint32_t>(32, 8192)},
 	{"d 256", 32, 8, 256, 16, std::vector<uint32_t>(32, 8192)},
+	{"d 192/128", 32, 8, {192, 128}, 16, std::vector<uint32_t>(32, 8192)},
+	{"d 128/64", 32, 8, {128, 64}, 16, std::vector<uint32_t>(32, 8192)},
 #endif
 };
 

@@ -13,7 +13,9 @@ namespace
 
 struct extend_shape_of_bench {
 	const char *name;
-	uint32_t q_heads, heads, d, sequences, prefix, own;
+	uint32_t q_heads, heads;
+	case_dims d;
+	uint32_t sequences, prefix, own;
 	float sharpness = 1; /* of scores, which are about normal numbers otherwise */
 };
 
@@ -33,8 +35,8 @@ struct extend_fixture {
 	extend_fixture(const extend_shape_of_bench &s, enum kv_format fk, enum kv_format fv,
 		       cudaStream_t stream)
 	    : starts(s.sequences + 1), prefixes(s.sequences),
-	      q((size_t)s.sequences * s.own * s.q_heads * s.d), out(q.count),
-	      k(q.count / s.q_heads * s.heads), v(k.count), lse(q.count / s.d), e()
+	      q((size_t)s.sequences * s.own * s.q_heads * s.d.k), out(q.count / s.d.k * s.d.v),
+	      k(q.count / s.q_heads * s.heads), v(k.count / s.d.k * s.d.v), lse(q.count / s.d.k), e()
 	{
 		std::vector<uint32_t> first;
 
@@ -54,13 +56,14 @@ struct extend_fixture {
 		e.sequences = s.sequences;
 		e.total_queries = s.sequences * s.own;
 		e.q_heads = s.q_heads;
-		e.scale = s.sharpness / sqrtf((float)s.d);
+		e.scale = s.sharpness / sqrtf((float)s.d.k);
 		e.query_starts = starts.data;
 		e.prefix_tokens = prefixes.data;
 		e.q = q.data;
 		e.k = k.data;
 		e.v = v.data;
-		e.k_stride = e.v_stride = s.heads * s.d;
+		e.k_stride = s.heads * s.d.k;
+		e.v_stride = s.heads * s.d.v;
 		e.q_dtype = e.own_dtype = e.out_dtype = KV_DTYPE_F16;
 		e.blocks_stride = s.prefix / BLOCK_TOKENS;
 		e.out = out.data;
@@ -86,7 +89,7 @@ struct extend_fixture {
 		std::vector<uint32_t> order(count);
 		std::vector<uint64_t> table(count);
 		std::vector<int64_t> slots(tokens);
-		device_array<__half> x((size_t)tokens * s.heads * s.d), y(x.count);
+		device_array<__half> x((size_t)tokens * s.heads * s.d.k), y((size_t)tokens * s.heads * s.d.v);
 		struct kv_cuda_codec c = {};
 
 		blocks.push_back(new device_array<uint8_t>(count * geometry.block_bytes));
@@ -110,7 +113,8 @@ struct extend_fixture {
 		c.block_count = count;
 		c.k = x.data;
 		c.v = y.data;
-		c.k_stride = c.v_stride = s.heads * s.d;
+		c.k_stride = s.heads * s.d.k;
+		c.v_stride = s.heads * s.d.v;
 		c.dtype = KV_DTYPE_F16;
 		must(kv_cuda_encode(&c, stream));
 		CUDA(cudaStreamSynchronize(stream));
@@ -136,9 +140,9 @@ void run_shape(const extend_shape_of_bench &s, enum kv_format fk, enum kv_format
 
 	printf("{\"bench\":\"extend\",\"shape\":\"%s\",\"k\":\"%s\",\"v\":\"%s\",\"sequences\":%u,\"q_"
 	       "heads\":%u,"
-	       "\"kv_heads\":%u,\"head_dim\":%u,\"prefix\":%u,\"new\":%u,\"us\":%.1f,\"tflops\":%.1f}\n",
+	       "\"kv_heads\":%u,\"head_dim\":%u,\"head_dim_v\":%u,\"prefix\":%u,\"new\":%u,\"us\":%.1f,\"tflops\":%.1f}\n",
 	       s.name, kv_format_info(fk)->name, kv_format_info(fv)->name, s.sequences, s.q_heads,
-	       s.heads, s.d, s.prefix, s.own, us, 4 * seen * s.d * s.q_heads * s.sequences / us / 1e6);
+	       s.heads, s.d.k, s.d.v, s.prefix, s.own, us, 2 * seen * (s.d.k + s.d.v) * s.q_heads * s.sequences / us / 1e6);
 	fflush(stdout);
 }
 
@@ -158,6 +162,8 @@ void bench_extend(const char *format, const char *shape, cudaStream_t stream)
 		{"d 96", 32, 8, 96, 1, 32768, 1024},
 		{"d 192", 32, 8, 192, 1, 32768, 1024},
 		{"d 256", 32, 8, 256, 1, 32768, 1024},
+		{"d 192/128", 32, 8, {192, 128}, 1, 32768, 1024},
+		{"d 128/64", 32, 8, {128, 64}, 1, 32768, 1024},
 #endif
 	};
 	const enum kv_format pairs[][2] = {

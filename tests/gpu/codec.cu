@@ -561,6 +561,11 @@ int main(int argc, char **argv)
 	for (uint32_t n : {20, 530})
 		ok = (n == 530 && least ? ok : run_case({KV_TQ4, KV_NONE}, 128, 64, KV_DTYPE_F16, n, OF_ATOMS)) && ok;
 #ifdef TERRACE_CUDA_ALL
+	for (int f = KV_F16; f < KV_FORMAT_COUNT && !large; f++)
+		for (case_dims d : {case_dims(192, 128), case_dims(128, 64)})
+			for (enum batch b : {OF_ATOMS, OF_BOTH})
+				ok = run_case({(enum kv_format)f, (enum kv_format)f}, d.k, d.v,
+					      f % 2 ? KV_DTYPE_F16 : KV_DTYPE_BF16, 530, b) && ok;
 	for (uint32_t n : {20, 1100})
 		ok = run_case({KV_FP8, KV_TQ4}, 192, 128, KV_DTYPE_BF16, n, OF_ATOMS) && run_case({KV_TQ4, KV_TQ4},
 			64, 128, KV_DTYPE_F16, n, OF_ATOMS) && ok;

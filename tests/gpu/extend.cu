@@ -3,7 +3,8 @@
  *
  * Blocks come from the CPU's encoder; what no token fills is left at 0xff, which as a scale is a NaN,
  * and so are outputs and workspace before a run. `extend small` runs few small cases, for
- * compute-sanitizer, `extend least` those over one head; `extend all FORMAT [DATA]` those whose keys have that format, of that kind of data.
+ * compute-sanitizer, `extend least` those over one head, `extend dims` those of other head dims than 128, where they
+ * are built, in small sizes; `extend all FORMAT [DATA]` those whose keys have that format, of that kind of data.
  */
 #include "kernels/cuda/machine.cuh"
 #include "kernels/half.h"
@@ -24,7 +25,8 @@ struct lengths {
 
 struct test_case {
 	enum kv_format k, v;
-	uint32_t d, heads, group, block_tokens;
+	case_dims d;
+	uint32_t heads, group, block_tokens;
 	enum data data;
 	enum kv_dtype q_dtype, own_dtype, out_dtype;
 	std::vector<lengths> sequences;
@@ -48,14 +50,14 @@ std::vector<uint16_t> halves_of(enum kv_dtype t, std::vector<float> &x)
 
 /* What the reference needs of a query: where its tokens' K and V are. */
 struct reference_args {
-	const float *q, *k, *v; /* [row][d]; [token of all sequences, prefix first][head][d] */
+	const float *q, *k, *v; /* [row][dim]; [token of all sequences, prefix first][head][dim] */
 	const uint32_t *first, *position, *end,
 		*own; /* [query]: the first of its sequence's tokens, its position, its sequence's length and prefix */
 	const int32_t *ranges; /* [query][RANGES][2] */
 	const float *tree_bias; /* [query][stride] */
 	const float *sinks, *alibi;
 	double *out, *lse;
-	uint32_t d, heads, group, window, tree_stride;
+	uint32_t dk, dv, heads, group, window, tree_stride;
 	double scale, softcap;
 	bool alibi_sqrt;
 };
@@ -82,13 +84,13 @@ __global__ void reference_kernel(reference_args a)
 		       h = blockIdx.x % q_heads;
 	const uint32_t p = a.position[query], n = a.end[query], head = h / a.group;
 	const size_t from = a.first[query];
-	const float *q = a.q + (size_t)blockIdx.x * a.d;
+	const float *q = a.q + (size_t)blockIdx.x * a.dk;
 
 	for (uint32_t j = threadIdx.x; j < n; j += blockDim.x) {
-		const float *k = a.k + ((from + j) * a.heads + head) * a.d;
+		const float *k = a.k + ((from + j) * a.heads + head) * a.dk;
 		double x = 0;
 
-		for (uint32_t i = 0; i < a.d; i++)
+		for (uint32_t i = 0; i < a.dk; i++)
 			x += (double)q[i] * k[i];
 		x *= a.scale;
 		if (a.softcap > 0)
@@ -116,12 +118,12 @@ __global__ void reference_kernel(reference_args a)
 		a.lse[blockIdx.x] = top + log(total);
 	}
 	__syncthreads();
-	for (uint32_t i = threadIdx.x; i < a.d; i += blockDim.x) {
+	for (uint32_t i = threadIdx.x; i < a.dv; i += blockDim.x) {
 		double x = 0;
 
 		for (uint32_t j = 0; j < n; j++)
-			x += s[j] * a.v[((from + j) * a.heads + head) * a.d + i];
-		a.out[(size_t)blockIdx.x * a.d + i] = x / total;
+			x += s[j] * a.v[((from + j) * a.heads + head) * a.dv + i];
+		a.out[(size_t)blockIdx.x * a.dv + i] = x / total;
 	}
 }
 
@@ -141,7 +143,7 @@ struct world {
 	device_array<uint8_t> *bytes;
 
 	explicit world(const test_case &tc)
-	    : c(tc), r(tc.d * 31 + tc.heads * 7 + tc.group + tc.sequences[0].prefix + tc.k * 1000)
+	    : c(tc), r(tc.d.k * 31 + tc.heads * 7 + tc.group + tc.sequences[0].prefix + tc.k * 1000)
 	{
 		layout = layout_of(c.k, c.v, c.d, LAYERS, c.heads, c.block_tokens);
 		layout.window = c.layout_window ? c.window : 0;
@@ -161,7 +163,7 @@ struct world {
 		host.assign(blocks * geometry.block_bytes + 1, 0xff);
 		bytes = new device_array<uint8_t>(host.size());
 		table.assign(c.sequences.size() * stride, 0xdead0000beef0000);
-		q.resize((size_t)starts.back() * c.heads * c.group * c.d);
+		q.resize((size_t)starts.back() * c.heads * c.group * c.d.k);
 		for (float &x : q)
 			x = r.bell();
 		fill(blocks);
@@ -205,6 +207,16 @@ struct world {
 		return c.ranges && s.prefix - s.prefix / 3 < first ? s.prefix - s.prefix / 3 : first;
 	}
 
+	uint32_t dim_of(enum kv_side side) const
+	{
+		return side == KV_SIDE_K ? c.d.k : c.d.v;
+	}
+
+	size_t rows() const
+	{
+		return q.size() / c.d.k;
+	}
+
 	/* One vector of the case's kind of data, the last `own` ones rounded to their type. */
 	void make(std::vector<float> &x, enum kv_side side, uint32_t token, uint32_t head, const lengths &s,
 		  const float *query)
@@ -223,8 +235,9 @@ struct world {
 			along = (c.data == GROWING ? 3.0f : 1.1f) * (float)token / (float)(s.prefix + s.own);
 		if (token < first_seen(s))
 			size = 1000;
-		for (uint32_t i = 0; i < c.d; i++)
-			x[i] = size * r.bell() + along * query[i];
+		x.resize(dim_of(side));
+		for (uint32_t i = 0; i < x.size(); i++)
+			x[i] = size * r.bell() + (along > 0 ? along * query[i] : 0);
 		if (token >= s.prefix)
 			halves_of(c.own_dtype, x);
 	}
@@ -232,7 +245,7 @@ struct world {
 	void fill(uint32_t blocks)
 	{
 		std::vector<uint32_t> order(blocks);
-		std::vector<float> x(c.d);
+		std::vector<float> x;
 		uint32_t next = 0, tokens = 0;
 
 		for (uint32_t i = 0; i < blocks; i++)
@@ -246,26 +259,22 @@ struct world {
 			for (uint32_t b = 0; b < (s.prefix + c.block_tokens - 1) / c.block_tokens; b++, next++)
 				if (b >= first_seen(s) / c.block_tokens)
 					table[i * stride + b] = (uint64_t)(uintptr_t)bytes->data + order[next] * geometry.block_bytes;
-			k.resize((size_t)(tokens + all) * c.heads * c.d);
-			v.resize(k.size());
+			k.resize((size_t)(tokens + all) * c.heads * c.d.k);
+			v.resize((size_t)(tokens + all) * c.heads * c.d.v);
 			for (uint32_t side = 0; side < 2; side++)
 				for (uint32_t t = 0; t < all; t++)
 					for (uint32_t h = 0; h < c.heads; h++) {
-						float *to = &(
-							side ? v
-							     : k)[((size_t)(tokens + t) * c.heads + h) *
-								  c.d];
+						const enum kv_side of = (enum kv_side)side;
+						float *to = &(side ? v : k)[((size_t)(tokens + t) * c.heads + h) * dim_of(of)];
 						const float *query =
-							&q[(size_t)starts[i] * c.heads * c.group * c.d +
-							   h * c.group * c.d];
+							&q[((size_t)starts[i] * c.heads + h) * c.group * c.d.k];
 
-						make(x, (enum kv_side)side, t, h, s,
-						     s.own ? query : q.data());
-						memcpy(to, x.data(), c.d * 4);
+						make(x, of, t, h, s, s.own ? query : q.data());
+						memcpy(to, x.data(), x.size() * 4);
 						if (t < s.prefix)
 							pack(&host[order[base + t / c.block_tokens] *
 								   geometry.block_bytes],
-							     (enum kv_side)side, h, t, to);
+							     of, h, t, to);
 					}
 			for (uint32_t j = 0; j < s.own; j++) {
 				first.push_back(tokens);
@@ -281,20 +290,22 @@ struct world {
 	void pack(uint8_t *block, enum kv_side side, uint32_t h, uint32_t t, float *x)
 	{
 		kv_encode(&layout, &geometry, block, LAYER, h, side, t % c.block_tokens, 1, x,
-			  KV_DTYPE_F32, c.d);
+			  KV_DTYPE_F32, dim_of(side));
 		kv_decode(&layout, &geometry, block, LAYER, h, side, t % c.block_tokens, 1, false, x,
-			  KV_DTYPE_F32, c.d);
+			  KV_DTYPE_F32, dim_of(side));
 	}
 
-	/* The new tokens' part of k or v, [token][heads][d] and 8 elements more a token. */
-	std::vector<uint16_t> own_of(const std::vector<float> &from) const
+	/* The new tokens' part of k or v, [token][heads][dim] and 8 elements more a token. */
+	std::vector<uint16_t> own_of(enum kv_side side) const
 	{
+		const std::vector<float> &from = side == KV_SIDE_K ? k : v;
+		const size_t each = c.heads * dim_of(side);
 		std::vector<float> x;
 
 		for (size_t i = 0; i < position.size(); i++) {
-			const float *at = &from[(size_t)(first[i] + position[i]) * c.heads * c.d];
+			const float *at = &from[(first[i] + position[i]) * each];
 
-			x.insert(x.end(), at, at + c.heads * c.d);
+			x.insert(x.end(), at, at + each);
 			x.insert(x.end(), 8, NAN);
 		}
 		return halves_of(c.own_dtype, x);
@@ -305,7 +316,7 @@ struct world {
 		device_array<float> qd(q), kd(k), vd(v), sd(sinks), ad(slopes), td(tree_bias);
 		device_array<uint32_t> fd(first), pd(position), ed(end), nd(own_at);
 		device_array<int32_t> rd(ranges_of_query);
-		device_array<double> od(q.size()), ld(q.size() / c.d);
+		device_array<double> od(rows() * c.d.v), ld(rows());
 		reference_args a = {qd.data,
 				    kd.data,
 				    vd.data,
@@ -319,12 +330,13 @@ struct world {
 				    c.alibi ? ad.data : nullptr,
 				    od.data,
 				    ld.data,
-				    c.d,
+				    c.d.k,
+				    c.d.v,
 				    c.heads,
 				    c.group,
 				    c.window,
 				    tree_stride,
-				    1 / sqrt((double)c.d),
+				    1 / sqrt((double)c.d.k),
 				    c.softcap,
 				    c.alibi_sqrt};
 
@@ -397,9 +409,9 @@ struct prepared {
 
 	/* w.q becomes what the call's elements hold. */
 	explicit prepared(world &w)
-	    : c(w.c), k(w.own_of(w.k)), v(w.own_of(w.v)), q16(halves_of(c.q_dtype == KV_DTYPE_F32 ? KV_DTYPE_F16 : c.q_dtype, w.q)), q32(w.q),
-	      lse(w.q.size() / c.d), sinks(w.sinks), slopes(w.slopes), tree_bias(w.tree_bias), out_scale(std::vector<float>{w.out_scale}),
-	      starts(w.starts), prefixes(w.prefixes), ranges(w.ranges), table(w.table), out(w.q.size() * 4)
+	    : c(w.c), k(w.own_of(KV_SIDE_K)), v(w.own_of(KV_SIDE_V)), q16(halves_of(c.q_dtype == KV_DTYPE_F32 ? KV_DTYPE_F16 : c.q_dtype, w.q)), q32(w.q),
+	      lse(w.rows()), sinks(w.sinks), slopes(w.slopes), tree_bias(w.tree_bias), out_scale(std::vector<float>{w.out_scale}),
+	      starts(w.starts), prefixes(w.prefixes), ranges(w.ranges), table(w.table), out(w.rows() * c.d.v * 4)
 	{
 		e.layout = &w.layout;
 		e.geometry = &w.geometry;
@@ -407,14 +419,15 @@ struct prepared {
 		e.sequences = (uint32_t)c.sequences.size();
 		e.total_queries = w.starts.back();
 		e.q_heads = c.heads * c.group;
-		e.scale = 1 / sqrtf((float)c.d);
+		e.scale = 1 / sqrtf((float)c.d.k);
 		e.query_starts = starts.data;
 		e.prefix_tokens = prefixes.data;
 		e.q = c.q_dtype == KV_DTYPE_F32 ? (void *)q32.data : q16.data;
 		e.q_dtype = c.q_dtype;
 		e.k = k.data;
 		e.v = v.data;
-		e.k_stride = e.v_stride = c.heads * c.d + 8;
+		e.k_stride = c.heads * c.d.k + 8;
+		e.v_stride = c.heads * c.d.v + 8;
 		e.own_dtype = c.own_dtype;
 		e.blocks = c.no_blocks ? nullptr : table.data;
 		e.blocks_stride = c.no_blocks ? 0 : w.stride;
@@ -484,14 +497,14 @@ bool run_case(const test_case &c)
 			ok = false;
 		}
 	}
-	const errors x = compare(want, lse_want, got, p.lse.get(), c.out_dtype, c.d, w.out_scale);
+	const errors x = compare(want, lse_want, got, p.lse.get(), c.out_dtype, c.d.v, w.out_scale);
 
 	const double allowed = c.out_dtype == KV_DTYPE_E4M3 ? 4e-2 : c.out_dtype == KV_DTYPE_BF16 ? 4e-3 : 2e-3;
 
 	ok = ok && x.worst <= allowed && x.lse <= 2e-3;
-	printf("%-4s %s/%s d %u heads %u x %u block %u %s%s%s%s%s%s%s%s%s sequences %zu %u+%u..: out %.1e (mean "
+	printf("%-4s %s/%s d %u/%u heads %u x %u block %u %s%s%s%s%s%s%s%s%s sequences %zu %u+%u..: out %.1e (mean "
 	       "%.1e) lse %.1e\n",
-	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d, c.heads,
+	       ok ? "ok" : "BAD", kv_format_info(c.k)->name, kv_format_info(c.v)->name, c.d.k, c.d.v, c.heads,
 	       c.group, c.block_tokens, data_names[c.data], c.window ? " window" : "",
 	       c.softcap > 0 ? " softcap" : "", c.sinks ? " sinks" : "", c.alibi ? " alibi" : "",
 	       c.tree ? " tree" : "", c.ranges ? " ranges" : "", c.out_dtype == KV_DTYPE_E4M3 ? " e4m3" : "",
@@ -521,7 +534,7 @@ std::vector<uint8_t> outputs_of(prepared &p, enum kv_dtype t)
 /* Queries that are not finite make their rows NaN, lse too, and no others. */
 bool queries_stay_alone(const world &w, prepared &p)
 {
-	const uint32_t d = p.c.d;
+	const uint32_t d = p.c.d.k; /* and of V */
 	const size_t spoiled[] = {3, 10, w.q.size() / d - 1};
 	const float with[] = {NAN, INFINITY, -INFINITY};
 	const std::vector<uint8_t> usual = outputs_of(p, KV_DTYPE_F32);
@@ -553,12 +566,12 @@ bool queries_stay_alone(const world &w, prepared &p)
 /* A new token's K and V that are not finite count as terrace_encode stores them: the same bits as of 0 and 65504. */
 bool new_tokens_are_cleaned(const world &w, prepared &p)
 {
-	const uint32_t pitch = p.c.d + 8, token = p.c.sequences[0].own / 2;
+	const uint32_t pitch = p.c.d.k + 8, token = p.c.sequences[0].own / 2;
 	const uint16_t odd[] = {0x7e00, 0x7c00, 0xfc00}, stored[] = {0, 0x7bff, 0xfbff};
 	std::vector<uint8_t> got[2];
 
 	for (int clean = 0; clean < 2; clean++) {
-		std::vector<uint16_t> k = w.own_of(w.k), v = w.own_of(w.v);
+		std::vector<uint16_t> k = w.own_of(KV_SIDE_K), v = w.own_of(KV_SIDE_V);
 
 		for (int i = 0; i < 3; i++) {
 			k[token * pitch + 5 + 40 * i] = clean ? stored[i] : odd[i];
@@ -568,8 +581,8 @@ bool new_tokens_are_cleaned(const world &w, prepared &p)
 		p.v.set(v);
 		got[clean] = outputs_of(p, KV_DTYPE_F32);
 	}
-	p.k.set(w.own_of(w.k));
-	p.v.set(w.own_of(w.v));
+	p.k.set(w.own_of(KV_SIDE_K));
+	p.v.set(w.own_of(KV_SIDE_V));
 	for (size_t i = 0; i < got[0].size() / 4; i++)
 		if (!isfinite(((const float *)got[0].data())[i]))
 			return false;
@@ -579,7 +592,7 @@ bool new_tokens_are_cleaned(const world &w, prepared &p)
 /* Values near the largest fp16, packed and new: halves are the floats saturated. */
 bool values_saturate(world &w, prepared &p)
 {
-	const uint32_t prefix = p.c.sequences[0].prefix, size = p.c.block_tokens, d = p.c.d;
+	const uint32_t prefix = p.c.sequences[0].prefix, size = p.c.block_tokens, d = p.c.d.v;
 	std::vector<uint16_t> own(p.v.count);
 	std::vector<float> v(d);
 	bool ok = true, largest = false;
@@ -625,6 +638,21 @@ constexpr enum kv_format pairs[][2] = {{KV_TQ4, KV_TQ4},   {KV_INT4_PTH, KV_INT4
 				       {KV_TQ2, KV_TQ2},   {KV_FP8, KV_TQ4},
 				       {KV_FP8, KV_TQ3},   {KV_TQ4, KV_TQ3}};
 
+/* The other head dims in small sizes: both lines of units, a window that begins within a tile, what only the portable
+ * kernel does, and more rows than a tile has. */
+std::vector<test_case> dim_cases(enum kv_format k, enum kv_format v)
+{
+	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
+	std::vector<test_case> t;
+
+	for (case_dims d : other_attend_dims()) {
+		t.push_back({k, v, d, 1, 4, 16, MIXED, h, h, w, {{230, 40}, {0, 3}, {33, 101}}});
+		t.push_back({k, v, d, 2, 2, 48, PLAIN, b, b, b, {{150, 40}, {33, 90}, {0, 2}}, 64, 20.0f, true, true});
+		t.push_back({k, v, d, 1, 4, 16, SHARP, w, h, h, {{150, 40}, {33, 9}}, 64, 0, false, true, false, true, true});
+	}
+	return t;
+}
+
 std::vector<test_case> cases(bool small)
 {
 	const enum kv_dtype h = KV_DTYPE_F16, b = KV_DTYPE_BF16, w = KV_DTYPE_F32;
@@ -659,11 +687,10 @@ std::vector<test_case> cases(bool small)
 			continue;
 		t.push_back({k, v, 128, 2, 4, 32, PLAIN, h, b, w, {{2059, 301}}});
 		t.push_back({k, v, 128, 1, 4, 16, WIDE, h, h, w, {{1000, 100}}});
-#ifdef TERRACE_CUDA_ALL
-		for (uint32_t d : {64, 96, 192, 256})
-			t.push_back(
-				{k, v, d, 2, 4, 16, MIXED, h, h, w, {{333, 70}, {1100, 201}, {0, 3}}});
-#endif
+		for (case_dims d : other_attend_dims())
+			t.push_back({k, v, d, 2, 4, 16, MIXED, h, h, w, {{333, 70}, {1100, 201}, {0, 3}}});
+		for (const test_case &c : dim_cases(k, v))
+			t.push_back(c);
 	}
 	if (small)
 		return t;
@@ -710,18 +737,29 @@ std::vector<test_case> cases(bool small)
 	return t;
 }
 
+std::vector<test_case> all_dim_cases()
+{
+	std::vector<test_case> t;
+
+	for (const auto &p : pairs)
+		for (const test_case &c : dim_cases(p[0], p[1]))
+			t.push_back(c);
+	return t;
+}
+
 } // namespace
 
 int main(int argc, char **argv)
 {
 	const bool least = argc > 1 && strcmp(argv[1], "least") == 0;
+	const bool dims = argc > 1 && strcmp(argv[1], "dims") == 0;
 	const bool small = least || (argc > 1 && strcmp(argv[1], "small") == 0);
 	bool ok = run_extend_refusals();
 
 	for (const auto &f : pairs)
-		if (argc < 3 || (strcmp(argv[2], kv_format_info(f[0])->name) == 0 && argc < 4))
+		if (!dims && (argc < 3 || (strcmp(argv[2], kv_format_info(f[0])->name) == 0 && argc < 4)))
 			ok = run_odd_numbers(f[0], f[1]) && ok;
-	for (test_case c : cases(small)) {
+	for (test_case c : dims ? all_dim_cases() : cases(small)) {
 		if (least)
 			c.heads = 1;
 		if ((argc < 3 || strcmp(argv[2], kv_format_info(c.k)->name) == 0) &&

@@ -187,18 +187,41 @@ struct random_source {
 	}
 };
 
-static inline struct kv_layout layout_of(enum kv_format k, enum kv_format v, uint32_t d, uint32_t layers,
+/* Head dims of a case: one number, or K's and V's. */
+struct case_dims {
+	uint32_t k, v;
+
+	constexpr case_dims(uint32_t d) : k(d), v(d)
+	{
+	}
+	constexpr case_dims(uint32_t dk, uint32_t dv) : k(dk), v(dv)
+	{
+	}
+};
+
+/* Those of attention besides 128, where they are built. */
+static inline std::vector<case_dims> other_attend_dims()
+{
+#ifdef TERRACE_CUDA_ALL
+	return {64, 96, 192, 256, {192, 128}, {128, 64}};
+#else
+	return {};
+#endif
+}
+
+static inline struct kv_layout layout_of(enum kv_format k, enum kv_format v, case_dims d, uint32_t layers,
 					 uint32_t heads, uint32_t block_tokens)
 {
 	struct kv_layout l = {};
 
 	l.layers = layers;
 	l.heads = l.total_heads = heads;
-	l.head_dim_k = l.head_dim_v = d;
+	l.head_dim_k = d.k;
+	l.head_dim_v = d.v;
 	l.block_tokens = block_tokens;
 	l.k_format = k;
 	l.v_format = v;
-	l.rotation_version = kv_rotation_version(d, d);
+	l.rotation_version = kv_rotation_version(d.k, d.v);
 	l.codebook_version = KV_CODEBOOK_VERSION;
 	l.layout_version = KV_LAYOUT_VERSION;
 	return l;

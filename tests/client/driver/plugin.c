@@ -447,6 +447,13 @@ START_TEST(test_refusals_have_words)
 		ck_assert_ptr_nonnull(strstr(terrace_error(), cases[i].words));
 	}
 	ck_assert_uint_eq(bytes, 7);
+	noted->answer = STATUS_UNSUPPORTED;
+	l.head_dim_v = 96;
+	ck_assert_int_eq(terrace_cuda_extend_workspace(&l, &e, &bytes), TERRACE_UNSUPPORTED);
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "cuda extend: no kernel for tq4 keys and tq4 values of head dims"));
+	ck_assert_ptr_nonnull(strstr(terrace_error(), " and 96 in this build or on this device: every build has"));
+	ck_assert_ptr_nonnull(strstr(terrace_error(), "K of 128 with V of 64"));
+	l.head_dim_v = l.head_dim_k;
 	ck_assert_int_eq(terrace_cuda_attend(&l, NULL, NULL), TERRACE_INVALID);
 	o.size = 4;
 	ck_assert_int_eq(terrace_cuda_attend(&l, &o, NULL), TERRACE_INVALID);
