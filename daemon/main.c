@@ -4,6 +4,7 @@
 #include "daemon/http/metrics.h"
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"
+#include "daemon/membership/membership.h"
 #include "daemon/process/cache_options.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"
@@ -48,8 +49,9 @@ static void serve(struct daemon *d, struct disk_log *disks)
 	}
 }
 
-/* What has started is listed in d, also when a later part cannot start. *metrics: NULL without a metrics_address. */
-static int parts_start(struct daemon *d, struct metrics **metrics)
+/* What has started is listed in d, also when a later part cannot start. *metrics: NULL without a metrics_address,
+ * *membership without a cluster. */
+static int parts_start(struct daemon *d, struct metrics **metrics, struct membership **membership)
 {
 	const struct config *c = d->config;
 	char why[DATA_DIR_LOCK_WHY_MAX] = "";
@@ -72,6 +74,11 @@ static int parts_start(struct daemon *d, struct metrics **metrics)
 			return fail("metrics", why);
 		daemon_add(d, &metrics_part, *metrics);
 	}
+	if (c->cluster[0]) {
+		if (membership_create(d, membership, why, sizeof why))
+			return fail("membership", why);
+		daemon_add(d, &membership_part, *membership);
+	}
 	return rpc_server_create(d, why, sizeof why) ? fail("rpc", why) : EXIT_SUCCESS;
 }
 
@@ -80,6 +87,7 @@ static int run(const struct config *c)
 	struct diskless diskless = { .distrust = false };
 	struct daemon d = { .config = c, .started_us = daemon_now_us(), .diskless = &diskless };
 	struct metrics *metrics = NULL;
+	struct membership *membership = NULL;
 	struct cache_config options;
 	struct disk_log disks = { .begun = false };
 	const char *cache_why = "";
@@ -105,7 +113,7 @@ static int run(const struct config *c)
 	diskless_opened(&diskless);
 	cache_thread_enter();
 	disk_log_look(&disks, d.cache);
-	code = parts_start(&d, &metrics);
+	code = parts_start(&d, &metrics, &membership);
 	if (!code) {
 		log_info("ready", LOG_TEXT("version", TERRACE_VERSION), LOG_NUM("pid", getpid()),
 			 LOG_TEXT("socket", c->socket), LOG_TEXT("fd_socket", c->fd_socket),
@@ -116,6 +124,7 @@ static int run(const struct config *c)
 		machine_warn(c, files);
 		places_warn(c);
 		metrics_serve(metrics);
+		membership_serve(membership);
 		sd_notify(false, "READY=1\nSTATUS=serving");
 		serve(&d, &disks);
 		sd_notify(false, "STOPPING=1\nSTATUS=draining");

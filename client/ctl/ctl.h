@@ -57,6 +57,7 @@ extern const struct ctl_command ctl_commands[];
 int ctl_run_status(const struct ctl_args *args);
 int ctl_run_stat(const struct ctl_args *args);
 int ctl_run_config(const struct ctl_args *args);
+int ctl_run_peers(const struct ctl_args *args);
 int ctl_run_layouts(const struct ctl_args *args);
 int ctl_run_lookup(const struct ctl_args *args);
 int ctl_run_inspect(const struct ctl_args *args);

@@ -28,7 +28,8 @@
 
 enum { FILE_WAIT_MS = 5000, EXIT_CONFIG = 2 };
 
-enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_GROUP, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_GROUP, T_FILE, T_NAME, T_PEER,
+	    T_ENDPOINTS, T_TEXT, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -136,6 +137,25 @@ static const struct option options[] = {
 	  "after each event the serving threads, and each GPU's that begins copies, look for the next one for so long without sleeping, a processor each" },
 	{ "adaptive_poll", T_CHOICE, AT(adaptive_poll), "on", 0, 0, switch_words,
 	  "without busy_poll: the thread of local calls, and a worker or two, look for what comes next for as long as that has been taking, 200us at most, if the daemon may use 4 processors or more" },
+	{ "cluster", T_NAME, AT(cluster), "off", 0, 0, NULL,
+	  "name of the cluster that this daemon joins: the daemons that have it, and the same etcd, know each other; off: "
+	  "none" },
+	{ "node_name", T_NAME, AT(node_name), "auto", 0, 0, NULL,
+	  "this daemon's name, which no other one of the cluster has; auto: the machine's" },
+	{ "peer_address", T_PEER, AT(peer_address), "off", 0, 0, NULL,
+	  "HOST:PORT at which other members of the cluster reach this one" },
+	{ "etcd_endpoints", T_ENDPOINTS, AT(etcd_endpoints), "off", 0, 0, NULL,
+	  "HOST:PORT of the cluster's etcd v3, up to eight, separated by commas: one is used, and the next when it fails" },
+	{ "etcd_user", T_TEXT, AT(etcd_user), "off", 0, 0, NULL, "user of etcd; off: it wants none" },
+	{ "etcd_password_file", T_FILE, AT(etcd_password_file), "off", 0, 0, NULL,
+	  "file whose first line is that user's password; read at each connection" },
+	{ "etcd_ca", T_FILE, AT(etcd_ca), "off", 0, 0, NULL,
+	  "PEM file of the CAs whose certificates etcd may show; off: no TLS" },
+	{ "etcd_cert", T_FILE, AT(etcd_cert), "off", 0, 0, NULL,
+	  "PEM file of the certificate that the daemon shows to etcd; read at each connection" },
+	{ "etcd_key", T_FILE, AT(etcd_key), "off", 0, 0, NULL, "PEM file of that certificate's private key" },
+	{ "member_ttl", T_MS, AT(member_ttl_ms), "10s", 2000, 600000, NULL,
+	  "a daemon that etcd has not heard of for so long is no member any more" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };
@@ -269,6 +289,14 @@ static const char *text_problem(const struct option *o, const char *value)
 		config_gpus(value, gpus, &all, &problem);
 		return problem;
 	}
+	if (o->type == T_NAME)
+		return !strcmp(value, o->standard) ? NULL : config_name_problem(value);
+	if (o->type == T_PEER)
+		return !strcmp(value, "off") ? NULL : config_peer_problem(value);
+	if (o->type == T_ENDPOINTS)
+		return !strcmp(value, "off") ? NULL : config_endpoints_problem(value);
+	if (o->type == T_TEXT || (o->type == T_FILE && !strcmp(value, "off")))
+		return NULL;
 	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
 		return NULL;
 	if (o->type == T_POLICY || o->type == T_GROUP) /* that there is such a group is looked at when the machine is */
@@ -653,6 +681,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->disks[0] = 0;
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
+	config_cluster_derive(c, errors);
 	if (!strcmp(c->admin_group, "off"))
 		c->admin_group[0] = 0;
 	else if (!(c->admin_gid_known = config_group(c->admin_group, &c->admin_gid)))

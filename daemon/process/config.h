@@ -21,7 +21,7 @@
 
 enum {
 	CONFIG_TEXT_MAX = 512,    /* of a text value, with its NUL */
-	CONFIG_OPTIONS_MAX = 64,
+	CONFIG_OPTIONS_MAX = 80,
 	CONFIG_SOCKET_MAX = 108,  /* sun_path */
 	CONFIG_FILE_MAX = 1 << 20,
 };
@@ -41,6 +41,10 @@ struct config {
 	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
+	char cluster[CONFIG_TEXT_MAX], node_name[CONFIG_TEXT_MAX], peer_address[CONFIG_TEXT_MAX];
+	char etcd_endpoints[CONFIG_TEXT_MAX], etcd_user[CONFIG_TEXT_MAX], etcd_password_file[CONFIG_TEXT_MAX];
+	char etcd_ca[CONFIG_TEXT_MAX], etcd_cert[CONFIG_TEXT_MAX], etcd_key[CONFIG_TEXT_MAX];
+	uint64_t member_ttl_ms;
 	uint64_t gpu_bytes;
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;
@@ -120,6 +124,14 @@ bool config_metrics(const char *value, struct config_socket *out, const char **p
 bool config_group(const char *value, uint64_t *gid);
 /* The address of `listen`: false if it is off, or not one that this version may listen on. */
 bool config_listen(const char *value, struct config_socket *out);
+
+/* What is wrong with a name of a cluster or a node, with an address at which other members reach this one, and with a
+ * list of etcd's endpoints; NULL: nothing. process/config_cluster.c */
+const char *config_name_problem(const char *value);
+const char *config_peer_problem(const char *value);
+const char *config_endpoints_problem(const char *value);
+/* Makes `off` an empty text, node_name the machine's, and complains of options of a cluster that do not fit together. */
+void config_cluster_derive(struct config *c, struct config_errors *errors);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

@@ -12,11 +12,12 @@ struct cache;
 struct config;
 struct diskless;
 struct local_calls;
+struct members;
 struct part_ops;
 struct rpc_server;
 struct workers;
 
-enum { PARTS_MAX = 4 };
+enum { PARTS_MAX = 5 };
 
 struct daemon {
 	const struct config *config;
@@ -24,6 +25,7 @@ struct daemon {
 	struct workers *workers;
 	struct local_calls *local; /* NULL: no local calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
+	struct members *members; /* NULL: no cluster */
 	uint64_t started_us;
 	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */
 	/* What process/ stops and asks for figures, in the order of its start (process/part.h). Complete before the

@@ -39,6 +39,7 @@ const struct right rights[] = {
 	{ "Admin.Layouts", ROLE_ADMIN },
 	{ "Admin.Drain", ROLE_ADMIN },
 	{ "Admin.Config", ROLE_ADMIN },
+	{ "Admin.Peers", ROLE_ADMIN },
 	{ "Health.Check", ROLE_METRICS },
 	{ "Health.Watch", ROLE_METRICS },
 	{ "fd HELLO", ROLE_ENGINE, "the session of its token" },

@@ -39,6 +39,7 @@ const struct rpc_method rpc_methods[] = {
 	{ ADMIN("Layouts"), RPC_INLINE, false, ASK(layouts), rpc_layouts },
 	{ ADMIN("Drain"), RPC_WORKER, false, ASK(drain), rpc_drain },
 	{ ADMIN("Config"), RPC_INLINE, false, ASK(config), rpc_config },
+	{ ADMIN("Peers"), RPC_WORKER, false, ASK(peers), rpc_peers },
 	{ HEALTH("Check"), RPC_INLINE, false, &grpc__health__v1__health_check_request__descriptor, rpc_health_check },
 	{ HEALTH("Watch"), RPC_SERVER_STREAM, false, &grpc__health__v1__health_check_request__descriptor,
 	  .out = &rpc_health_watch },

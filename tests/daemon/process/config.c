@@ -69,9 +69,18 @@ static const char *const other[][2] = {
 	{ "open_blocks_max", "9" }, { "session_idle", "2s" }, { "lease_ttl", "150ms" }, { "reservation_ttl", "2h" },
 	{ "watch_queue", "17" }, { "workers", "3" }, { "sum_threads", "6" }, { "queue_max", "5" }, { "calls_max", "99" },
 	{ "connections_max", "4" }, { "call_deadline_max", "7s" }, { "message_bytes_max", "8MiB" },
-	{ "drain_timeout", "1s" }, { "stop_timeout", "2s" }, { "busy_poll", "3ms" }, { "adaptive_poll", "off" }, { "log_level", "debug" }, { "log_format", "json" },
+	{ "drain_timeout", "1s" }, { "stop_timeout", "2s" }, { "busy_poll", "3ms" }, { "adaptive_poll", "off" },
+	{ "cluster", "prod-1" }, { "node_name", "n1" }, { "peer_address", "[fd00::1]:7070" },
+	{ "etcd_endpoints", "e1.example:2379,10.0.0.1:2379" }, { "etcd_user", "terrace" },
+	{ "etcd_password_file", "/x/password" }, { "etcd_ca", "/x/ca" }, { "etcd_cert", "/x/cert" },
+	{ "etcd_key", "/x/key" }, { "member_ttl", "3s" }, { "log_level", "debug" }, { "log_format", "json" },
 };
 enum { OTHERS = sizeof other / sizeof other[0] };
+
+/* Options of a cluster want each other. Flags win over them, and so does a variable that stands before them. */
+#define COMPANIONS                                                                                                    \
+	"TERRACE_CLUSTER=c", "TERRACE_PEER_ADDRESS=h:1", "TERRACE_ETCD_ENDPOINTS=h:2", "TERRACE_ETCD_USER=u",         \
+		"TERRACE_ETCD_PASSWORD_FILE=/p", "TERRACE_ETCD_CA=/a", "TERRACE_ETCD_CERT=/b", "TERRACE_ETCD_KEY=/k", NULL
 
 START_TEST(every_option_every_way)
 {
@@ -82,16 +91,16 @@ START_TEST(every_option_every_way)
 	snprintf(joined, sizeof joined, "--%s=%s", name, value);
 	for (char *p = joined; p < joined + 2 + strlen(name); p++)
 		*p = *p == '_' ? '-' : *p;
-	ck_assert_int_eq(LOAD(NULL, flag, value), STATUS_OK);
+	ck_assert_int_eq(LOAD(((char *[]){ COMPANIONS }), flag, value), STATUS_OK);
 	ck_assert_str_eq(value_of(name), value);
 	ck_assert_str_eq(origin_of(name), "flag");
-	ck_assert_int_eq(LOAD(NULL, joined), STATUS_OK);
+	ck_assert_int_eq(LOAD(((char *[]){ COMPANIONS }), joined), STATUS_OK);
 	ck_assert_str_eq(value_of(name), value);
 
 	snprintf(variable, sizeof variable, "TERRACE_%s=%s", name, value);
 	for (char *p = variable; *p != '='; p++)
 		*p = *p >= 'a' && *p <= 'z' ? *p - 32 : *p;
-	ck_assert_int_eq(load((char *[]){ variable, NULL }, 0, NULL), STATUS_OK);
+	ck_assert_int_eq(load((char *[]){ variable, COMPANIONS }, 0, NULL), STATUS_OK);
 	ck_assert_str_eq(value_of(name), value);
 	ck_assert_str_eq(origin_of(name), "environment");
 
@@ -144,6 +153,31 @@ START_TEST(table_is_covered)
 		ck_assert_str_eq(row.name, other[n][0]);
 	}
 	ck_assert_uint_eq(n, OTHERS);
+}
+END_TEST
+
+START_TEST(options_of_a_cluster_want_each_other)
+{
+	static const struct {
+		char *flags[4];
+		const char *word;
+	} rows[] = {
+		{ { "--cluster=c", "--peer-address=h:1" }, "etcd_endpoints: off" },
+		{ { "--cluster=c", "--etcd-endpoints=h:2" }, "peer_address: off" },
+		{ { "--peer-address=h:1" }, "cluster: it is off" },
+		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-user=u" }, "set both" },
+		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-key=/k" }, "name both" },
+	};
+
+	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+		char *argv[6] = { "terraced" };
+		int n = 1;
+
+		for (; n <= 4 && rows[i].flags[n - 1]; n++)
+			argv[n] = rows[i].flags[n - 1];
+		ck_assert_int_eq(config_load(&c, n, argv, NULL, NULL, &errors), STATUS_INVALID);
+		ck_assert_msg(strstr(errors.text, rows[i].word) != NULL, "%s", errors.text);
+	}
 }
 END_TEST
 
@@ -211,6 +245,16 @@ static const struct {
 	{ "listen = localhost:50051\n", "no mutual TLS" },
 	{ "listen = [::]:50051\n", "no mutual TLS" },
 	{ "listen = 127.0.0.1\n", "not of the form" },
+	{ "cluster = a b\n", "a name has" },
+	{ "node_name = -x\n", "a name has" },
+	{ "peer_address = 0.0.0.0:7070\n", "others cannot reach" },
+	{ "peer_address = node1\n", "not HOST:PORT" },
+	{ "peer_address = node1:0\n", "not HOST:PORT" },
+	{ "etcd_endpoints = http://e:2379\n", "without http://" },
+	{ "etcd_endpoints = e:2379,\n", "not HOST:PORT" },
+	{ "etcd_endpoints = a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9\n", "more than 8" },
+	{ "etcd_key = key.pem\n", "absolute" },
+	{ "member_ttl = 1s\n", "not within" },
 	{ "listen = 127.0.0.1:99999\n", "the port" },
 	{ "metrics_address = localhost:9464\n", "not an address in numbers" },
 	{ "metrics_address = [::1\n", "not an address in numbers" },
@@ -640,6 +684,7 @@ int main(void)
 	tcase_add_loop_test(t, every_option_every_way, 0, OTHERS);
 	tcase_add_test(t, retired_policies_become_the_default);
 	tcase_add_test(t, table_is_covered);
+	tcase_add_test(t, options_of_a_cluster_want_each_other);
 	tcase_add_test(t, precedence);
 	tcase_add_test(t, long_lines);
 	tcase_add_test(t, a_folder_has_one_name);

@@ -1,0 +1,119 @@
+/* Options of a cluster: names, addresses, endpoints, and which of them want which. See process/config.h. */
+#include "daemon/process/config.h"
+#include "daemon/process/config_values.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_MAX_BYTES = 63, HOST_MAX_BYTES = 253, ENDPOINTS_MAX = 8 };
+
+static bool is_name(const char *value)
+{
+	const size_t n = strlen(value);
+
+	if (!n || n > NAME_MAX_BYTES || !isalnum((unsigned char)*value))
+		return false;
+	for (const char *at = value; *at; at++)
+		if (!isalnum((unsigned char)*at) && !strchr("._-", *at))
+			return false;
+	return true;
+}
+
+const char *config_name_problem(const char *value)
+{
+	return is_name(value) ? NULL : "a name has 1 to 63 letters, digits, dots, - and _, and begins with a letter or digit";
+}
+
+/* HOST:PORT of n bytes: a name, numbers, or numbers of IPv6 in brackets. */
+static bool is_endpoint(const char *at, size_t n)
+{
+	const char *colon = memrchr(at, ':', n);
+	const size_t host = colon ? (size_t)(colon - at) : 0, digits = colon ? n - host - 1 : 0;
+	const bool brackets = host > 2 && at[0] == '[' && at[host - 1] == ']';
+	unsigned port = 0;
+
+	if (!host || host > HOST_MAX_BYTES || !digits || digits > 5)
+		return false;
+	for (size_t i = 0; i < digits; i++) {
+		if (!isdigit((unsigned char)colon[1 + i]))
+			return false;
+		port = port * 10 + (unsigned)(colon[1 + i] - '0');
+	}
+	for (size_t i = brackets; i < host - brackets; i++)
+		if (!(brackets ? isxdigit((unsigned char)at[i]) || at[i] == ':' || at[i] == '.' :
+				 isalnum((unsigned char)at[i]) || at[i] == '-' || at[i] == '.'))
+			return false;
+	return port && port < 65536;
+}
+
+const char *config_peer_problem(const char *value)
+{
+	const size_t n = strlen(value);
+
+	if (!is_endpoint(value, n))
+		return "not HOST:PORT, as node1.example:7070, 10.0.0.1:7070 or [fd00::1]:7070";
+	if (!strncmp(value, "0.0.0.0:", 8) || !strncmp(value, "[::]:", 5))
+		return "others cannot reach that: name the address of one interface";
+	return NULL;
+}
+
+const char *config_endpoints_problem(const char *value)
+{
+	unsigned count = 0;
+
+	for (const char *at = value;; at += strcspn(at, ",") + 1) {
+		const size_t n = strcspn(at, ",");
+
+		if (!is_endpoint(at, n))
+			return memmem(at, n, "://", 3) ?
+				"an endpoint is HOST:PORT, without http:// (with etcd_ca it is reached over TLS)" :
+				"not HOST:PORT[,HOST:PORT]..., as 10.0.0.1:2379,10.0.0.2:2379";
+		if (++count > ENDPOINTS_MAX)
+			return "more than 8 endpoints";
+		if (!at[n])
+			return NULL;
+	}
+}
+
+static bool is_off(char *text)
+{
+	if (!strcmp(text, "off"))
+		*text = 0;
+	return !*text;
+}
+
+static void node_name_derive(struct config *c, struct config_errors *errors)
+{
+	if (strcmp(c->node_name, "auto"))
+		return;
+	if (gethostname(c->node_name, sizeof c->node_name))
+		c->node_name[0] = 0;
+	c->node_name[sizeof c->node_name - 1] = 0;
+	if (c->cluster[0] && !is_name(c->node_name))
+		config_complain(errors, "node_name: the machine's name, \"%.64s\", is none that a member can have: set node_name",
+				c->node_name);
+}
+
+void config_cluster_derive(struct config *c, struct config_errors *errors)
+{
+	const bool cluster = !is_off(c->cluster), address = !is_off(c->peer_address);
+	const bool endpoints = !is_off(c->etcd_endpoints), user = !is_off(c->etcd_user);
+	const bool password = !is_off(c->etcd_password_file), ca = !is_off(c->etcd_ca);
+	const bool cert = !is_off(c->etcd_cert), key = !is_off(c->etcd_key);
+
+	node_name_derive(c, errors);
+	if (!cluster && (address || endpoints || user || password || ca || cert || key))
+		config_complain(errors, "cluster: it is off, and peer_address or an option etcd_* is set: name the cluster, or leave "
+				"those out");
+	if (cluster && !endpoints)
+		config_complain(errors, "etcd_endpoints: off, but there is a cluster: name its etcd's, or set cluster to off");
+	if (cluster && !address)
+		config_complain(errors, "peer_address: off, but there is a cluster: say where other members reach this daemon");
+	if (user != password)
+		config_complain(errors, "etcd_user, etcd_password_file: one of them is off: set both, or neither");
+	if (cert != key)
+		config_complain(errors, "etcd_cert, etcd_key: one of them is off: name both files, or neither");
+	if ((cert || key) && !ca)
+		config_complain(errors, "etcd_ca: off, but there is a certificate for etcd: name the file of etcd's CA, too");
+}

@@ -1,0 +1,362 @@
+"""Daemons of one cluster, and a real etcd: `test_membership.py TERRACED TERRACECTL [--long]`.
+
+A small fake etcd stands in where an answer has to be wrong or missing.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+from concurrent import futures
+
+import grpc
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import daemon as e2e  # noqa: E402
+from daemon import CALL_S, ROOT, held_folder, pb, running, wait_for  # noqa: E402
+from grpc_tools import protoc  # noqa: E402
+
+if protoc.main(["protoc", "--proto_path=" + os.path.join(ROOT, "proto"), "--python_out=" + e2e._generated,
+                "--grpc_python_out=" + e2e._generated, "etcd.proto"]) != 0:
+    sys.exit("protoc failed")
+import etcd_pb2 as rpc  # noqa: E402
+import etcd_pb2_grpc as etcd_grpc  # noqa: E402
+
+TERRACED, CTL = sys.argv[1], sys.argv[2]
+LONG = "--long" in sys.argv
+TTL_S = 2
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Etcd:
+    """A real etcd in a temporary folder, always at the same port."""
+
+    def __init__(self):
+        self.folder, self.hold = held_folder()
+        self.port, self.peer = free_port(), free_port()
+        self.address = "127.0.0.1:%d" % self.port
+        self.process = None
+        self.start()
+
+    def start(self):
+        url, peer = "http://" + self.address, "http://127.0.0.1:%d" % self.peer
+        with open(os.path.join(self.folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                ["etcd", "--name", "n", "--data-dir", os.path.join(self.folder, "data"), "--listen-client-urls", url,
+                 "--advertise-client-urls", url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                 "--initial-cluster", "n=" + peer, "--unsafe-no-fsync", "--heartbeat-interval", "50",
+                 "--election-timeout", "250"],
+                stdout=log, stderr=log, pass_fds=(self.hold,))
+        self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),
+                                                                    ("grpc.initial_reconnect_backoff_ms", 50),
+                                                                    ("grpc.max_reconnect_backoff_ms", 100)])
+        self.kv = etcd_grpc.KVStub(self.channel)
+        self.kv.Range(rpc.RangeRequest(key=b"a"), timeout=CALL_S, wait_for_ready=True)
+
+    def kill(self):
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+    def forget(self):
+        shutil.rmtree(os.path.join(self.folder, "data"))
+
+    def call(self, path, ask=b""):
+        """A method that our .proto does not have: bytes in, bytes out."""
+        return self.channel.unary_unary("/etcdserverpb." + path)(ask, timeout=CALL_S)
+
+    def put(self, key, value):
+        op = rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value))
+        return self.kv.Txn(rpc.TxnRequest(success=[op]), timeout=CALL_S).header.revision
+
+    def close(self):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self.hold)
+
+
+def text(*fields):
+    """A message of strings: (number, text)..."""
+    return b"".join(bytes([n << 3 | 2, len(t)]) + t for n, t in fields)
+
+
+def flags(name, endpoints, *more):
+    return ("--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--cluster", "c1", "--node-name", name,
+            "--peer-address", "127.0.0.1:7070", "--etcd-endpoints", endpoints, "--member-ttl", "%ds" % TTL_S, *more)
+
+
+def peers(d):
+    return d.admin.Peers(pb.PeersRequest(), timeout=CALL_S)
+
+
+def names(d, absent=False):
+    return [r.member.name for r in peers(d).rows if absent or not r.absent]
+
+
+def wait_names(d, *wanted, state="joined"):
+    try:
+        wait_for(lambda: names(d) == sorted(wanted) and peers(d).state == state, CALL_S, "")
+    except AssertionError:
+        raise AssertionError("not %s in %s, but:\n%s" % (wanted, state, peers(d)))
+
+
+class Membership(unittest.TestCase):
+    def setUp(self):
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+
+    def etcd(self):
+        etcd = Etcd()
+        self.stack.callback(etcd.close)
+        return etcd
+
+    def daemon(self, name, endpoints, *more):
+        return self.stack.enter_context(running(TERRACED, *flags(name, endpoints, *more)))
+
+    def ctl(self, d, *words, code=0):
+        done = subprocess.run([CTL, "--address", d.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_life(self):
+        """Two daemons see each other; one is killed, is started again, is stopped; a wrong endpoint stands first."""
+        etcd = self.etcd()
+        endpoints = "127.0.0.1:%d,%s" % (free_port(), etcd.address)
+        a, b = self.daemon("a", endpoints), self.daemon("b", endpoints)
+        wait_names(a, "a", "b")
+        wait_names(b, "a", "b")
+        rows = json.loads(self.ctl(a, "--json", "peers"))
+        self.assertEqual([(r["name"], r["self"], r["state"]) for r in rows["members"]],
+                         [("a", True, "serving"), ("b", False, "serving")])
+        self.assertEqual((rows["cluster"], rows["state"], rows["etcd"]), ("c1", "joined", etcd.address))
+        self.assertIn("127.0.0.1:7070", self.ctl(a, "peers"))
+        self.assertEqual(a.stats()["terrace_peers"], 1)
+        self.assertEqual(a.stats()["terrace_membership_info{state=joined}"], 1)
+        epoch = {r.member.name: r.member.epoch for r in peers(a).rows}["b"]
+        b.kill()
+        wait_names(a, "a")
+        b.start()
+        wait_names(a, "a", "b")
+        b.kill()
+        b.start()  # its lease of before has not ended: the same folder takes the key over
+        wait_names(b, "a", "b")
+        wait_for(lambda: a.log().count("event=member_restarted") + a.log().count("event=member_joined") >= 3, CALL_S, "news")
+        self.assertNotEqual(epoch, {r.member.name: r.member.epoch for r in peers(a).rows}["b"])
+        a.admin.Drain(pb.DrainRequest(), timeout=CALL_S)
+        wait_for(lambda: [r.member.draining for r in peers(b).rows if r.member.name == "a"] == [True], CALL_S, "draining")
+        b.stop()
+        wait_names(a, "a")
+
+    def test_etcd_restarts(self):
+        """With its data, without it, stopped: the members stay, and are confirmed again."""
+        etcd = self.etcd()
+        a, b = self.daemon("a", etcd.address), self.daemon("b", etcd.address)
+        wait_names(a, "a", "b")
+        wait_names(b, "a", "b")
+        for how in ("data", "none", "stopped"):
+            if how == "stopped":
+                etcd.process.send_signal(signal.SIGSTOP)
+            else:
+                etcd.kill()
+            wait_names(a, "a", "b", state="lost")
+            wait_names(b, "a", "b", state="lost")
+            self.assertIn("etcd at", peers(a).reason)
+            self.assertEqual(a.stats()["terrace_membership_info{state=lost}"], 1)
+            self.assertEqual(json.loads(self.ctl(a, "--json", "peers", code=3))["state"], "lost")
+            opened = a.open(e2e.layout(fingerprint=how.encode().ljust(32, b"x")))
+            self.assertEqual(a.put(opened.session, [(e2e.key(1), bytes(opened.layouts[0].block_bytes))]), [pb.OK])
+            if how == "stopped":
+                time.sleep(TTL_S + 1)  # every lease ends while nothing can renew it
+                etcd.process.send_signal(signal.SIGCONT)
+            else:
+                if how == "none":
+                    etcd.forget()
+                etcd.start()
+            wait_names(a, "a", "b")
+            wait_names(b, "a", "b")
+        self.assertNotIn("event=member_left", a.log() + b.log())
+
+    def test_one_name(self):
+        """The second daemon of a name is refused, serves all the same, and has the name once it is free."""
+        etcd = self.etcd()
+        a, twin = self.daemon("a", etcd.address), None
+        wait_names(a, "a")
+        twin = self.daemon("a", etcd.address)
+        wait_for(lambda: peers(twin).state == "refused", CALL_S, "refused")
+        self.assertIn("node_name", peers(twin).reason)
+        self.assertEqual(twin.log().count("event=membership_refused"), 1)
+        self.assertFalse([r for r in peers(twin).rows if r.self])
+        a.stop()
+        wait_names(twin, "a")
+        self.assertTrue(peers(twin).rows[0].self)
+
+    def test_foreign_keys(self):
+        """Nonsense under the prefix is ignored and logged once; a key that something deleted is written again."""
+        etcd = self.etcd()
+        prefix = b"/terrace/c1/members/"
+        for name, value in ((b"x", b"nonsense"), (b"y", b""), (b"z", random.Random(1).randbytes(9000)), (b"\xff/../", b"")):
+            etcd.put(prefix + name, value)
+        a = self.daemon("a", etcd.address)
+        wait_names(a, "a")
+        etcd.put(prefix + b"late", b"\x0a\x05other")
+        wait_for(lambda: a.stats()["terrace_membership_ignored_total"] == 5, CALL_S, "all are counted")
+        self.assertEqual(a.log().count("event=membership_foreign_key"), 1)
+        before = a.stats()["terrace_membership_registrations_total"]
+        etcd.call("KV/DeleteRange", text((1, prefix + b"a")))
+        wait_for(lambda: a.stats()["terrace_membership_registrations_total"] == before + 1, CALL_S, "written again")
+        wait_names(a, "a")
+
+    def test_user(self):
+        """With Auth: a wrong password is said, the right one joins; an invalid token is replaced."""
+        etcd = self.etcd()
+        etcd.call("Auth/UserAdd", text((1, b"root"), (2, b"r")))
+        etcd.call("Auth/UserGrantRole", text((1, b"root"), (2, b"root")))
+        etcd.call("Auth/UserAdd", text((1, b"terrace"), (2, b"secret")))
+        etcd.call("Auth/RoleAdd", text((1, b"members")))
+        key, end = b"/terrace/c1/", b"/terrace/c10"
+        permission = bytes([1 << 3, 2]) + text((2, key), (3, end))
+        etcd.call("Auth/RoleGrantPermission", text((1, b"members"), (2, permission)))
+        etcd.call("Auth/UserGrantRole", text((1, b"terrace"), (2, b"members")))
+        etcd.call("Auth/AuthEnable")
+        password = os.path.join(etcd.folder, "password")
+        with open(password, "w", encoding="ascii") as f:
+            f.write("wrong\n")
+        a = self.daemon("a", etcd.address, "--etcd-user", "terrace", "--etcd-password-file", password)
+        wait_for(lambda: "Authenticate" in peers(a).reason, CALL_S, "the reason")
+        self.assertEqual(peers(a).state, "joining")
+        with open(password, "w", encoding="ascii") as f:
+            f.write("secret\n")
+        wait_names(a, "a")
+        self.assertNotIn("secret", a.log())
+        etcd.kill()  # the tokens go with it
+        with contextlib.suppress(grpc.RpcError):
+            etcd.start()  # its first question is refused: no token
+        wait_names(a, "a")
+
+    @unittest.skipUnless(LONG, "long")
+    def test_storm(self):
+        """Daemons and etcd are killed and stopped at random; afterwards all is as it should be."""
+        etcd, chance = self.etcd(), random.Random(30)
+        daemons = [self.daemon(n, etcd.address) for n in "abcd"]
+        for _ in range(60):
+            what = chance.randrange(4)
+            if what == 0:
+                etcd.kill()
+                if chance.randrange(3) == 0:
+                    etcd.forget()
+                etcd.start()
+            elif what == 1:
+                etcd.process.send_signal(signal.SIGSTOP)
+                time.sleep(chance.random() * 2 * TTL_S)
+                etcd.process.send_signal(signal.SIGCONT)
+            else:
+                d = chance.choice(daemons)
+                d.kill()
+                time.sleep(chance.random() * 2 * TTL_S)
+                d.start()
+        for d in daemons:
+            wait_names(d, *"abcd")
+
+
+class Fake(etcd_grpc.KVServicer, etcd_grpc.LeaseServicer, etcd_grpc.WatchServicer):
+    """As much of etcd as one daemon asks for, with faults by switch."""
+
+    def __init__(self):
+        self.compactions, self.ended, self.watches, self.puts = 0, 0, 0, 0
+        self.expire = False
+        self.server = grpc.server(futures.ThreadPoolExecutor(8))
+        for add in (etcd_grpc.add_KVServicer_to_server, etcd_grpc.add_LeaseServicer_to_server,
+                    etcd_grpc.add_WatchServicer_to_server):
+            add(self, self.server)
+        self.address = "127.0.0.1:%d" % self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        self.kvs, self.revision, self.lease = {}, 1, 0
+
+    def header(self):
+        return rpc.ResponseHeader(revision=self.revision)
+
+    def Range(self, request, context):
+        return rpc.RangeResponse(header=self.header(), kvs=list(self.kvs.values()))
+
+    def Txn(self, request, context):
+        self.revision += 1
+        put, compare = request.success[0].request_put, request.compare[0]
+        now = self.kvs[put.key].mod_revision if put.key in self.kvs else 0
+        if compare.mod_revision == now:
+            self.puts += 1
+            self.kvs[put.key] = rpc.KeyValue(key=put.key, value=put.value, lease=put.lease, mod_revision=self.revision)
+        return rpc.TxnResponse(header=self.header(), succeeded=compare.mod_revision == now)
+
+    def LeaseGrant(self, request, context):
+        self.lease += 1
+        return rpc.LeaseGrantResponse(header=self.header(), ID=self.lease, TTL=request.TTL)
+
+    def LeaseRevoke(self, request, context):
+        return rpc.LeaseRevokeResponse(header=self.header())
+
+    def LeaseKeepAlive(self, requests, context):
+        for r in requests:
+            ttl = 0 if self.expire else TTL_S
+            if self.expire:
+                self.kvs, self.expire = {}, False
+            yield rpc.LeaseKeepAliveResponse(header=self.header(), ID=r.ID, TTL=ttl)
+
+    def Watch(self, requests, context):
+        next(requests)
+        self.watches += 1
+        yield rpc.WatchResponse(header=self.header(), created=True)
+        if self.compactions:
+            self.compactions -= 1
+            yield rpc.WatchResponse(header=self.header(), canceled=True, compact_revision=self.revision)
+            return
+        if self.ended:
+            self.ended -= 1
+            return
+        while context.is_active():
+            time.sleep(0.05)
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        self.fake = Fake()
+        self.addCleanup(lambda: self.fake.server.stop(0).wait())
+
+    def test_compacted_expired_ended(self):
+        self.fake.compactions, self.fake.ended = 2, 1
+        with running(TERRACED, *flags("a", self.fake.address)) as a:
+            wait_for(lambda: self.fake.watches >= 4, CALL_S, "a watch after each end")
+            wait_names(a, "a")
+            self.assertEqual(self.fake.puts, 1)
+            self.fake.expire = True
+            wait_for(lambda: self.fake.puts == 2, CALL_S, "registered under another lease")
+            wait_names(a, "a")
+            self.assertEqual(a.log().count("event=member_lease_expired"), 1)
+            # Another write of this name with this daemon's node: a copied data folder. It is not fought over.
+            member = pb.Member.FromString(self.fake.kvs[b"/terrace/c1/members/a"].value)
+            member.epoch += 1
+            self.fake.revision += 1
+            self.fake.kvs[b"/terrace/c1/members/a"] = rpc.KeyValue(
+                key=b"/terrace/c1/members/a", value=member.SerializeToString(), lease=99, mod_revision=self.fake.revision)
+            a.admin.Drain(pb.DrainRequest(), timeout=CALL_S)  # it wants to write its key, and finds the other
+            wait_for(lambda: peers(a).state == "refused", CALL_S, "refused")
+            self.assertEqual(self.fake.puts, 2)
+
+
+if __name__ == "__main__":
+    if not shutil.which("etcd"):
+        print("skipped: there is no etcd (Debian's etcd-server)")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1] + [w for w in sys.argv[3:] if w != "--long"])
