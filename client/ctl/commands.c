@@ -50,10 +50,11 @@ const struct ctl_command ctl_commands[] = {
 		.name = "peers",
 		.synopsis = "",
 		.summary = "print the members of the daemon's cluster",
-		.text = "Prints how the daemon stands with the cluster's etcd, and a line for each member that it knows, itself "
-			"included. State: joined; joining, until etcd is first reached; lost: etcd is not reached, and the members "
-			"are those that it named last; refused: another daemon has this one's name. Of a member: serving, draining, "
-			"or absent: etcd came back without it, and it is forgotten soon unless it registers again.",
+		.text = "Prints how the daemon stands with the cluster's etcd, and a line for each member that it "
+			"knows, itself included. State: joined; joining, until etcd is first reached; lost: etcd is "
+			"not reached, and the members are those that it named last; refused: another daemon has this "
+			"one's name. Of a member: serving, draining, or absent: etcd came back without it, and it is "
+			"forgotten soon unless it registers again.",
 		.exits = "0 joined, 3 not joined or no cluster is configured, " EXITS_DAEMON,
 		.run = ctl_run_peers,
 	},

@@ -55,8 +55,8 @@ int ctl_run_peers(const struct ctl_args *args)
 		code = ctl_daemon_call(&d, CLIENT_ADMIN_PEERS, &request.base, &terrace__v1__peers_reply__descriptor,
 				       args->timeout_us, &reply);
 	if (!code && !reply->cluster[0])
-		code = ctl_failed_with(CTL_NO, "peers: the daemon is in no cluster: set cluster, peer_address and etcd_endpoints "
-					       "in its configuration");
+		code = ctl_failed_with(CTL_NO, "peers: the daemon is in no cluster: set cluster, peer_address and "
+					       "etcd_endpoints in its configuration");
 	else if (!code)
 		code = print_reply(args, reply);
 	ctl_daemon_close(&d);

@@ -115,8 +115,8 @@ static void give(const Etcdserverpb__KeyValue *kv, etcd_take_fn *take, void *arg
 	take(arg, &key);
 }
 
-/* From `from` to `end`, as of *revision, or, if that is 0, as of now, which is *revision then. *more: not all of it. The
- * last key and a NUL, where the next page begins, go to `from`. */
+/* From `from` to `end`, as of *revision, or, if that is 0, as of now, which is *revision then. *more: not all of it.
+ * The last key and a NUL, where the next page begins, go to `from`. */
 static enum status range_page(struct etcd *e, ProtobufCBinaryData *from, ProtobufCBinaryData end, int64_t *revision,
 			      bool *more, etcd_take_fn *take, void *arg)
 {

@@ -93,8 +93,8 @@ static gpr_timespec time_of(uint64_t until_us)
 	return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros((int64_t)left, GPR_TIMESPAN));
 }
 
-/* Notes one event; false: none came until then, or in LOOK_US: nothing but a call of gRPC's puts an event into a queue, so
- * that an interrupt is looked for. */
+/* Notes one event; false: none came until then, or in LOOK_US: nothing but a call of gRPC's puts an event into a
+ * queue, so that an interrupt is looked for. */
 static bool note_event(struct etcd *e, uint64_t until_us)
 {
 	const uint64_t look_us = clock_us() + LOOK_US;

@@ -31,7 +31,7 @@ struct etcd_options {
 	const char *endpoints;       /* HOST:PORT, separated by commas */
 	const char *user;            /* NULL or empty: none */
 	const char *password_file;   /* its first line; read at each connection */
-	const char *ca, *cert, *key; /* PEM files, read at each connection; ca empty: no TLS; cert and key may be empty */
+	const char *ca, *cert, *key; /* PEM files, read at each connection; ca empty: no TLS; the others may be empty */
 	const char *agent;           /* how the client names itself */
 	uint64_t call_us;
 };

@@ -28,7 +28,8 @@ char *file_read(const char *path, size_t most, size_t *bytes, char *why, size_t 
 		return text;
 	}
 	if (text && got >= 0)
-		snprintf(why, why_size, "%.200s: it is %s", path, n ? "too large to be the file that is meant" : "empty");
+		snprintf(why, why_size, "%.200s: it is %s", path,
+			 n ? "too large to be the file that is meant" : "empty");
 	else
 		snprintf(why, why_size, "%.200s: %s", path, strerror(error));
 	free(text);

@@ -14,7 +14,8 @@ static void receive(struct etcd *e, bool first)
 	struct wire *w = &e->watch;
 	const grpc_op ops[] = {
 		{ .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &w->received },
-		{ .op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &w->initial },
+		{ .op = GRPC_OP_RECV_INITIAL_METADATA,
+		  .data.recv_initial_metadata.recv_initial_metadata = &w->initial },
 	};
 
 	wire_start(e, w, TAG_WATCH_RECEIVED, ops, first ? 2 : 1);
@@ -114,7 +115,8 @@ enum status etcd_watch(struct etcd *e, const char *prefix, int64_t revision)
 		return s;
 	e->watching = true;
 	const grpc_op status = { .op = GRPC_OP_RECV_STATUS_ON_CLIENT,
-				 .data.recv_status_on_client = { &e->watch.trailing, &e->watch.code, &e->watch.details, NULL } };
+				 .data.recv_status_on_client = { &e->watch.trailing, &e->watch.code,
+								 &e->watch.details, NULL } };
 
 	wire_start(e, &e->watch, TAG_WATCH_STATUS, &status, 1);
 	send_create(e, prefix, revision);

@@ -110,10 +110,12 @@ static void member_changed(void *arg, enum member_change change, const struct me
 
 static const char *remedy_of(enum status s)
 {
-	return s == STATUS_DENIED ? "look at etcd_user and etcd_password_file, and give the user the rights to read and "
-				    "write keys that begin with /terrace/CLUSTER/" :
-	       s == STATUS_INVALID ? "see that etcd_endpoints are those of an etcd v3, and what else writes under /terrace/" :
-	       "see that etcd runs and that etcd_endpoints, etcd_ca, etcd_cert and etcd_key are right; until then the "
+	if (s == STATUS_DENIED)
+		return "look at etcd_user and etcd_password_file, and give the user the rights to read and write keys "
+		       "that begin with /terrace/CLUSTER/";
+	if (s == STATUS_INVALID)
+		return "see that etcd_endpoints are those of an etcd v3, and what else writes under /terrace/";
+	return "see that etcd runs and that etcd_endpoints, etcd_ca, etcd_cert and etcd_key are right; until then the "
 	       "last members are kept";
 }
 
@@ -178,8 +180,8 @@ static void foreign_key(struct membership *m, const uint8_t *name, size_t n, con
 	snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : sizeof text - 1), (const char *)name);
 	log_warn("membership_foreign_key", LOG_TEXT("prefix", m->prefix), LOG_TEXT("key", text),
 		 LOG_TEXT("reason", problem),
-		 LOG_TEXT("remedy", "another program writes there: give the cluster another name, or delete the key; it is "
-				    "ignored, and more of them are only counted (terrace_membership_ignored_total)"));
+		 LOG_TEXT("remedy", "another program writes there: give the cluster another name, or delete the key; "
+				    "more of them are only counted (terrace_membership_ignored_total)"));
 }
 
 /* The key of this daemon's name, as it is now in etcd. */
@@ -276,8 +278,10 @@ static enum status lease_keep(struct membership *m)
 	if (ttl_s)
 		return STATUS_OK;
 	if (m->lease)
-		log_warn("member_lease_expired", LOG_TEXT("reason", "etcd was not reached in time, or has lost its data"),
-			 LOG_TEXT("remedy", "none needed: the daemon registers again; raise member_ttl if it comes often"));
+		log_warn("member_lease_expired",
+			 LOG_TEXT("reason", "etcd was not reached in time, or has lost its data"),
+			 LOG_TEXT("remedy", "none needed: the daemon registers again; raise member_ttl if it comes "
+					    "often"));
 	if (m->registration == REGISTERED)
 		m->registration = UNREGISTERED;
 	return lease_take(m);
@@ -518,8 +522,8 @@ void membership_serve(struct membership *m)
 	m->serving = !pthread_create(&m->thread, NULL, membership_main, m);
 	if (!m->serving)
 		log_error("membership_failed", LOG_TEXT("reason", "cannot start its thread"),
-			  LOG_TEXT("remedy", "raise the limit of threads (ulimit -u, TasksMax, pids.max), and start the "
-					     "daemon again: it serves, but is in no cluster"));
+			  LOG_TEXT("remedy", "raise the limit of threads (ulimit -u, TasksMax, pids.max), and start "
+					     "the daemon again: it serves, but is in no cluster"));
 }
 
 static bool threads_stop(void *part, uint64_t wait_us)
@@ -580,17 +584,23 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	members_drop(list);
 	snprintf(label, sizeof label, "state=%s", members_state_text(status.state));
 	emit(arg, "terrace_peers", "", peers, false, "other daemons of the cluster that are known");
-	emit(arg, "terrace_peers_absent", "", absent, false, "of these, such as etcd came back without; they are forgotten soon");
+	emit(arg, "terrace_peers_absent", "", absent, false,
+	     "of these, such as etcd came back without; they are forgotten soon");
 	emit(arg, "terrace_membership_info", label, 1, false,
-	     "joining, joined, lost (etcd is not reached, the last members are kept) or refused (the name is another daemon's)");
-	emit(arg, "terrace_membership_joined", "", status.state == MEMBERS_JOINED, false, "registered in etcd, which answers");
+	     "joining, joined, lost (no etcd: the last members are kept) or refused (another daemon's name)");
+	emit(arg, "terrace_membership_joined", "", status.state == MEMBERS_JOINED, false,
+	     "registered in etcd, which answers");
 	emit(arg, "terrace_membership_age_seconds", "",
 	     status.confirmed_us ? (double)(daemon_now_us() - status.confirmed_us) / 1e6 : -1, false,
 	     "time since etcd last answered; -1: it never has");
-	emit(arg, "terrace_membership_sessions_total", "", figure(&m->sessions), true, "connections to etcd that worked");
-	emit(arg, "terrace_membership_failures_total", "", figure(&m->failures), true, "connections to etcd that failed or ended");
-	emit(arg, "terrace_membership_registrations_total", "", figure(&m->registrations), true, "times that this daemon's key was written");
-	emit(arg, "terrace_membership_ignored_total", "", figure(&m->foreign), true, "keys read that are no member's");
+	emit(arg, "terrace_membership_sessions_total", "", figure(&m->sessions), true,
+	     "connections to etcd that worked");
+	emit(arg, "terrace_membership_failures_total", "", figure(&m->failures), true,
+	     "connections to etcd that failed or ended");
+	emit(arg, "terrace_membership_registrations_total", "", figure(&m->registrations), true,
+	     "times that this daemon's key was written");
+	emit(arg, "terrace_membership_ignored_total", "", figure(&m->foreign), true,
+	     "keys read that are no member's");
 	for (int i = 0; i <= MEMBER_RESTARTED; i++)
 		emit(arg, "terrace_membership_changes_total", changes[i], figure(&m->changes[i]), true,
 		     "members that joined, left, changed or were started again");

@@ -79,6 +79,7 @@ enum status node_id_read(const char *data_dir, uint8_t out[MEMBER_NODE_BYTES], c
 	}
 	if (parse(text, n, out))
 		return STATUS_OK;
-	snprintf(why, size, "%.600s is not 32 hex digits and a line's end: delete it, and the daemon makes another", path);
+	snprintf(why, size, "%.600s is not 32 hex digits and a line's end: delete it, and the daemon makes another",
+		 path);
 	return STATUS_CORRUPT;
 }

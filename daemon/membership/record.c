@@ -1,7 +1,7 @@
 /* See daemon/membership/record.h. */
 #include "daemon/membership/record.h"
 
-#include "daemon/process/config.h"
+#include "daemon/process/config_values.h"
 #include "terrace.pb-c.h"
 
 #include <stdio.h>

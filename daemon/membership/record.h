@@ -1,5 +1,5 @@
-/* A member as etcd has it: a key, and a message Member (terrace.proto) as its value. What another program wrote there is
- * bytes from outside: it is a member only if it is whole, and says the name that its key has. */
+/* A member as etcd has it: a key, and a message Member (terrace.proto) as its value. What another program wrote there
+ * is bytes from outside: it is a member only if it is whole, and says the name that its key has. */
 #ifndef TERRACE_DAEMON_MEMBERSHIP_RECORD_H
 #define TERRACE_DAEMON_MEMBERSHIP_RECORD_H
 

@@ -138,14 +138,15 @@ static const struct option options[] = {
 	{ "adaptive_poll", T_CHOICE, AT(adaptive_poll), "on", 0, 0, switch_words,
 	  "without busy_poll: the thread of local calls, and a worker or two, look for what comes next for as long as that has been taking, 200us at most, if the daemon may use 4 processors or more" },
 	{ "cluster", T_NAME, AT(cluster), "off", 0, 0, NULL,
-	  "name of the cluster that this daemon joins: the daemons that have it, and the same etcd, know each other; off: "
-	  "none" },
+	  "name of the cluster that this daemon joins: the daemons that have it, and the same etcd, know each other; "
+	  "off: none" },
 	{ "node_name", T_NAME, AT(node_name), "auto", 0, 0, NULL,
 	  "this daemon's name, which no other one of the cluster has; auto: the machine's" },
 	{ "peer_address", T_PEER, AT(peer_address), "off", 0, 0, NULL,
 	  "HOST:PORT at which other members of the cluster reach this one" },
 	{ "etcd_endpoints", T_ENDPOINTS, AT(etcd_endpoints), "off", 0, 0, NULL,
-	  "HOST:PORT of the cluster's etcd v3, up to eight, separated by commas: one is used, and the next when it fails" },
+	  "HOST:PORT of the cluster's etcd v3, up to eight, separated by commas: one is used, and the next if it "
+	  "fails" },
 	{ "etcd_user", T_TEXT, AT(etcd_user), "off", 0, 0, NULL, "user of etcd; off: it wants none" },
 	{ "etcd_password_file", T_FILE, AT(etcd_password_file), "off", 0, 0, NULL,
 	  "file whose first line is that user's password; read at each connection" },

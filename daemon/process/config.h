@@ -125,12 +125,7 @@ bool config_group(const char *value, uint64_t *gid);
 /* The address of `listen`: false if it is off, or not one that this version may listen on. */
 bool config_listen(const char *value, struct config_socket *out);
 
-/* What is wrong with a name of a cluster or a node, with an address at which other members reach this one, and with a
- * list of etcd's endpoints; NULL: nothing. process/config_cluster.c */
-const char *config_name_problem(const char *value);
-const char *config_peer_problem(const char *value);
-const char *config_endpoints_problem(const char *value);
-/* Makes `off` an empty text, node_name the machine's, and complains of options of a cluster that do not fit together. */
+/* Makes `off` an empty text, node_name the machine's, and complains of options of a cluster that do not fit. */
 void config_cluster_derive(struct config *c, struct config_errors *errors);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */

@@ -22,7 +22,8 @@ static bool is_name(const char *value)
 
 const char *config_name_problem(const char *value)
 {
-	return is_name(value) ? NULL : "a name has 1 to 63 letters, digits, dots, - and _, and begins with a letter or digit";
+	return is_name(value) ? NULL : "a name has 1 to 63 letters, digits, dots, - and _, and begins with a letter or "
+				       "digit";
 }
 
 /* HOST:PORT of n bytes: a name, numbers, or numbers of IPv6 in brackets. */
@@ -91,8 +92,8 @@ static void node_name_derive(struct config *c, struct config_errors *errors)
 		c->node_name[0] = 0;
 	c->node_name[sizeof c->node_name - 1] = 0;
 	if (c->cluster[0] && !is_name(c->node_name))
-		config_complain(errors, "node_name: the machine's name, \"%.64s\", is none that a member can have: set node_name",
-				c->node_name);
+		config_complain(errors, "node_name: the machine's name, \"%.64s\", is none that a member can have: "
+				"set node_name", c->node_name);
 }
 
 void config_cluster_derive(struct config *c, struct config_errors *errors)
@@ -104,16 +105,19 @@ void config_cluster_derive(struct config *c, struct config_errors *errors)
 
 	node_name_derive(c, errors);
 	if (!cluster && (address || endpoints || user || password || ca || cert || key))
-		config_complain(errors, "cluster: it is off, and peer_address or an option etcd_* is set: name the cluster, or leave "
-				"those out");
+		config_complain(errors, "cluster: it is off, and peer_address or an option etcd_* is set: name the "
+				"cluster, or leave those out");
 	if (cluster && !endpoints)
-		config_complain(errors, "etcd_endpoints: off, but there is a cluster: name its etcd's, or set cluster to off");
+		config_complain(errors, "etcd_endpoints: off, but there is a cluster: name its etcd's, or set "
+				"cluster to off");
 	if (cluster && !address)
-		config_complain(errors, "peer_address: off, but there is a cluster: say where other members reach this daemon");
+		config_complain(errors, "peer_address: off, but there is a cluster: say where other members reach "
+				"this daemon");
 	if (user != password)
 		config_complain(errors, "etcd_user, etcd_password_file: one of them is off: set both, or neither");
 	if (cert != key)
 		config_complain(errors, "etcd_cert, etcd_key: one of them is off: name both files, or neither");
 	if ((cert || key) && !ca)
-		config_complain(errors, "etcd_ca: off, but there is a certificate for etcd: name the file of etcd's CA, too");
+		config_complain(errors, "etcd_ca: off, but there is a certificate for etcd: name the file of "
+				"etcd's CA, too");
 }

@@ -1,4 +1,5 @@
-/* Values of options: numbers with units, from text and to text. Knows no option. */
+/* Values of options: numbers with units, from text and to text. Knows no option. And forms of texts that others than the
+ * configuration have, too. */
 #ifndef TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
 #define TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
 
@@ -21,5 +22,11 @@ void config_number_text(char *out, size_t size, uint64_t n, const struct config_
 /* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
 bool config_bytes(const char *value, uint64_t *out);
 bool config_count(const char *value, uint64_t *out);
+
+/* What is wrong with a name of a cluster or a node, with an address at which other members reach this one, and with a
+ * list of etcd's endpoints; NULL: nothing. process/config_cluster.c */
+const char *config_name_problem(const char *value);
+const char *config_peer_problem(const char *value);
+const char *config_endpoints_problem(const char *value);
 
 #endif

@@ -4,6 +4,7 @@
  * so that a line that does not fit loses fields from its end but still parses.
  */
 #include "daemon/process/log.h"
+#include "daemon/process/log_character.h"
 
 #include "daemon/process/log_unwritten.h"
 

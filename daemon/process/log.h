@@ -51,7 +51,4 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 size_t log_line(char *out, size_t size, enum log_format format, uint64_t unix_us, enum log_level level,
 		const char *event, const struct log_field *fields);
 
-/* The character at p, and its length in UTF-8; of a byte that begins none in its shortest form, the byte itself, and 1. */
-uint32_t log_character(const unsigned char *p, size_t *length);
-
 #endif

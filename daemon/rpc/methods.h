@@ -22,9 +22,7 @@ rpc_unary_fn rpc_warm, rpc_flush;
 /* rpc/method/delete.c */
 rpc_unary_fn rpc_delete;
 /* rpc/method/admin.c */
-rpc_unary_fn rpc_stats, rpc_inspect, rpc_layouts, rpc_drain, rpc_config;
-/* rpc/method/peers.c */
-rpc_unary_fn rpc_peers;
+rpc_unary_fn rpc_stats, rpc_inspect, rpc_layouts, rpc_drain, rpc_config, rpc_peers;
 /* rpc/method/explain.c */
 rpc_unary_fn rpc_explain, rpc_graph;
 /* rpc/method/trace.c */

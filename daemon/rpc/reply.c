@@ -3,7 +3,7 @@
 
 #include "daemon/block/grid.h"
 #include "daemon/block/values.h"
-#include "daemon/process/log.h"
+#include "daemon/process/log_character.h"
 #include "daemon/rpc/call.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/stats.h"
