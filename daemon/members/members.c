@@ -77,16 +77,6 @@ void members_drop(const struct members_list *list)
 		free(own);
 }
 
-static int by_name(const void *name, const void *member)
-{
-	return strcmp(name, ((const struct member *)member)->name);
-}
-
-const struct member *members_find(const struct members_list *list, const char *name)
-{
-	return bsearch(name, list->at, list->count, sizeof list->at[0], by_name);
-}
-
 static void notify(const struct members *m, enum member_change change, const struct member *of)
 {
 	for (uint32_t i = 0; i < m->observer_count; i++)

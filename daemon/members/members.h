@@ -79,8 +79,6 @@ void members_observe(struct members *m, const struct members_observer *o);
 /* The newest list, until members_drop. Any thread; never NULL. */
 const struct members_list *members_take(struct members *m);
 void members_drop(const struct members_list *list);
-/* NULL: there is none of that name. */
-const struct member *members_find(const struct members_list *list, const char *name);
 
 void members_status(struct members *m, struct members_status *out);
 /* "joining", "joined", "lost", "refused". */

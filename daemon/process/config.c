@@ -646,6 +646,15 @@ static void derive_extent(struct config *c)
 		c->extent_bytes = GIB;
 }
 
+static void derive_cluster(struct config *c, struct config_errors *errors)
+{
+	const char *problems[CONFIG_CLUSTER_PROBLEMS_MAX];
+	const uint32_t n = config_cluster_derive(c, problems);
+
+	for (uint32_t i = 0; i < n; i++)
+		config_complain(errors, "%s", problems[i]);
+}
+
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);
@@ -682,7 +691,7 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->disks[0] = 0;
 	if (!strcmp(c->gpus, "off"))
 		c->gpus[0] = 0;
-	config_cluster_derive(c, errors);
+	derive_cluster(c, errors);
 	if (!strcmp(c->admin_group, "off"))
 		c->admin_group[0] = 0;
 	else if (!(c->admin_gid_known = config_group(c->admin_group, &c->admin_gid)))

@@ -125,8 +125,10 @@ bool config_group(const char *value, uint64_t *gid);
 /* The address of `listen`: false if it is off, or not one that this version may listen on. */
 bool config_listen(const char *value, struct config_socket *out);
 
-/* Makes `off` an empty text, node_name the machine's, and complains of options of a cluster that do not fit. */
-void config_cluster_derive(struct config *c, struct config_errors *errors);
+/* Makes `off` an empty text and node_name the machine's. Says what of the options of a cluster does not fit: how many
+ * sentences. process/config_cluster.c */
+enum { CONFIG_CLUSTER_PROBLEMS_MAX = 8 };
+uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLUSTER_PROBLEMS_MAX]);
 
 /* Row i of the table: false past its end. value: in the form the file takes, as in force. */
 struct config_row {

@@ -84,40 +84,38 @@ static bool is_off(char *text)
 	return !*text;
 }
 
-static void node_name_derive(struct config *c, struct config_errors *errors)
+static bool node_name_derive(struct config *c)
 {
 	if (strcmp(c->node_name, "auto"))
-		return;
+		return true;
 	if (gethostname(c->node_name, sizeof c->node_name))
 		c->node_name[0] = 0;
 	c->node_name[sizeof c->node_name - 1] = 0;
-	if (c->cluster[0] && !is_name(c->node_name))
-		config_complain(errors, "node_name: the machine's name, \"%.64s\", is none that a member can have: "
-				"set node_name", c->node_name);
+	return is_name(c->node_name);
 }
 
-void config_cluster_derive(struct config *c, struct config_errors *errors)
+uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLUSTER_PROBLEMS_MAX])
 {
 	const bool cluster = !is_off(c->cluster), address = !is_off(c->peer_address);
 	const bool endpoints = !is_off(c->etcd_endpoints), user = !is_off(c->etcd_user);
 	const bool password = !is_off(c->etcd_password_file), ca = !is_off(c->etcd_ca);
-	const bool cert = !is_off(c->etcd_cert), key = !is_off(c->etcd_key);
+	const bool cert = !is_off(c->etcd_cert), key = !is_off(c->etcd_key), named = node_name_derive(c);
+	uint32_t n = 0;
 
-	node_name_derive(c, errors);
+	if (cluster && !named)
+		problems[n++] = "node_name: the machine's name is none that a member can have: set node_name";
 	if (!cluster && (address || endpoints || user || password || ca || cert || key))
-		config_complain(errors, "cluster: it is off, and peer_address or an option etcd_* is set: name the "
-				"cluster, or leave those out");
+		problems[n++] = "cluster: it is off, and peer_address or an option etcd_* is set: name the cluster, or "
+				"leave those out";
 	if (cluster && !endpoints)
-		config_complain(errors, "etcd_endpoints: off, but there is a cluster: name its etcd's, or set "
-				"cluster to off");
+		problems[n++] = "etcd_endpoints: off, but there is a cluster: name its etcd's, or set cluster to off";
 	if (cluster && !address)
-		config_complain(errors, "peer_address: off, but there is a cluster: say where other members reach "
-				"this daemon");
+		problems[n++] = "peer_address: off, but there is a cluster: say where other members reach this daemon";
 	if (user != password)
-		config_complain(errors, "etcd_user, etcd_password_file: one of them is off: set both, or neither");
+		problems[n++] = "etcd_user, etcd_password_file: one of them is off: set both, or neither";
 	if (cert != key)
-		config_complain(errors, "etcd_cert, etcd_key: one of them is off: name both files, or neither");
+		problems[n++] = "etcd_cert, etcd_key: one of them is off: name both files, or neither";
 	if ((cert || key) && !ca)
-		config_complain(errors, "etcd_ca: off, but there is a certificate for etcd: name the file of "
-				"etcd's CA, too");
+		problems[n++] = "etcd_ca: off, but there is a certificate for etcd: name the file of etcd's CA, too";
+	return n;
 }

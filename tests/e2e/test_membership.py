@@ -6,6 +6,7 @@ A small fake etcd stands in where an answer has to be wrong or missing.
 import contextlib
 import json
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -43,25 +44,27 @@ def free_port():
 class Etcd:
     """A real etcd in a temporary folder, always at the same port."""
 
-    def __init__(self):
+    def __init__(self, *flags, tls=None):
         self.folder, self.hold = held_folder()
+        self.flags, self.tls = flags, tls
         self.port, self.peer = free_port(), free_port()
         self.address = "127.0.0.1:%d" % self.port
         self.process = None
         self.start()
 
     def start(self):
-        url, peer = "http://" + self.address, "http://127.0.0.1:%d" % self.peer
+        url, peer = ("https://" if self.tls else "http://") + self.address, "http://127.0.0.1:%d" % self.peer
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
                 ["etcd", "--name", "n", "--data-dir", os.path.join(self.folder, "data"), "--listen-client-urls", url,
                  "--advertise-client-urls", url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                  "--initial-cluster", "n=" + peer, "--unsafe-no-fsync", "--heartbeat-interval", "50",
-                 "--election-timeout", "250"],
+                 "--election-timeout", "250", *self.flags],
                 stdout=log, stderr=log, pass_fds=(self.hold,))
-        self.channel = grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1),
-                                                                    ("grpc.initial_reconnect_backoff_ms", 50),
-                                                                    ("grpc.max_reconnect_backoff_ms", 100)])
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50),
+                   ("grpc.max_reconnect_backoff_ms", 100)]
+        self.channel = (grpc.secure_channel(self.address, self.tls, options) if self.tls else
+                        grpc.insecure_channel(self.address, options))
         self.kv = etcd_grpc.KVStub(self.channel)
         self.kv.Range(rpc.RangeRequest(key=b"a"), timeout=CALL_S, wait_for_ready=True)
 
@@ -245,6 +248,31 @@ class Membership(unittest.TestCase):
         with contextlib.suppress(grpc.RpcError):
             etcd.start()  # its first question is refused: no token
         wait_names(a, "a")
+
+    def test_tls(self):
+        """etcd asks for a certificate: with one the daemon joins, without one, or with another CA, it says why not."""
+        folder, hold = held_folder()
+        self.addCleanup(lambda: (shutil.rmtree(folder), os.close(hold)))
+        at = lambda name: os.path.join(folder, name)
+        for name, issuer in (("ca", None), ("other", None), ("etcd", "ca"), ("terraced", "ca")):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                            "-days", "2", "-subj", "/CN=" + name, "-keyout", at(name + ".key"), "-out", at(name + ".pem"),
+                            "-addext", "subjectAltName=IP:127.0.0.1"] +
+                           (["-CA", at(issuer + ".pem"), "-CAkey", at(issuer + ".key"), "-addext",
+                             "basicConstraints=critical,CA:FALSE"] if issuer else []), check=True, stderr=subprocess.PIPE)
+        read = lambda name: pathlib.Path(at(name)).read_bytes()
+        etcd = Etcd("--cert-file", at("etcd.pem"), "--key-file", at("etcd.key"), "--trusted-ca-file", at("ca.pem"),
+                    "--client-cert-auth", tls=grpc.ssl_channel_credentials(read("ca.pem"), read("terraced.key"),
+                                                                           read("terraced.pem")))
+        self.stack.callback(etcd.close)
+        pair = ("--etcd-cert", at("terraced.pem"), "--etcd-key", at("terraced.key"))
+        a = self.daemon("a", etcd.address, "--etcd-ca", at("ca.pem"), *pair)
+        wait_names(a, "a")
+        for more in (("--etcd-ca", at("ca.pem")), ("--etcd-ca", at("other.pem"), *pair), ()):
+            b = self.daemon("b", etcd.address, *more)
+            wait_for(lambda: etcd.address in peers(b).reason, CALL_S, "a reason")
+            self.assertEqual(peers(b).state, "joining")
+        self.assertEqual(names(a), ["a"])
 
     @unittest.skipUnless(LONG, "long")
     def test_storm(self):
