@@ -31,6 +31,7 @@ logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
 at_once=$(($(nproc) + 2)) # many tests wait for a disk or a process most of the time
+at_once_plain=$(($(nproc) + 4)) # still more of the time, in the plain build
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
@@ -93,8 +94,12 @@ suite() {
 	built "$suite" || return
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $suite"
-	if [ "$suite" = default ]; then beside_begin; fi
-	ctest --test-dir "build/$suite" -j "$at_once" -LE "$exclude|beside" --output-on-failure --no-tests=error \
+	jobs=$at_once
+	if [ "$suite" = default ]; then
+		jobs=$at_once_plain
+		beside_begin
+	fi
+	ctest --test-dir "build/$suite" -j "$jobs" -LE "$exclude|beside" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$suite.xml" >"$logs/$suite.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$suite.test.log")
 	skip=$(grep -c '\*\*\*Skipped' "$logs/$suite.test.log")
