@@ -95,9 +95,9 @@ def text(*fields):
     return b"".join(bytes([n << 3 | 2, len(t)]) + t for n, t in fields)
 
 
-def flags(name, endpoints, *more):
+def flags(name, endpoints, *more, ttl_s=TTL_S):
     return ("--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--cluster", "c1", "--node-name", name,
-            "--peer-address", "127.0.0.1:7070", "--etcd-endpoints", endpoints, "--member-ttl", "%ds" % TTL_S, *more)
+            "--peer-address", "127.0.0.1:7070", "--etcd-endpoints", endpoints, "--member-ttl", "%ds" % ttl_s, *more)
 
 
 def peers(d):
@@ -125,8 +125,8 @@ class Membership(unittest.TestCase):
         self.stack.callback(etcd.close)
         return etcd
 
-    def daemon(self, name, endpoints, *more):
-        return self.stack.enter_context(running(TERRACED, *flags(name, endpoints, *more)))
+    def daemon(self, name, endpoints, *more, **times):
+        return self.stack.enter_context(running(TERRACED, *flags(name, endpoints, *more, **times)))
 
     def ctl(self, d, *words, code=0):
         done = subprocess.run([CTL, "--address", d.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -166,7 +166,8 @@ class Membership(unittest.TestCase):
     def test_etcd_restarts(self):
         """With its data, without it, stopped: the members stay, and are confirmed again."""
         etcd = self.etcd()
-        a, b = self.daemon("a", etcd.address), self.daemon("b", etcd.address)
+        ttl_s = 5 * TTL_S  # a daemon that gets no processor for that long is rightly absent
+        a, b = (self.daemon(name, etcd.address, ttl_s=ttl_s) for name in "ab")
         wait_names(a, "a", "b")
         wait_names(b, "a", "b")
         for how in ("data", "none", "stopped"):
@@ -182,7 +183,7 @@ class Membership(unittest.TestCase):
             opened = a.open(e2e.layout(fingerprint=how.encode().ljust(32, b"x")))
             self.assertEqual(a.put(opened.session, [(e2e.key(1), bytes(opened.layouts[0].block_bytes))]), [pb.OK])
             if how == "stopped":
-                time.sleep(TTL_S + 1)  # every lease ends while nothing can renew it
+                time.sleep(ttl_s + 1)  # every lease ends while nothing can renew it
                 etcd.process.send_signal(signal.SIGCONT)
             else:
                 if how == "none":
