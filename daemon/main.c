@@ -15,6 +15,7 @@
 #include "daemon/process/diskless.h"
 #include "daemon/process/folders.h"
 #include "daemon/process/gpu_plugin.h"
+#include "daemon/process/listen_files.h"
 #include "daemon/process/log.h"
 #include "daemon/process/machine.h"
 #include "daemon/process/memory_log.h"
@@ -154,7 +155,8 @@ int main(int argc, char **argv)
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
-	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
+	s = listen_files_refuse(&config, places_refuse(&config, s, &errors), &errors);
+	code = config_answer(&config, s, &errors);
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);

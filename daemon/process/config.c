@@ -61,7 +61,16 @@ static const struct option options[] = {
 	{ "admin_group", T_GROUP, AT(admin_group), "off", 0, 0, NULL,
 	  "group, by name or number, whose members may administer the daemon over `socket`, as root and the daemon's own user may; off: these two alone" },
 	{ "listen", T_LISTEN, AT(listen), "off", 0, 0, NULL,
-	  "also serve gRPC on a loopback address, as 127.0.0.1:PORT or [::1]:PORT, without any authentication: for engines, as administration wants `socket`" },
+	  "also serve gRPC over TCP, to engines, as administration wants `socket`: ADDRESS:PORT, as 127.0.0.1:PORT or "
+	  "[::1]:PORT; with listen_cert, listen_key and listen_ca any address, over TLS with certificates on both "
+	  "sides; without them a loopback one, without any authentication" },
+	{ "listen_cert", T_FILE, AT(listen_cert), "off", 0, 0, NULL,
+	  "PEM file of the daemon's certificate for `listen`, and of those between it and its CA; read anew when it "
+	  "changes; off: no TLS" },
+	{ "listen_key", T_FILE, AT(listen_key), "off", 0, 0, NULL,
+	  "PEM file of that certificate's private key, without a passphrase" },
+	{ "listen_ca", T_FILE, AT(listen_ca), "off", 0, 0, NULL,
+	  "PEM file of the CAs whose certificates clients of `listen` may show" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
@@ -545,7 +554,9 @@ static const char *env_value(char *const env[], const char *name)
 /* Behind TERRACE_, n characters: ours, the clients', or what Kubernetes tells its pods of a service named "terrace". */
 static bool is_no_option(const char *name, size_t n)
 {
-	static const char *const words[] = { "CONFIG", "ADDRESS", "PORT", NULL }, *const begins[] = { "PORT_", "SERVICE_", NULL };
+	static const char *const words[] = { "CONFIG", "ADDRESS", "PORT",
+					    "TLS_CERT", "TLS_KEY", "TLS_CA", "TLS_NAME", NULL };
+	static const char *const begins[] = { "PORT_", "SERVICE_", NULL };
 
 	for (size_t i = 0; words[i]; i++)
 		if (n == strlen(words[i]) && !strncmp(name, words[i], n))
@@ -655,6 +666,31 @@ static void derive_cluster(struct config *c, struct config_errors *errors)
 		config_complain(errors, "%s", problems[i]);
 }
 
+/* Certificates come as three files or none, and an address that other machines reach wants them. */
+static void derive_listen(struct config *c, struct config_errors *errors)
+{
+	char *const files[] = { c->listen_cert, c->listen_key, c->listen_ca };
+	struct config_socket at;
+	int given = 0;
+
+	if (!strcmp(c->listen, "off"))
+		c->listen[0] = 0;
+	for (int i = 0; i < 3; i++) {
+		if (!strcmp(files[i], "off"))
+			files[i][0] = 0;
+		given += files[i][0] != 0;
+	}
+	if (given && given < 3)
+		config_complain(errors,
+				"listen_cert, listen_key, listen_ca: some are off: name all three files, or none");
+	else if (given && !c->listen[0])
+		config_complain(errors, "listen_cert: there is no `listen` that it is for: set listen, or leave "
+				"listen_cert, listen_key and listen_ca out");
+	else if (c->listen[0] && !config_listen(c, &at))
+		config_complain(errors, "listen: \"%.64s\" is no loopback address, and there are no certificates: set "
+				"listen_cert, listen_key and listen_ca, or listen on 127.0.0.1 or [::1]", c->listen);
+}
+
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);
@@ -683,8 +719,7 @@ static void derive(struct config *c, struct config_errors *errors)
 	}
 	if (!strcmp(c->fd_socket, "off"))
 		c->fd_socket[0] = 0;
-	if (!strcmp(c->listen, "off"))
-		c->listen[0] = 0;
+	derive_listen(c, errors);
 	if (!strcmp(c->metrics_address, "off"))
 		c->metrics_address[0] = 0;
 	if (!strcmp(c->disks, "off"))

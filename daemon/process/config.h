@@ -38,6 +38,7 @@ enum config_catalog { CONFIG_CATALOG_KEEP, CONFIG_CATALOG_REBUILD };
 struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
+	char listen_cert[CONFIG_TEXT_MAX], listen_key[CONFIG_TEXT_MAX], listen_ca[CONFIG_TEXT_MAX];
 	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
@@ -109,7 +110,8 @@ uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX
 enum { CONFIG_GPUS_MAX = 16 };
 uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
-/* NULL if `value` is an address that this version may listen on. Numbers only: a name could resolve to anything. */
+/* NULL if `value` has the form of an address to listen on, or is off. Numbers only: a name could resolve to anything.
+ * That an address beyond loopback has certificates is looked at when all options are known. */
 const char *config_listen_problem(const char *value);
 
 /* Where /metrics is served: true and *out; false with *problem NULL: off; with *problem: what is wrong with it. Numbers only, as above, and
@@ -122,8 +124,10 @@ struct config_socket {
 bool config_metrics(const char *value, struct config_socket *out, const char **problem);
 /* The group that `admin_group` names, or whose number it is. False: this machine has none of that name. Asks the machine's list of groups. */
 bool config_group(const char *value, uint64_t *gid);
-/* The address of `listen`: false if it is off, or not one that this version may listen on. */
-bool config_listen(const char *value, struct config_socket *out);
+/* The address of `listen`: false if it is off, or not one to listen on: beyond loopback without certificates. */
+bool config_listen(const struct config *c, struct config_socket *out);
+/* True: `listen` is served over TLS alone, with the three files. */
+bool config_listen_tls(const struct config *c);
 
 /* Makes `off` an empty text and node_name the machine's. Says what of the options of a cluster does not fit: how many
  * sentences. process/config_cluster.c */

@@ -142,21 +142,20 @@ static const char *host_port(const char *value, struct config_socket *out)
 
 const char *config_listen_problem(const char *value)
 {
-	static const char form[] = "only a loopback address: this version has no mutual TLS, so nothing else may be served";
 	struct config_socket at;
-	const char *problem;
 
-	if (!strcmp(value, "off"))
-		return NULL;
-	problem = host_port(value, &at);
-	if (problem)
-		return !strncmp(problem, "the host", 8) ? form : problem;
-	return at.loopback ? NULL : form;
+	return strcmp(value, "off") != 0 ? host_port(value, &at) : NULL;
 }
 
-bool config_listen(const char *value, struct config_socket *out)
+bool config_listen_tls(const struct config *c)
 {
-	return strcmp(value, "off") != 0 && !host_port(value, out) && out->loopback;
+	return c->listen_cert[0] == '/';
+}
+
+bool config_listen(const struct config *c, struct config_socket *out)
+{
+	return c->listen[0] && strcmp(c->listen, "off") != 0 && !host_port(c->listen, out) &&
+	       (out->loopback || config_listen_tls(c));
 }
 
 bool config_metrics(const char *value, struct config_socket *out, const char **problem)

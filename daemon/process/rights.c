@@ -104,9 +104,11 @@ void rights_identify(const struct config *c, int fd, struct who *out)
 
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size)
 {
-	char client[64] = "came over TCP, which names nobody: use the Unix socket, as one";
+	char client[96] = "came over TCP, which names nobody: use the Unix socket, as one";
 
-	if (who->named)
+	if (who->certified)
+		strcpy(client, "came over TLS with an engine's certificate: use the Unix socket, as one");
+	else if (who->named)
 		snprintf(client, sizeof client, "is uid %u, process %d: call as one", (unsigned)who->uid, (int)who->pid);
 	snprintf(out, size, "%s is for root, uid %u (the daemon's) and the group of admin_group (%.24s); this client %s of them%s", what,
 		 (unsigned)geteuid(), c->admin_group[0] ? c->admin_group : "off", client, who->named ? ", or set admin_group" : "");

@@ -3,7 +3,7 @@
  * A role includes those before it. Each client that reaches the metrics address has ROLE_METRICS. Each client that
  * connects to the sockets of gRPC and of memory descriptors, which socket_mode guards, has ROLE_ENGINE. Root, the
  * daemon's own user and the members of the option admin_group have ROLE_ADMIN, by what the kernel says of the peer of a
- * Unix socket. A client over TCP has no identity, and is never an administrator.
+ * Unix socket. A client over TCP has no identity, or over TLS the one of its certificate, and is never an administrator.
  */
 #ifndef TERRACE_DAEMON_PROCESS_RIGHTS_H
 #define TERRACE_DAEMON_PROCESS_RIGHTS_H
@@ -32,6 +32,7 @@ enum role right_role(const char *name);
 /* One end of a connection, as the kernel names it. */
 struct who {
 	bool named;                /* by a Unix socket; else nothing is known, as over TCP */
+	bool certified;            /* by a certificate, over TLS */
 	uid_t uid;
 	pid_t pid;                 /* 0: of another namespace */
 	enum role role;

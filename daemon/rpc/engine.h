@@ -91,6 +91,7 @@ struct rpc_server {
 	grpc_completion_queue *queue;
 	struct rpc_listener *listener;
 	struct rpc_peers *peers;
+	struct rpc_tls *tls;           /* of `listen`; NULL: it has none */
 	grpc_server_credentials *open; /* the credentials with which connections are accepted: none are asked for */
 	pthread_t thread;
 	bool thread_started;

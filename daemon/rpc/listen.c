@@ -15,6 +15,7 @@
 #include "daemon/process/socket_peer.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/tls.h"
 #include "store/status.h"
 
 #include <errno.h>
@@ -32,7 +33,14 @@
 
 enum { REST_MS = 50, ACCEPTS_A_TURN = 64, SILENT_MAX = 256 };
 enum { LOCAL, TCP, LISTENERS };
-enum { WATCH_STOP, WATCH_PEERS, WATCH_LISTENERS, WATCH_SILENT = WATCH_LISTENERS + LISTENERS, WATCHED_MAX = WATCH_SILENT + SILENT_MAX };
+enum {
+	WATCH_STOP,
+	WATCH_PEERS,
+	WATCH_TLS,
+	WATCH_LISTENERS,
+	WATCH_SILENT = WATCH_LISTENERS + LISTENERS,
+	WATCHED_MAX = WATCH_SILENT + SILENT_MAX
+};
 
 struct rpc_listener {
 	int fd[LISTENERS], stop;       /* -1: none */
@@ -40,6 +48,7 @@ struct rpc_listener {
 	int port;
 	struct rpc_peers *peers;
 	struct rpc_roles *roles;
+	struct rpc_tls *tls;           /* NULL: none */
 	uint64_t peers_us;             /* when they are to be looked at */
 	void (*take)(void *arg, int fd);
 	void *arg;
@@ -64,7 +73,20 @@ static void accept_failed(struct rpc_listener *l, int error)
 		log_warn("rpc_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
 }
 
-/* True: it is gRPC's, or closed: its client has left, or it has no share or no number. */
+/* It is gRPC's from now on, or closed for want of a share or a number. */
+static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer, bool certified)
+{
+	fd = rpc_roles_settle(l->roles, fd, certified);
+	if (fd < 0)
+		accept_failed(l, errno);
+	else if (rpc_peers_add(l->peers, fd, peer, daemon_now_us()))
+		l->take(l->arg, fd);
+	else
+		close(fd);
+	l->peers_us = 0; /* there may be one more to look at */
+}
+
+/* True: it is gRPC's, or in its handshake, or closed: its client has left, or it has no share or no number. */
 static bool hand_over(struct rpc_listener *l, int fd)
 {
 	struct cache_peer peer;
@@ -74,15 +96,12 @@ static bool hand_over(struct rpc_listener *l, int fd)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
 	socket_peer(fd, &peer);
-	if (n > 0)
-		fd = rpc_roles_settle(l->roles, fd);
-	if (fd < 0)
-		accept_failed(l, errno);
-	else if (n > 0 && rpc_peers_add(l->peers, fd, &peer, daemon_now_us()))
-		l->take(l->arg, fd);
-	else
+	if (n <= 0)
 		close(fd);
-	l->peers_us = 0; /* there may be one more to look at */
+	else if (l->tls && peer.user[0] != CACHE_PEER_UID)
+		rpc_tls_take(l->tls, fd, &peer);
+	else
+		admit(l, fd, &peer, false);
 	return true;
 }
 
@@ -165,10 +184,12 @@ static void *listen_main(void *arg)
 {
 	struct rpc_listener *l = arg;
 	struct pollfd *p = l->watched;
+	struct rpc_tls_ready ready;
 	bool resting = false;
 
 	p[WATCH_STOP] = (struct pollfd){ .fd = l->stop, .events = POLLIN };
 	p[WATCH_PEERS] = (struct pollfd){ .fd = rpc_peers_fd(l->peers), .events = POLLIN };
+	p[WATCH_TLS] = (struct pollfd){ .fd = l->tls ? rpc_tls_fd(l->tls) : -1, .events = POLLIN };
 	while (!(p[WATCH_STOP].revents & POLLIN)) {
 		bool all = true;
 
@@ -176,6 +197,8 @@ static void *listen_main(void *arg)
 			p[WATCH_LISTENERS + i] = (struct pollfd){ .fd = resting ? -1 : l->fd[i], .events = POLLIN };
 		poll(p, WATCH_SILENT + l->silent, rest_ms(l, resting));
 		look_at_silent(l);
+		while (p[WATCH_TLS].revents && rpc_tls_next(l->tls, &ready))
+			admit(l, ready.fd, &ready.peer, true);
 		if (p[WATCH_PEERS].revents || daemon_now_us() >= l->peers_us)
 			l->peers_us = rpc_peers_look(l->peers, daemon_now_us());
 		for (int i = 0; i < LISTENERS; i++)
@@ -196,7 +219,7 @@ static bool bind_tcp(struct rpc_listener *l, const struct config *c)
 	const int on = 1;
 
 	errno = EINVAL;
-	if (!config_listen(c->listen, &at))
+	if (!config_listen(c, &at))
 		return false;
 	l->fd[TCP] = socket(at.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (l->fd[TCP] < 0 || setsockopt(l->fd[TCP], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ||
@@ -238,11 +261,12 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
 	return STATUS_OK;
 }
 
-enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, struct rpc_roles *roles, uint64_t silent_us,
+enum status rpc_listen_start(struct rpc_listener *l, const struct rpc_listen_parts *parts, uint64_t silent_us,
 			     void (*take)(void *arg, int fd), void *arg)
 {
-	l->peers = peers;
-	l->roles = roles;
+	l->peers = parts->peers;
+	l->roles = parts->roles;
+	l->tls = parts->tls;
 	l->peers_us = UINT64_MAX;
 	l->silent_us = silent_us;
 	l->take = take;

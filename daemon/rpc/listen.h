@@ -16,6 +16,7 @@ struct config;
 struct rpc_listener;
 struct rpc_peers;
 struct rpc_roles;
+struct rpc_tls;
 
 /* Binds `socket`, of socket_mode, and `listen`, and does not accept yet. BUSY: another daemon has the path. IO,
  * EXHAUSTED: why[size] has a sentence. */
@@ -24,7 +25,12 @@ enum status rpc_listen_create(const struct config *c, struct rpc_listener **out,
  * it; take's owner shuts it down and closes it in the end. Connections that send nothing for silent_us are closed.
  * Block signals before. */
 enum { RPC_SILENT_US = 5 * 1000 * 1000 };
-enum status rpc_listen_start(struct rpc_listener *l, struct rpc_peers *peers, struct rpc_roles *roles, uint64_t silent_us,
+struct rpc_listen_parts {
+	struct rpc_peers *peers;
+	struct rpc_roles *roles;
+	struct rpc_tls *tls;           /* through which connections to `listen` come; NULL: they speak no TLS */
+};
+enum status rpc_listen_start(struct rpc_listener *l, const struct rpc_listen_parts *parts, uint64_t silent_us,
 			     void (*take)(void *arg, int fd), void *arg);
 /* Stops accepting, and removes the socket; take is not called afterwards. NULL is fine, and a second call. */
 void rpc_listen_stop(struct rpc_listener *l);

@@ -26,6 +26,7 @@ enum { REFUSED_MAX = 32, EVENTS = 64, SLOTS_FIRST = 64 };
 struct connection {
 	struct connection *prev, *next; /* the ring of all */
 	int fd, own;                   /* gRPC's number; the descriptor of ours */
+	struct cache_peer peer;
 	struct quota_holder *holder;
 	uint64_t cut_us;               /* when it is cut: UINT64_MAX, unless it is refused */
 	uint64_t moved_us;             /* when its output was last seen to be none, or less than before */
@@ -170,7 +171,9 @@ bool rpc_peers_add(struct rpc_peers *p, int fd, const struct cache_peer *peer, u
 
 	if (!k)
 		return false;
-	*k = (struct connection){ .fd = fd, .own = fcntl(fd, F_DUPFD_CLOEXEC, 0), .cut_us = UINT64_MAX, .moved_us = now_us };
+	*k = (struct connection){
+		.fd = fd, .own = fcntl(fd, F_DUPFD_CLOEXEC, 0), .peer = *peer, .cut_us = UINT64_MAX, .moved_us = now_us
+	};
 	struct epoll_event e = { .events = 0, .data.ptr = k }; /* a hang-up is always told */
 
 	pthread_mutex_lock(&p->lock);
@@ -265,6 +268,18 @@ struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why)
 	}
 	pthread_mutex_unlock(&p->lock);
 	return h;
+}
+
+void rpc_peers_peer(struct rpc_peers *p, int fd, struct cache_peer *out)
+{
+	const struct connection *k;
+
+	*out = (struct cache_peer){ .process = 0 };
+	pthread_mutex_lock(&p->lock);
+	k = fd >= 0 && fd < p->slots ? p->of[fd] : NULL;
+	if (k)
+		*out = k->peer;
+	pthread_mutex_unlock(&p->lock);
 }
 
 void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us)

@@ -11,7 +11,7 @@
  * costs the thread that serves every other client some of its time. gRPC keeps some 8 KB for each call of a client that
  * does not acknowledge its bound of streams: two seconds after such a cut the allocator is told to give that back.
  *
- * Threads: add and look by the listener's; holder, called_in_vain and stats by any; the others by main. */
+ * Threads: add and look by the listener's; holder, peer, called_in_vain and stats by any; the others by main. */
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
 #define TERRACE_DAEMON_RPC_PEERS_H
 
@@ -43,6 +43,10 @@ uint64_t rpc_peers_look(struct rpc_peers *p, uint64_t now_us);
  * why each call of it is to be refused. When a connection has ended, a new one may have its number; its last calls then
  * count for the new one. */
 struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why);
+
+/* The other end of the connection that gRPC knows by this number, as rpc_peers_add was told. If the connection has
+ * ended, a peer that is not known. */
+void rpc_peers_peer(struct rpc_peers *p, int fd, struct cache_peer *out);
 
 /* A call of that connection has been refused because of its share. */
 void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us);

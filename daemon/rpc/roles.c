@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { NUMBERS_MAX = 1 << 20, TRIES = 16 };
+enum { NUMBERS_MAX = 1 << 20, TRIES = 16, ROLE_CERTIFIED = 0x80 };
 
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c)
 {
@@ -27,28 +27,31 @@ void rpc_roles_fini(struct rpc_roles *p)
 	*p = (struct rpc_roles){ .role = NULL };
 }
 
-/* False: the number is the other role's, or beyond the table. */
-static bool take(struct rpc_roles *p, int number, enum role role)
+/* False: the number is the other role's, or beyond the table. kind: as in the table. */
+static bool take(struct rpc_roles *p, int number, uint8_t kind)
 {
 	uint8_t has;
 
 	if ((uint32_t)number >= p->count)
 		return false;
 	has = atomic_load_explicit(&p->role[number], memory_order_relaxed);
-	if (has && has != role + 1)
+	if (has && has != kind)
 		return false;
-	atomic_store_explicit(&p->role[number], (uint8_t)(role + 1), memory_order_relaxed);
+	atomic_store_explicit(&p->role[number], kind, memory_order_relaxed);
 	p->fresh = number < p->fresh ? p->fresh : number + 1;
 	return true;
 }
 
-int rpc_roles_settle(struct rpc_roles *p, int fd)
+int rpc_roles_settle(struct rpc_roles *p, int fd, bool certified)
 {
 	int passed[TRIES + 1], n = 0, error = 0;
-	struct who who;
+	struct who who = { .role = ROLE_ENGINE };
 
-	rights_identify(p->config, fd, &who);
-	while (!take(p, fd, who.role)) {
+	if (!certified)
+		rights_identify(p->config, fd, &who);
+	const uint8_t kind = (uint8_t)((who.role + 1) | (certified ? ROLE_CERTIFIED : 0));
+
+	while (!take(p, fd, kind)) {
 		passed[n++] = fd;
 		/* Free ones of its own may lie between those of the others; at last one that none has had. */
 		fd = n > TRIES ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, n < TRIES && fd + 1 < p->fresh ? fd + 1 : p->fresh);
@@ -63,9 +66,19 @@ int rpc_roles_settle(struct rpc_roles *p, int fd)
 	return fd;
 }
 
+static uint8_t kind_of(const struct rpc_roles *p, int number)
+{
+	return (uint32_t)number < p->count ? atomic_load_explicit(&p->role[number], memory_order_relaxed) : 0;
+}
+
 enum role rpc_roles_role(const struct rpc_roles *p, int number)
 {
-	const uint8_t role = (uint32_t)number < p->count ? atomic_load_explicit(&p->role[number], memory_order_relaxed) : 0;
+	const uint8_t role = kind_of(p, number) & ~ROLE_CERTIFIED;
 
 	return role ? (enum role)(role - 1) : ROLE_ENGINE;
+}
+
+bool rpc_roles_certified(const struct rpc_roles *p, int number)
+{
+	return kind_of(p, number) & ROLE_CERTIFIED;
 }

@@ -13,7 +13,7 @@
 
 struct rpc_roles {
 	const struct config *config;
-	_Atomic uint8_t *role;         /* [count] by number: a role + 1; 0: none yet */
+	_Atomic uint8_t *role;         /* [count] by number: a role + 1, and ROLE_CERTIFIED; 0: none yet */
 	uint32_t count;
 	/* the least number that no connection has had yet, like all above it; the listener's thread's */
 	int fresh;
@@ -22,10 +22,12 @@ struct rpc_roles {
 /* For all numbers that the process may have: RLIMIT_NOFILE is what it will be. EXHAUSTED: no memory. */
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c);
 void rpc_roles_fini(struct rpc_roles *p);
-/* Of an accepted connection: returns the descriptor that it goes on with, perhaps another one. -1: it is closed, for
- * want of a descriptor (errno). One thread. */
-int rpc_roles_settle(struct rpc_roles *p, int fd);
+/* Of an accepted connection: returns the descriptor that it goes on with, perhaps another one. certified: fd is the end
+ * of a socket pair that rpc/tls.h has made for a client with a certificate. Such a client is an engine, whatever the
+ * kernel says of the descriptor. -1: it is closed, for want of a descriptor (errno). One thread. */
+int rpc_roles_settle(struct rpc_roles *p, int fd, bool certified);
 /* Of a number that rpc_roles_settle has returned. Any thread. */
 enum role rpc_roles_role(const struct rpc_roles *p, int number);
+bool rpc_roles_certified(const struct rpc_roles *p, int number);
 
 #endif

@@ -14,6 +14,7 @@
 #include "daemon/rpc/listen.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/tls.h"
 #include "daemon/threads/deadline.h"
 #include "store/status.h"
 
@@ -134,6 +135,7 @@ static void free_server(struct rpc_server *s)
 	pthread_cond_destroy(&s->done_changed);
 	pthread_mutex_destroy(&s->lock);
 	rpc_listen_destroy(s->listener);
+	rpc_tls_destroy(s->tls); /* what gRPC said last leaves here */
 	rpc_peers_destroy(s->peers);
 	if (s->open)
 		grpc_server_credentials_release(s->open);
@@ -214,6 +216,7 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_rpc_calls_max", "", (double)s->daemon->config->calls_max, false, "bound of that");
 	rpc_listen_stats(s->listener, emit, arg);
 	rpc_peers_stats(s->peers, emit, arg);
+	rpc_tls_stats(s->tls, emit, arg);
 	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
 		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
 		unsigned long long all = 0;
@@ -284,6 +287,8 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 		status = rpc_peers_create(cache_quota(d->cache), d->config->connections_max, &s->peers);
 	if (status == STATUS_OK)
 		status = rpc_listen_create(d->config, &s->listener, why, size);
+	if (status == STATUS_OK)
+		status = rpc_tls_create(d->config, &s->tls, why, size);
 	if (status != STATUS_OK) {
 		undo_server(s);
 		return status;
@@ -291,8 +296,10 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	grpc_server_start(s->server);
 	d->rpc = s;
 	daemon_add(d, &rpc_part, s);
+	const struct rpc_listen_parts parts = { .peers = s->peers, .roles = &s->roles, .tls = s->tls };
+
 	s->thread_started = !pthread_create(&s->thread, NULL, rpc_loop_main, s);
-	if (s->thread_started && rpc_listen_start(s->listener, s->peers, &s->roles, RPC_SILENT_US, take, s) == STATUS_OK)
+	if (s->thread_started && rpc_listen_start(s->listener, &parts, RPC_SILENT_US, take, s) == STATUS_OK)
 		return STATUS_OK;
 	d->rpc = NULL;
 	d->part_count--;

@@ -4,11 +4,11 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/rights.h"
-#include "daemon/process/socket_peer.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/engine.h"
 #include "daemon/rpc/handler.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
 #include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
@@ -292,10 +292,10 @@ int rpc_step_connection(struct wire_call *w)
  * it ends, as nobody hears of it. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 {
-	const int fd = ((struct wire_call *)c)->connection;
+	struct wire_call *w = (struct wire_call *)c;
 
-	if (fd >= 0)
-		socket_peer(fd, out);
+	if (w->connection >= 0)
+		rpc_peers_peer(w->server->peers, w->connection, out);
 }
 
 /* The role is the number's for ever. For people alone the rest is asked of who has the number now. */
@@ -305,7 +305,9 @@ void rpc_step_who(struct rpc_call *c, struct who *out)
 	const struct rpc_roles *roles = &w->server->roles;
 	const int fd = w->connection;
 
-	rights_identify(roles->config, fd, out);
+	*out = (struct who){ .certified = rpc_roles_certified(roles, fd) };
+	if (!out->certified)
+		rights_identify(roles->config, fd, out);
 	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
 }
 

@@ -59,7 +59,8 @@ static const char *origin_of(const char *name)
 /* A value of each option that is not its default. */
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
-	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" },
+	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "s3fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
@@ -86,6 +87,9 @@ START_TEST(every_option_every_way)
 {
 	const char *name = other[_i][0], *value = other[_i][1];
 	char flag[80], joined[120], variable[120], line[120];
+
+	if (!strncmp(name, "listen_", 7))
+		return; /* none is of use alone: listen_and_its_files */
 
 	snprintf(flag, sizeof flag, "--%s", name);
 	snprintf(joined, sizeof joined, "--%s=%s", name, value);
@@ -240,10 +244,9 @@ static const struct {
 	{ "huge_pages = yes\n", "is not one of auto, off" },
 	{ "policy = magic\n", "f.conf:1: policy: \"magic\" is not one of lru, s3fifo, " },
 	{ "data_dir = var\n", "not an absolute path" },
-	{ "listen = 0.0.0.0:50051\n", "no mutual TLS" },
-	{ "listen = 192.168.1.4:50051\n", "no mutual TLS" },
-	{ "listen = localhost:50051\n", "no mutual TLS" },
-	{ "listen = [::]:50051\n", "no mutual TLS" },
+	{ "listen = localhost:50051\n", "not an address in numbers" },
+	{ "listen = [::1:50051\n", "not an address in numbers" },
+	{ "listen_cert = node.pem\n", "not an absolute path" },
 	{ "listen = 127.0.0.1\n", "not of the form" },
 	{ "cluster = a b\n", "a name has" },
 	{ "node_name = -x\n", "a name has" },
@@ -601,6 +604,29 @@ START_TEST(many_errors_do_not_overflow)
 }
 END_TEST
 
+/* An address that other machines reach wants certificates, and these come together. */
+START_TEST(listen_and_its_files)
+{
+	struct config_socket at;
+	static const char *const far[] = { "0.0.0.0:50051", "192.168.1.4:50051", "[::]:50051" };
+
+	for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) {
+		ck_assert_int_eq(LOAD(NULL, "--listen", far[i]), STATUS_INVALID);
+		ck_assert_msg(strstr(errors.text, "no loopback address") && strstr(errors.text, "listen_cert"), "%s", errors.text);
+		ck_assert_int_eq(LOAD(NULL, "--listen", far[i], "--listen-cert=/c", "--listen-key=/k", "--listen-ca=/a"), STATUS_OK);
+		ck_assert(config_listen(&c, &at) && !at.loopback);
+	}
+	ck_assert_int_eq(LOAD(NULL, "--listen=[::1]:0", "--listen-cert=/c", "--listen-ca=/a"), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "all three"));
+	ck_assert_int_eq(LOAD(NULL, "--listen-cert=/c", "--listen-key=/k", "--listen-ca=/a"), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(errors.text, "no `listen`"));
+	ck_assert_int_eq(LOAD(NULL, "--listen=127.0.0.1:0"), STATUS_OK);
+	ck_assert(config_listen(&c, &at) && at.loopback);
+	ck_assert_int_eq(LOAD(NULL, "--listen=off"), STATUS_OK);
+	ck_assert(!config_listen(&c, &at));
+}
+END_TEST
+
 START_TEST(derived_values)
 {
 	ck_assert_int_eq(LOAD(NULL, "--socket=/a/b.sock"), STATUS_OK);
@@ -701,6 +727,7 @@ int main(void)
 	tcase_add_loop_test(t, bad_file_is_refused, 0, sizeof bad_files / sizeof bad_files[0]);
 	tcase_add_test(t, bad_flags_are_refused_all_at_once);
 	tcase_add_test(t, many_errors_do_not_overflow);
+	tcase_add_test(t, listen_and_its_files);
 	tcase_add_test(t, derived_values);
 	tcase_add_test(t, sample_file_is_current_and_sound);
 	tcase_add_loop_test(t, random_bytes, 0, 4);

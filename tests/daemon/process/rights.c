@@ -264,8 +264,8 @@ START_TEST(a_number_keeps_its_role)
 		if (admin_first)
 			engine = by_tcp();
 		first = admin.server;
-		ck_assert_int_ge(admin.server = rpc_roles_settle(&roles, admin.server), 0);
-		ck_assert_int_ge(engine.server = rpc_roles_settle(&roles, engine.server), 0);
+		ck_assert_int_ge(admin.server = rpc_roles_settle(&roles, admin.server, false), 0);
+		ck_assert_int_ge(engine.server = rpc_roles_settle(&roles, engine.server, false), 0);
 		if (first != admin.server)
 			ck_assert(fcntl(admin.server, F_GETFD) & FD_CLOEXEC);
 		ck_assert_int_lt(admin.server, 256);
@@ -289,6 +289,36 @@ START_TEST(a_number_keeps_its_role)
 }
 END_TEST
 
+/* The end of a socket pair of the daemon's own is no administrator's, though the kernel names the daemon; and its number is no other engine's. */
+START_TEST(a_certificate_is_an_engine)
+{
+	struct config c;
+	struct rpc_roles roles;
+	struct ends certified = by_unix(), plain;
+	char words[RPC_WHY_MAX];
+	int number;
+
+	config_defaults(&c);
+	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
+	number = certified.server = rpc_roles_settle(&roles, certified.server, true);
+	ck_assert_int_ge(number, 0);
+	ck_assert_int_eq(rpc_roles_role(&roles, number), ROLE_ENGINE);
+	ck_assert(rpc_roles_certified(&roles, number));
+	part(&certified);
+	plain = by_tcp();
+	plain.server = rpc_roles_settle(&roles, plain.server, false);
+	ck_assert_int_ge(plain.server, 0);
+	ck_assert_int_ne(plain.server, number);
+	ck_assert_int_eq(rpc_roles_role(&roles, plain.server), ROLE_ENGINE);
+	ck_assert(!rpc_roles_certified(&roles, plain.server));
+	ck_assert(!rpc_roles_certified(&roles, -1));
+	part(&plain);
+	rights_refusal(&c, "Admin.Drain", &(struct who){ .certified = true, .role = ROLE_ENGINE }, words, sizeof words);
+	ck_assert_ptr_nonnull(strstr(words, "engine's certificate: use the Unix socket"));
+	rpc_roles_fini(&roles);
+}
+END_TEST
+
 /* Many numbers of the other role are free, and there are no others: refused, not granted. */
 START_TEST(without_a_number_it_is_closed)
 {
@@ -305,7 +335,7 @@ START_TEST(without_a_number_it_is_closed)
 	for (uint32_t n = 0; n < roles.count; n++)
 		roles.role[n] = ROLE_ENGINE + 1;
 	roles.fresh = (int)roles.count;
-	ck_assert_int_eq(rpc_roles_settle(&roles, e.server), -1);
+	ck_assert_int_eq(rpc_roles_settle(&roles, e.server, false), -1);
 	ck_assert_int_eq(errno, EMFILE);
 	ck_assert_int_eq(fcntl(e.server, F_GETFD), -1);
 	close(e.client);
@@ -318,7 +348,7 @@ int main(int argc, char **argv)
 	const TTest *const tests[] = {
 		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators,
 		the_document_has_the_table,
-		the_kernel_says_who, a_number_keeps_its_role, without_a_number_it_is_closed,
+		the_kernel_says_who, a_number_keeps_its_role, a_certificate_is_an_engine, without_a_number_it_is_closed,
 	};
 	Suite *suite = suite_create("rights");
 	TCase *t = tcase_create("rights");

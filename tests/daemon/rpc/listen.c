@@ -70,7 +70,7 @@ static void start(uint64_t silent_us)
 	ck_assert_msg(rpc_listen_create(&s.config, &listener, why, sizeof why) == STATUS_OK, "%s", why);
 	ck_assert_int_eq(rpc_peers_create(cache_quota(s.daemon.cache), PEERS_MAX, &peers), STATUS_OK);
 	ck_assert_int_eq(rpc_roles_init(&roles, &s.config), STATUS_OK);
-	ck_assert_int_eq(rpc_listen_start(listener, peers, &roles, silent_us, take, NULL), STATUS_OK);
+	ck_assert_int_eq(rpc_listen_start(listener, &(struct rpc_listen_parts){ .peers = peers, .roles = &roles }, silent_us, take, NULL), STATUS_OK);
 }
 
 static int local(void)

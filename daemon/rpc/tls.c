@@ -1,0 +1,691 @@
+/* See rpc/tls.h. One thread has all connections. Each direction of a connection has a buffer, and the descriptor that
+ * the buffer is for is read only while there is room in it: a client that does not read stops gRPC's writes, which
+ * rpc/peers.c looks at. */
+#include "daemon/rpc/tls.h"
+
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
+#include "daemon/process/log_unwritten.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+	BUFFER = 64 * 1024,
+	TURNS = 16,
+	EVENTS = 64,
+	LOOK_US = 1000 * 1000,
+	IDLE_LOOK_US = 60 * 1000 * 1000,
+	END_US = 1000 * 1000,
+	LATE_US = 200 * 1000,
+	ADDRESS_MAX = 64
+};
+enum state { HANDSHAKE, RUNNING, OVER };
+
+struct buffer {
+	uint32_t at, end; /* what is in it: [at, end) */
+	uint8_t bytes[BUFFER];
+};
+
+struct connection;
+struct side {
+	struct connection *of;
+	int fd;
+	uint32_t asked; /* of the epoll */
+};
+
+struct connection {
+	struct connection *prev, *next;
+	struct side tcp, plain;
+	SSL *ssl;
+	enum state state;
+	bool again; /* its turns were used up: bytes may wait inside OpenSSL, of which the kernel knows nothing */
+	bool write_wants; /* the TCP socket takes no more for now */
+	bool plain_ended; /* gRPC has closed its end */
+	uint64_t until_us; /* of a handshake; of a running one, once gRPC has closed its end */
+	struct cache_peer peer;
+	struct buffer *in, *out; /* of a running one: for gRPC; for the client */
+};
+
+struct rpc_tls {
+	struct tls_files files;
+	SSL_CTX *context; /* the thread's, as what follows */
+	struct tls_stamp stamp;
+	uint64_t looked_us, late_us;
+	struct log_again refused_said, stale_said;
+	struct connection all, over; /* rings: those in use; those to be freed. Links alone are used */
+	uint32_t handshakes;
+	bool again;
+	int events, wake;
+
+	pthread_t thread;
+	bool thread_started;
+	int ready_told;
+	pthread_mutex_t lock; /* what follows */
+	struct connection *taken; /* by next: from the listener */
+	uint32_t taken_count;
+	struct rpc_tls_ready ready[RPC_TLS_HANDSHAKES_MAX];
+	uint32_t ready_count;
+	bool stopping;
+
+	atomic_ullong done, refused, late, reloads, reload_failures;
+	atomic_uint open, shaking;
+	_Atomic int64_t expires;
+};
+
+/* ---- certificates ---- */
+
+static int choose_http2(SSL *ssl, const unsigned char **out, unsigned char *n, const unsigned char *in,
+			unsigned int in_n, void *arg)
+{
+	static const unsigned char wanted[] = "\x02h2";
+
+	(void)ssl;
+	(void)arg;
+	return SSL_select_next_proto((unsigned char **)(uintptr_t)out, n, wanted, sizeof wanted - 1, in, in_n) ==
+			       OPENSSL_NPN_NEGOTIATED
+		       ? SSL_TLSEXT_ERR_OK
+		       : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static SSL_CTX *context_of(struct rpc_tls *t, char why[TLS_WORDS_MAX])
+{
+	SSL_CTX *context = tls_context(&t->files, true, why);
+	char stale[TLS_WORDS_MAX];
+	int64_t until;
+
+	if (!context)
+		return NULL;
+	SSL_CTX_set_alpn_select_cb(context, choose_http2, NULL);
+	if (!tls_context_in_time(context, t->files.cert, &until, stale))
+		log_warn("tls_certificate", LOG_TEXT("reason", stale));
+	atomic_store_explicit(&t->expires, until, memory_order_relaxed);
+	return context;
+}
+
+static void look_at_files(struct rpc_tls *t, uint64_t now_us)
+{
+	char why[TLS_WORDS_MAX];
+	struct tls_stamp stamp;
+	SSL_CTX *context;
+	uint64_t held;
+
+	if (now_us < t->looked_us + LOOK_US)
+		return;
+	t->looked_us = now_us;
+	tls_stamp_take(&t->files, &stamp);
+	if (!memcmp(&stamp, &t->stamp, sizeof stamp))
+		return;
+	context = context_of(t, why);
+	if (!context) {
+		atomic_fetch_add_explicit(&t->reload_failures, 1, memory_order_relaxed);
+		if (log_again(&t->stale_said, now_us, &held))
+			log_warn("tls_reload_failed", LOG_TEXT("reason", why),
+				 LOG_TEXT("used", "the certificates as they were before"), LOG_NUM("held_back", held));
+		return;
+	}
+	tls_context_free(t->context);
+	t->context = context;
+	t->stamp = stamp;
+	atomic_fetch_add_explicit(&t->reloads, 1, memory_order_relaxed);
+	log_info("tls_reloaded", LOG_TEXT("certificate", t->files.cert));
+}
+
+/* ---- one connection ---- */
+
+static void link_up(struct connection *ring, struct connection *k)
+{
+	k->next = ring->next;
+	k->prev = ring;
+	ring->next->prev = k;
+	ring->next = k;
+}
+
+static void unlink_it(struct connection *k)
+{
+	k->prev->next = k->next;
+	k->next->prev = k->prev;
+}
+
+/* Events of this turn may still name it: it is freed behind them. */
+static void end(struct rpc_tls *t, struct connection *k)
+{
+	if (k->state == OVER)
+		return;
+	if (k->state == HANDSHAKE) {
+		t->handshakes--;
+	} else {
+		ERR_clear_error();
+		SSL_shutdown(k->ssl); /* says it, if there is room */
+		ERR_clear_error();
+		atomic_fetch_sub_explicit(&t->open, 1, memory_order_relaxed);
+	}
+	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
+	k->state = OVER;
+	SSL_free(k->ssl);
+	close(k->tcp.fd);
+	if (k->plain.fd >= 0)
+		close(k->plain.fd);
+	unlink_it(k);
+	link_up(&t->over, k);
+}
+
+static void free_over(struct rpc_tls *t)
+{
+	while (t->over.next != &t->over) {
+		struct connection *k = t->over.next;
+
+		unlink_it(k);
+		free(k->in);
+		free(k->out);
+		free(k);
+	}
+}
+
+static void ask(struct rpc_tls *t, struct side *s, uint32_t events)
+{
+	struct epoll_event e = { .events = events, .data.ptr = s };
+
+	if (s->asked == events)
+		return;
+	s->asked = events;
+	epoll_ctl(t->events, EPOLL_CTL_MOD, s->fd, &e);
+}
+
+/* gRPC has closed its end: the kernel would tell that again and again. */
+static void forget_plain(struct rpc_tls *t, struct connection *k)
+{
+	if (k->until_us != UINT64_MAX)
+		return;
+	k->until_us = daemon_now_us() + RPC_TLS_HANDSHAKE_US;
+	epoll_ctl(t->events, EPOLL_CTL_DEL, k->plain.fd, NULL);
+}
+
+static void address_text(int fd, char out[ADDRESS_MAX])
+{
+	struct sockaddr_storage at = { .ss_family = AF_UNSPEC };
+	socklen_t n = sizeof at;
+	char host[INET6_ADDRSTRLEN] = "?";
+
+	getpeername(fd, (struct sockaddr *)&at, &n);
+	if (at.ss_family == AF_INET)
+		inet_ntop(AF_INET, &((struct sockaddr_in *)&at)->sin_addr, host, sizeof host);
+	else if (at.ss_family == AF_INET6)
+		inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&at)->sin6_addr, host, sizeof host);
+	snprintf(out, ADDRESS_MAX, "%s", host);
+}
+
+static void refuse(struct rpc_tls *t, struct connection *k, const char *why)
+{
+	char address[ADDRESS_MAX];
+	uint64_t held;
+
+	atomic_fetch_add_explicit(&t->refused, 1, memory_order_relaxed);
+	address_text(k->tcp.fd, address);
+	if (log_again(&t->refused_said, daemon_now_us(), &held))
+		log_warn("tls_refused", LOG_TEXT("client", address), LOG_TEXT("reason", why),
+			 LOG_NUM("held_back", held));
+	end(t, k);
+}
+
+/* The other end of the socket pair goes to the listener's thread, and so to gRPC. */
+static bool hand_on(struct rpc_tls *t, struct connection *k)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = &k->plain };
+	const uint64_t one = 1;
+	int pair[2];
+	bool kept;
+
+	k->in = malloc(sizeof *k->in);
+	k->out = malloc(sizeof *k->out);
+	if (!k->in || !k->out || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+		return false;
+	k->in->at = k->in->end = k->out->at = k->out->end = 0;
+	k->plain = (struct side){ .of = k, .fd = pair[0], .asked = EPOLLIN };
+	pthread_mutex_lock(&t->lock);
+	kept = t->ready_count < RPC_TLS_HANDSHAKES_MAX && !epoll_ctl(t->events, EPOLL_CTL_ADD, pair[0], &e);
+	if (kept)
+		t->ready[t->ready_count++] = (struct rpc_tls_ready){ .fd = pair[1], .peer = k->peer };
+	pthread_mutex_unlock(&t->lock);
+	if (!kept) {
+		close(pair[1]);
+		return false;
+	}
+	t->handshakes--;
+	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
+	k->state = RUNNING;
+	k->until_us = UINT64_MAX;
+	atomic_fetch_add_explicit(&t->open, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&t->done, 1, memory_order_relaxed);
+	return write(t->ready_told, &one, sizeof one) == sizeof one;
+}
+
+static void shake(struct rpc_tls *t, struct connection *k)
+{
+	char why[TLS_WORDS_MAX];
+	int n, error;
+
+	ERR_clear_error();
+	n = SSL_accept(k->ssl);
+	if (n == 1) {
+		if (!hand_on(t, k))
+			refuse(t, k,
+			       "no memory or descriptor for its connection: raise the limit of open files (ulimit -n)");
+		return;
+	}
+	error = SSL_get_error(k->ssl, n);
+	if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
+		ask(t, &k->tcp, error == SSL_ERROR_WANT_READ ? EPOLLIN : EPOLLOUT);
+		return;
+	}
+	tls_failure(k->ssl, t->files.ca, why);
+	refuse(t, k, why);
+}
+
+/* From the client into the buffer. False: the connection is over. */
+static bool fill_in(struct connection *k)
+{
+	struct buffer *b = k->in;
+
+	b->at = b->end = 0;
+	while (b->end < BUFFER) {
+		const int n = SSL_read(k->ssl, b->bytes + b->end, (int)(BUFFER - b->end));
+
+		if (n <= 0)
+			return b->end || SSL_get_error(k->ssl, n) == SSL_ERROR_WANT_READ;
+		b->end += (uint32_t)n;
+	}
+	return true;
+}
+
+/* False: gRPC's end takes nothing more. *stopped: not now. */
+static bool drain_in(struct connection *k, bool *stopped)
+{
+	struct buffer *b = k->in;
+
+	while (b->at < b->end) {
+		const ssize_t n = send(k->plain.fd, b->bytes + b->at, b->end - b->at, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			*stopped = true;
+			return errno == EAGAIN;
+		}
+		b->at += (uint32_t)n;
+	}
+	return true;
+}
+
+static bool carry_in(struct connection *k)
+{
+	bool stopped = false;
+
+	for (int i = 0; i < TURNS; i++) {
+		if (!drain_in(k, &stopped))
+			return k->plain_ended; /* what gRPC had to say still goes out */
+		if (stopped)
+			return true;
+		if (!fill_in(k))
+			return false;
+		if (k->in->at == k->in->end)
+			return true;
+	}
+	k->again = true;
+	return true;
+}
+
+static bool fill_out(struct connection *k)
+{
+	struct buffer *b = k->out;
+	ssize_t n;
+
+	do
+		n = read(k->plain.fd, b->bytes, BUFFER);
+	while (n < 0 && errno == EINTR);
+	b->at = 0;
+	b->end = n > 0 ? (uint32_t)n : 0;
+	k->plain_ended |= !n || (n < 0 && errno != EAGAIN);
+	return b->end;
+}
+
+static bool carry_out(struct connection *k)
+{
+	struct buffer *b = k->out;
+
+	k->write_wants = false;
+	for (int i = 0; i < TURNS;) {
+		if (b->at == b->end && (k->plain_ended || !fill_out(k)))
+			return !k->plain_ended;
+		const int n = SSL_write(k->ssl, b->bytes + b->at, (int)(b->end - b->at));
+
+		if (n <= 0) {
+			const int error = SSL_get_error(k->ssl, n);
+
+			k->write_wants = error == SSL_ERROR_WANT_WRITE;
+			return k->write_wants || error == SSL_ERROR_WANT_READ;
+		}
+		b->at += (uint32_t)n;
+		i += b->at == b->end;
+	}
+	k->again = true;
+	return true;
+}
+
+static void carry(struct rpc_tls *t, struct connection *k)
+{
+	k->again = false;
+	ERR_clear_error();
+	if (!carry_out(k) || !carry_in(k)) {
+		end(t, k);
+		return;
+	}
+	t->again |= k->again;
+	const bool in = k->in->at < k->in->end, out = k->out->at < k->out->end;
+
+	ask(t, &k->tcp, (in ? 0 : EPOLLIN) | (k->write_wants ? EPOLLOUT : 0));
+	if (k->plain_ended)
+		forget_plain(t, k);
+	else
+		ask(t, &k->plain, (in ? EPOLLOUT : 0) | (out ? 0 : EPOLLIN));
+}
+
+/* A client that is gone is told again and again, too: what it sent last need not come to gRPC. */
+static void step(struct rpc_tls *t, struct connection *k, bool gone)
+{
+	if (k->state == HANDSHAKE)
+		shake(t, k);
+	else if (k->state == RUNNING)
+		carry(t, k);
+	if (gone && k->state == RUNNING && k->in->at < k->in->end)
+		end(t, k);
+}
+
+/* ---- the thread ---- */
+
+static void begin(struct rpc_tls *t, struct connection *k)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = &k->tcp };
+
+	k->ssl = SSL_new(t->context);
+	k->until_us = daemon_now_us() + RPC_TLS_HANDSHAKE_US;
+	if (!k->ssl || SSL_set_fd(k->ssl, k->tcp.fd) != 1 || epoll_ctl(t->events, EPOLL_CTL_ADD, k->tcp.fd, &e)) {
+		SSL_free(k->ssl);
+		close(k->tcp.fd);
+		free(k);
+		return;
+	}
+	SSL_set_accept_state(k->ssl);
+	k->tcp.asked = EPOLLIN;
+	t->handshakes++;
+	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
+	link_up(&t->all, k);
+	shake(t, k);
+}
+
+/* Returns whether the thread is to stop. */
+static bool take_new(struct rpc_tls *t)
+{
+	struct connection *first;
+	bool stopping;
+
+	pthread_mutex_lock(&t->lock);
+	first = t->taken;
+	t->taken = NULL;
+	t->taken_count = 0;
+	stopping = t->stopping;
+	pthread_mutex_unlock(&t->lock);
+	if (first)
+		look_at_files(t, daemon_now_us());
+	while (first) {
+		struct connection *k = first;
+
+		first = k->next;
+		if (!stopping && t->handshakes < RPC_TLS_HANDSHAKES_MAX) {
+			begin(t, k);
+			continue;
+		}
+		atomic_fetch_add_explicit(&t->late, 1, memory_order_relaxed);
+		close(k->tcp.fd);
+		free(k);
+	}
+	return stopping;
+}
+
+/* Handshakes that last, and clients that do not read the rest. stopping: handshakes end at once. */
+static void end_late(struct rpc_tls *t, uint64_t now_us, bool stopping)
+{
+	if (now_us < t->late_us + LATE_US && !stopping)
+		return;
+	t->late_us = now_us;
+	for (struct connection *k = t->all.next, *next; k != &t->all; k = next) {
+		next = k->next;
+		if (k->until_us > now_us && !(stopping && k->state == HANDSHAKE))
+			continue;
+		atomic_fetch_add_explicit(&t->late, k->state == HANDSHAKE, memory_order_relaxed);
+		end(t, k);
+	}
+}
+
+static void go_on(struct rpc_tls *t)
+{
+	t->again = false;
+	for (struct connection *k = t->all.next, *next; k != &t->all; k = next) {
+		next = k->next;
+		if (k->again)
+			step(t, k, false);
+	}
+}
+
+static void *tls_main(void *arg)
+{
+	struct rpc_tls *t = arg;
+	struct epoll_event e[EVENTS];
+	uint64_t until_us = UINT64_MAX, count;
+	bool stopping = false;
+
+	while (!stopping || (t->all.next != &t->all && daemon_now_us() < until_us)) {
+		const int n = epoll_wait(t->events, e, EVENTS,
+					 t->again                 ? 0
+					 : stopping               ? 10
+					 : t->all.next != &t->all ? 1000
+								  : IDLE_LOOK_US / 1000);
+
+		for (int i = 0; i < n; i++) {
+			const struct side *s = e[i].data.ptr;
+
+			if (s)
+				step(t, s->of, s == &s->of->tcp && e[i].events & (EPOLLHUP | EPOLLERR));
+			else if (read(t->wake, &count, sizeof count) == sizeof count && take_new(t) && !stopping) {
+				stopping = true;
+				until_us = daemon_now_us() + END_US;
+			}
+		}
+		if (t->again)
+			go_on(t);
+		look_at_files(t, daemon_now_us());
+		end_late(t, daemon_now_us(), stopping);
+		free_over(t);
+	}
+	while (t->all.next != &t->all)
+		end(t, t->all.next);
+	free_over(t);
+	return NULL;
+}
+
+/* ---- the outside ---- */
+
+static void wake(struct rpc_tls *t)
+{
+	const uint64_t one = 1;
+
+	if (write(t->wake, &one, sizeof one) != sizeof one)
+		log_error("tls_poke", LOG_NUM("errno", errno));
+}
+
+static enum status start(struct rpc_tls *t, char *why, size_t size)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = NULL };
+
+	t->events = epoll_create1(EPOLL_CLOEXEC);
+	t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	t->ready_told = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (t->events < 0 || t->wake < 0 || t->ready_told < 0 || epoll_ctl(t->events, EPOLL_CTL_ADD, t->wake, &e)) {
+		snprintf(why, size, "TLS: no descriptors: %s: raise the limit of open files (ulimit -n, LimitNOFILE)",
+			 strerror(errno));
+		return STATUS_EXHAUSTED;
+	}
+	t->thread_started = !pthread_create(&t->thread, NULL, tls_main, t);
+	if (!t->thread_started)
+		snprintf(why, size,
+			 "TLS: cannot start its thread: raise the limit of threads (ulimit -u, TasksMax, pids.max)");
+	return t->thread_started ? STATUS_OK : STATUS_INTERNAL;
+}
+
+enum status rpc_tls_create(const struct config *c, struct rpc_tls **out, char *why, size_t size)
+{
+	char words[TLS_WORDS_MAX] = "";
+	enum status status = STATUS_INVALID;
+	struct rpc_tls *t;
+
+	*out = NULL;
+	if (!c->listen[0] || !config_listen_tls(c))
+		return STATUS_OK;
+	t = calloc(1, sizeof *t);
+	if (!t) {
+		snprintf(why, size, "no memory for TLS");
+		return STATUS_EXHAUSTED;
+	}
+	t->files = (struct tls_files){ .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };
+	t->events = t->wake = t->ready_told = -1;
+	t->all.next = t->all.prev = &t->all;
+	t->over.next = t->over.prev = &t->over;
+	pthread_mutex_init(&t->lock, NULL);
+	tls_stamp_take(&t->files, &t->stamp);
+	t->context = context_of(t, words);
+	if (!t->context)
+		snprintf(why, size, "listen: %s", words);
+	else
+		status = start(t, why, size);
+	if (status) {
+		rpc_tls_destroy(t);
+		return status;
+	}
+	*out = t;
+	return STATUS_OK;
+}
+
+void rpc_tls_destroy(struct rpc_tls *t)
+{
+	struct rpc_tls_ready ready;
+
+	if (!t)
+		return;
+	if (t->thread_started) {
+		pthread_mutex_lock(&t->lock);
+		t->stopping = true;
+		pthread_mutex_unlock(&t->lock);
+		wake(t);
+		pthread_join(t->thread, NULL);
+	}
+	while (rpc_tls_next(t, &ready))
+		close(ready.fd);
+	tls_context_free(t->context);
+	const int fds[] = { t->events, t->wake, t->ready_told };
+
+	for (int i = 0; i < 3; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	pthread_mutex_destroy(&t->lock);
+	free(t);
+}
+
+void rpc_tls_take(struct rpc_tls *t, int fd, const struct cache_peer *peer)
+{
+	struct connection *k = calloc(1, sizeof *k);
+	bool kept = false;
+
+	if (k) {
+		k->tcp = (struct side){ .of = k, .fd = fd };
+		k->plain = (struct side){ .of = k, .fd = -1 };
+		k->peer = *peer;
+		pthread_mutex_lock(&t->lock);
+		kept = t->taken_count < RPC_TLS_HANDSHAKES_MAX;
+		if (kept) {
+			k->next = t->taken;
+			t->taken = k;
+			t->taken_count++;
+		}
+		pthread_mutex_unlock(&t->lock);
+	}
+	if (kept) {
+		wake(t);
+		return;
+	}
+	atomic_fetch_add_explicit(&t->late, 1, memory_order_relaxed);
+	free(k);
+	close(fd);
+}
+
+int rpc_tls_fd(const struct rpc_tls *t)
+{
+	return t->ready_told;
+}
+
+bool rpc_tls_next(struct rpc_tls *t, struct rpc_tls_ready *out)
+{
+	uint64_t count;
+	bool any;
+
+	if (t->ready_told >= 0 && read(t->ready_told, &count, sizeof count) < 0 && errno != EAGAIN)
+		return false;
+	pthread_mutex_lock(&t->lock);
+	any = t->ready_count;
+	if (any)
+		*out = t->ready[--t->ready_count];
+	pthread_mutex_unlock(&t->lock);
+	return any;
+}
+
+void rpc_tls_stats(struct rpc_tls *t, cache_stat_fn *emit, void *arg)
+{
+	if (!t)
+		return;
+	emit(arg, "terrace_tls_connections", "", atomic_load_explicit(&t->open, memory_order_relaxed), false,
+	     "connections over TLS");
+	emit(arg, "terrace_tls_handshakes", "", atomic_load_explicit(&t->shaking, memory_order_relaxed), false,
+	     "TLS handshakes under way");
+	const struct {
+		const char *labels;
+		const atomic_ullong *n;
+	} ends[] = { { "result=done", &t->done }, { "result=refused", &t->refused }, { "result=late", &t->late } };
+
+	for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+		emit(arg, "terrace_tls_handshakes_total", ends[i].labels,
+		     (double)atomic_load_explicit(ends[i].n, memory_order_relaxed), true,
+		     "TLS handshakes that ended: done, refused for a certificate, or given up for their time or "
+		     "number");
+	emit(arg, "terrace_tls_reloads_total", "result=done",
+	     (double)atomic_load_explicit(&t->reloads, memory_order_relaxed), true,
+	     "times that the certificates were read anew since their files had changed");
+	emit(arg, "terrace_tls_reloads_total", "result=failed",
+	     (double)atomic_load_explicit(&t->reload_failures, memory_order_relaxed), true,
+	     "times that the certificates were read anew since their files had changed");
+	emit(arg, "terrace_tls_certificate_expires_seconds", "",
+	     (double)atomic_load_explicit(&t->expires, memory_order_relaxed), false,
+	     "when the daemon's certificate ends, in seconds since 1970");
+}

@@ -1,0 +1,62 @@
+/* TLS of TCP connections, for both ends: contexts made of PEM files, whether the files have changed, the names of a
+ * certificate, and what is wrong in words. Each sentence names the thing, the cause and the next step.
+ *
+ * Both ends show a certificate and verify the other's: the same files make the context of a server and of a client.
+ * TLS 1.3 alone is spoken, without tickets, so that every connection proves who it is.
+ *
+ * Threads: any, one at a time for each object.
+ */
+#ifndef TERRACE_PROTO_TLS_H
+#define TERRACE_PROTO_TLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ssl_ctx_st;
+struct ssl_st;
+struct x509_st;
+
+enum { TLS_WORDS_MAX = 480, TLS_NAME_MAX = 256, TLS_NAMES_MAX = 16, TLS_TIME_MAX = 24 };
+
+/* Paths of PEM files. */
+struct tls_files {
+	const char *cert; /* this end's certificate, then those between it and the CA */
+	const char *key; /* its private key, without a passphrase */
+	const char *ca; /* certificates of the CAs that the other end may be of */
+};
+
+/* NULL: why[TLS_WORDS_MAX] has the sentence. Free it by tls_context_free. It reads each file once. */
+struct ssl_ctx_st *tls_context(const struct tls_files *files, bool server, char why[TLS_WORDS_MAX]);
+void tls_context_free(struct ssl_ctx_st *context);
+
+/* False: the context's own certificate is out of its time: why has the sentence. *until, if not NULL: the second, since
+ * 1970, that it ends. */
+bool tls_context_in_time(struct ssl_ctx_st *context, const char *cert, int64_t *until, char why[TLS_WORDS_MAX]);
+
+/* What tells a file's change: a rename over it, or a write. */
+struct tls_stamp {
+	uint64_t device[3], inode[3], bytes[3];
+	int64_t seconds[3], nanoseconds[3];
+};
+void tls_stamp_take(const struct tls_files *files, struct tls_stamp *out);
+
+/* The names of a certificate: its subject alternative names, as "dns:HOST", "ip:ADDRESS", "uri:URI" and
+ * "email:ADDRESS". Names that are too long, have control characters, or come beyond TLS_NAMES_MAX are left out; names
+ * of other kinds, and the common name, are no names. */
+struct tls_names {
+	uint32_t count;
+	char name[TLS_NAMES_MAX][TLS_NAME_MAX];
+};
+void tls_names_of(const struct x509_st *certificate, struct tls_names *out);
+/* "dns:a, dns:b", cut to fit; "no name" if there is none. */
+void tls_names_text(const struct tls_names *names, char *out, size_t size);
+
+/* Why a handshake failed, from what OpenSSL has in this thread's queue, which is emptied. ca: the file of the CAs, for
+ * the words. */
+void tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX]);
+
+/* A second since 1970 as "2026-11-28 09:39:58Z". */
+void tls_time_text(int64_t seconds, char out[TLS_TIME_MAX]);
+
+#endif
