@@ -14,8 +14,18 @@
 #include "client/ctl/values.h"
 
 /* Beyond any character and any index into a command's options. */
-enum { OPT_ADDRESS = 1000, OPT_TIMEOUT, OPT_JSON, OPT_HELP, OPT_VERSION };
-enum { GLOBAL_COUNT = 5 };
+enum {
+	OPT_ADDRESS = 1000,
+	OPT_TIMEOUT,
+	OPT_JSON,
+	OPT_HELP,
+	OPT_VERSION,
+	OPT_TLS_CERT,
+	OPT_TLS_KEY,
+	OPT_TLS_CA,
+	OPT_TLS_NAME
+};
+enum { GLOBAL_COUNT = 9 };
 
 static const struct option global_options[GLOBAL_COUNT] = {
 	{"address", required_argument, NULL, OPT_ADDRESS},
@@ -23,12 +33,25 @@ static const struct option global_options[GLOBAL_COUNT] = {
 	{"json", no_argument, NULL, OPT_JSON},
 	{"help", no_argument, NULL, OPT_HELP},
 	{"version", no_argument, NULL, OPT_VERSION},
+	{"tls-cert", required_argument, NULL, OPT_TLS_CERT},
+	{"tls-key", required_argument, NULL, OPT_TLS_KEY},
+	{"tls-ca", required_argument, NULL, OPT_TLS_CA},
+	{"tls-name", required_argument, NULL, OPT_TLS_NAME},
 };
 
 static int print_version(void)
 {
 	printf("terracectl %s\n", terrace_version());
 	return CTL_OK;
+}
+
+/* -1: taken. */
+static int take_text(const char *name, const char *value, const char **to, const struct ctl_args *args)
+{
+	if (!*value)
+		return ctl_usage(args->command, "--%s: it is empty: give a value, or leave it out", name);
+	*to = value;
+	return -1;
 }
 
 /* -1: taken. */
@@ -58,6 +81,14 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 		return CTL_OK;
 	case OPT_VERSION:
 		return print_version();
+	case OPT_TLS_CERT:
+		return take_text("tls-cert", value, &args->tls_cert, args);
+	case OPT_TLS_KEY:
+		return take_text("tls-key", value, &args->tls_key, args);
+	case OPT_TLS_CA:
+		return take_text("tls-ca", value, &args->tls_ca, args);
+	case OPT_TLS_NAME:
+		return take_text("tls-name", value, &args->tls_name, args);
 	default:
 		return CTL_USAGE;
 	}

@@ -287,6 +287,25 @@ const struct ctl_command ctl_commands[] = {
 		.run = ctl_run_codec,
 	},
 	{
+		.name = "certs",
+		.synopsis = "check FILE...",
+		.summary = "tell what certificates and keys are, and what is wrong with them, without a daemon",
+		.text = "Reads PEM files, as listen_cert, listen_key and listen_ca of terraced name them, or "
+			"--tls-cert, --tls-key and --tls-ca of a client, and prints for each certificate and key: its "
+			"file; what it is (CA, certificate or key); subject; names (its subjectAltName); the time from "
+			"which to which it is valid, in UTC; the ends of a connection that it may be shown by; and what "
+			"is wrong, with the next step.\n"
+			"The files are judged together, as one end of a connection uses them: a certificate wants a CA "
+			"among them, a key its certificate. To see if two ends fit, give the certificate of one with "
+			"the CAs of the other.\n"
+			"Example:\n"
+			"  terracectl certs check node.pem node.key ca.pem",
+		.exits = "0 all can be used, 1 printing failed, 2 usage, 3 something is wrong.",
+		.words_min = 2,
+		.words_max = -1,
+		.run = ctl_run_certs,
+	},
+	{
 		.name = "plan",
 		.synopsis = "--model FILE --format FORMAT [--memory BYTES] [--disk BYTES] [OPTION]...",
 		.summary = "tell what a model takes in memory and on disks, without a daemon",

@@ -32,6 +32,7 @@ struct ctl_option {
 struct ctl_args {
 	const struct ctl_command *command;
 	const char *address; /* NULL: the library's default */
+	const char *tls_cert, *tls_key, *tls_ca, *tls_name; /* NULL each: the library's default */
 	uint64_t timeout_us; /* 0: the command's default */
 	bool json;
 	const char *value[CTL_OPTIONS_MAX]; /* of the command's option i; NULL: not given; a flag that was
@@ -70,6 +71,7 @@ int ctl_run_compact(const struct ctl_args *args);
 int ctl_run_verify(const struct ctl_args *args);
 int ctl_run_drain(const struct ctl_args *args);
 int ctl_run_codec(const struct ctl_args *args);
+int ctl_run_certs(const struct ctl_args *args);
 int ctl_run_plan(const struct ctl_args *args);
 
 #endif

@@ -8,6 +8,7 @@
 #include "client/transport/decode.h"
 #include "client/value/clock.h"
 #include "client/transport/address.h"
+#include "client/transport/tls.h"
 
 struct reply {
 	struct ctl_daemon *daemon;
@@ -32,13 +33,26 @@ static const char *address_of(const struct ctl_args *args)
 	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
 }
 
+/* CTL_OK: *tls is what the line and the environment say. */
+static int tls_of(const struct ctl_args *args, struct client_tls *tls)
+{
+	const struct client_tls_options given = {args->tls_cert, args->tls_key, args->tls_ca, args->tls_name};
+
+	if (client_tls_read(address_of(args), &given, tls))
+		return ctl_usage(args->command, "%s", terrace_error());
+	return CTL_OK;
+}
+
 int ctl_daemon_check(const struct ctl_args *args)
 {
 	const char *address = address_of(args);
 	char target[CLIENT_ADDRESS_MAX], words[CLIENT_ADDRESS_WORDS_MAX];
-	int error;
+	struct client_tls tls;
+	int error = tls_of(args, &tls);
 
-	if (client_address_read(address, target))
+	if (error)
+		return error;
+	if (client_address_read(address, tls.on, target))
 		return ctl_usage(args->command, "%s", terrace_error());
 	error = client_address_error(address);
 	if (!error)
@@ -50,6 +64,7 @@ int ctl_daemon_check(const struct ctl_args *args)
 int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 {
 	enum terrace_status status;
+	struct client_tls tls;
 	int code;
 
 	d->rpc = NULL;
@@ -58,7 +73,8 @@ int ctl_daemon_open(const struct ctl_args *args, struct ctl_daemon *d)
 	code = ctl_daemon_check(args);
 	if (code)
 		return code;
-	status = client_rpc_open(d->address, 0, &d->rpc);
+	tls_of(args, &tls);
+	status = client_rpc_open(d->address, 0, &tls, &d->rpc);
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(d->address, status);
 }
 

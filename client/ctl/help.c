@@ -54,6 +54,17 @@ static void print_globals(void)
 	print_term("--", "address", "ADDRESS",
 		   "where the daemon listens: unix:PATH or HOST:PORT. Without it $TERRACE_ADDRESS, else the "
 		   "default socket.");
+	print_term("--", "tls-cert", "FILE",
+		   "PEM file of this client's certificate, for an address HOST:PORT; wants --tls-key and --tls-ca. "
+		   "Without "
+		   "it $TERRACE_TLS_CERT, else no TLS.");
+	print_term("--", "tls-key", "FILE", "PEM file of its key. Without it $TERRACE_TLS_KEY.");
+	print_term("--", "tls-ca", "FILE",
+		   "PEM file of the CAs that the daemon's certificate may be of. Without it $TERRACE_TLS_CA.");
+	print_term(
+		"--", "tls-name", "NAME",
+		"the name or address that the daemon's certificate must be for. Without it $TERRACE_TLS_NAME, else the "
+		"host of the address.");
 	print_term("--", "timeout", "SECONDS",
 		   "the longest wait for the daemon's answer, with decimals if wanted, at most 86400. "
 		   "Without it 5, "
@@ -89,6 +100,8 @@ void ctl_help_all(void)
 	print_exits();
 	printf("\nENVIRONMENT\n");
 	print_term("", "TERRACE_ADDRESS", NULL, "the address if --address is not given");
+	print_term("", "TERRACE_TLS_CERT", NULL,
+		   "as --tls-cert; so with TERRACE_TLS_KEY, TERRACE_TLS_CA and TERRACE_TLS_NAME");
 	printf("\n'terracectl COMMAND --help' tells more about a command.\n");
 }
 

@@ -10,8 +10,7 @@
  *     terrace_release()   gives the lease back
  *
  * A client that has no use for borrowed memory, or cannot have it, moves bytes with terrace_put() and terrace_get()
- * instead. One on another machine needs a tunnel to the daemon's socket or loopback address: no daemon of this version
- * serves a network.
+ * instead. So does a client on another machine, which connects over TLS with a certificate (terrace_connect_options).
  *
  * Conventions. Handles are opaque and belong to the caller until their close/free function; NULL is allowed only where
  * that is said. Every function may be called from any thread, unless said otherwise; closing a handle while another
@@ -277,7 +276,8 @@ TERRACE_API void terrace_chain_hash(const uint8_t parent[16], const uint32_t *to
 struct terrace_client;
 struct terrace_connect_options {
 	size_t size;
-	const char *address;     /* "unix:PATH" or "127.0.0.1:7421"; NULL: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock */
+	const char *address;     /* "unix:PATH" or "127.0.0.1:7421", with TLS any HOST:PORT; NULL: $TERRACE_ADDRESS,
+				  * else unix:/run/terrace/terraced.sock */
 	uint64_t timeout_us;     /* default deadline of a call; 0: 5 s */
 	/* how long a call polls for its answer before its thread sleeps; 0: see no_adaptive_poll */
 	uint64_t busy_poll_us;
@@ -292,12 +292,20 @@ struct terrace_connect_options {
 	 * been taking, .2 ms at most, if the process may use 4 processors or more */
 	bool no_adaptive_poll;
 	uint8_t reserved[5];
+	/* TLS of a TCP address: PEM files of this client's certificate (then those between it and its CA), of its key
+	 * without a passphrase, and of the CAs that the daemon's certificate may be of. All three or none; of a Unix
+	 * socket they mean nothing. NULL or "": $TERRACE_TLS_CERT, $TERRACE_TLS_KEY, $TERRACE_TLS_CA. They are read
+	 * anew when they change, for connections that are made from then on. */
+	const char *tls_cert, *tls_key, *tls_ca;
+	const char *tls_name;    /* what the daemon's certificate must be for, a host name or an address;
+				  * NULL or "": $TERRACE_TLS_NAME, else the address's host */
 };
 #define TERRACE_CONNECT_OPTIONS_INIT TERRACE_SIZED_(struct terrace_connect_options)
 
-/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (no daemon there), TERRACE_DEADLINE,
- * TERRACE_INVALID (not an address), TERRACE_UNSUPPORTED (TCP to another machine), TERRACE_DENIED (this user may not use the daemon's
- * socket), the last three at once. */
+/* Connects; waits until the daemon answers, at most the timeout. TERRACE_UNAVAILABLE (no daemon there),
+ * TERRACE_DEADLINE, TERRACE_INVALID (not an address; a certificate's file cannot be used), TERRACE_UNSUPPORTED (TCP to
+ * another machine without TLS), TERRACE_DENIED (this user may not use the daemon's socket, or one side does not accept
+ * the other's certificate: terrace_error() has the cause), the last three at once. */
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
 /* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had

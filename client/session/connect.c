@@ -8,6 +8,7 @@
 #include "client/driver/driver_thread.h"
 #include "client/value/layout.h"
 #include "client/transport/address.h"
+#include "client/transport/tls.h"
 #include "client/value/status.h"
 #include "client/transport/decode.h"
 #include "health.pb-c.h"
@@ -17,6 +18,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+enum {
+	CONNECT_OPTIONS_LEAST = offsetof(struct terrace_connect_options, tls_cert)
+}; /* bytes of them in their first version */
 enum { DEFAULT_TIMEOUT_US = 5000000, SETTLE_TIMEOUT_US = 10000000, ASK_AGAIN_US = 5000, FORBIDDEN_AGAIN_US = 100000 };
 
 static atomic_uint process_generation;
@@ -148,15 +152,32 @@ static enum terrace_status connect_refused(struct terrace_client *client, const 
 	return client_fail(status, "connect: %s", words);
 }
 
+/* A certificate that is not accepted does not get better by waiting. */
+static enum terrace_status connect_distrusted(struct terrace_client *client, const char *words)
+{
+	terrace_disconnect(client);
+	return client_fail(TERRACE_DENIED, "connect: %s", words);
+}
+
+static enum terrace_status open_channel(struct terrace_client *client, const struct terrace_connect_options *o)
+{
+	const struct client_tls_options given = { o->tls_cert, o->tls_key, o->tls_ca, o->tls_name };
+	struct client_tls tls;
+	enum terrace_status status = client_tls_read(address_of(o), &given, &tls);
+
+	return status ? status : client_rpc_open(address_of(o), o->busy_poll_us, &tls, &client->rpc);
+}
+
 enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **out)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
+	char words[CLIENT_TLS_WORDS_MAX];
 	struct terrace_client *client;
 	enum terrace_status status;
 
 	if (!out)
 		return client_fail(TERRACE_INVALID, "connect: the pointer for the client is NULL");
-	if (options && !client_options_copy(&o, sizeof(o), options, sizeof(o)))
+	if (options && !client_options_copy(&o, sizeof(o), options, CONNECT_OPTIONS_LEAST))
 		return client_fail(TERRACE_INVALID, "connect: the options' size is not set: begin them with TERRACE_CONNECT_OPTIONS_INIT");
 	pthread_once(&fork_once, fork_watch);
 	client = calloc(1, sizeof(*client));
@@ -169,7 +190,7 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client->no_borrow = o.no_borrow;
 	client->no_local_calls = o.no_local_calls;
 	client->no_adaptive_poll = o.no_adaptive_poll;
-	status = client_rpc_open(address_of(&o), o.busy_poll_us, &client->rpc);
+	status = open_channel(client, &o);
 	if (status) {
 		free(client);
 		return client_fail_in(status, "connect");
@@ -177,12 +198,16 @@ enum terrace_status terrace_connect(const struct terrace_connect_options *option
 	client_local_list_init(&client->locals);
 	if (forbidden(address_of(&o)))
 		return connect_refused(client, address_of(&o), EACCES, TERRACE_DENIED);
+	if (client_rpc_tls(client->rpc)->on && client_tls_problem(address_of(&o), client_rpc_tls(client->rpc), words))
+		return connect_distrusted(client, words);
 	status = client_await_daemon(client, client_call_deadline(client, 0));
 	if (status) {
 		const int error = client_address_error(address_of(&o));
 
 		if (error)
 			return connect_refused(client, address_of(&o), error, status);
+		if (client_tls_problem(address_of(&o), client_rpc_tls(client->rpc), words))
+			return connect_distrusted(client, words);
 		terrace_disconnect(client);
 		return client_fail_in(status, "connect");
 	}

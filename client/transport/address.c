@@ -1,10 +1,12 @@
-/* Addresses: a Unix socket, or loopback TCP. */
+/* Addresses: a Unix socket, loopback TCP, or any TCP over TLS. */
 #include "client/transport/address.h"
 
 #include "client/value/status.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -39,55 +41,104 @@ static bool port_ok(const char *port)
 	       atoi(port) <= 65535;
 }
 
-static enum terrace_status tcp_read(const char *address, char target[CLIENT_ADDRESS_MAX])
+/* HOST:PORT or [HOST]:PORT. False: it has not that form. */
+static bool host_of(const char *address, char host[CLIENT_ADDRESS_MAX], const char **port)
 {
 	const char *colon = strrchr(address, ':');
-	struct in_addr host4;
-	char host[64];
+	size_t n = colon ? (size_t)(colon - address) : 0;
 
-	if (!colon || colon == address || (size_t)(colon - address) >= sizeof(host) || !port_ok(colon + 1))
-		return client_fail(TERRACE_INVALID, "address \"%.120s\" is neither unix:PATH nor HOST:PORT", address);
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
+	if (!n || n >= CLIENT_ADDRESS_MAX || !port_ok(colon + 1))
+		return false;
+	if (address[0] == '[' && address[n - 1] == ']')
+		snprintf(host, CLIENT_ADDRESS_MAX, "%.*s", (int)(n - 2), address + 1);
+	else
+		snprintf(host, CLIENT_ADDRESS_MAX, "%.*s", (int)n, address);
 	if (!strcmp(host, "localhost"))
 		strcpy(host, "127.0.0.1");
-	if (!strcmp(host, "[::1]"))
-		snprintf(target, CLIENT_ADDRESS_MAX, "ipv6:[::1]:%s", colon + 1);
-	else if (inet_pton(AF_INET, host, &host4) == 1 && ntohl(host4.s_addr) >> 24 == 127)
-		snprintf(target, CLIENT_ADDRESS_MAX, "ipv4:%s:%s", host, colon + 1);
-	else
-		return client_fail(TERRACE_UNSUPPORTED, "address \"%.120s\": TCP only to this machine (127.0.0.1, [::1])",
-				   address);
-	return TERRACE_OK;
+	*port = colon + 1;
+	return true;
 }
 
-enum terrace_status client_address_read(const char *address, char target[CLIENT_ADDRESS_MAX])
+static bool name_ok(const char *host)
+{
+	for (const char *p = host; *p; p++)
+		if (!isalnum((unsigned char)*p) && *p != '.' && *p != '-')
+			return false;
+	return *host && host[0] != '-' && !isdigit((unsigned char)host[strlen(host) - 1]);
+}
+
+static enum terrace_status tcp_read(const char *address, bool tls, char target[CLIENT_ADDRESS_MAX])
+{
+	struct in6_addr host6;
+	struct in_addr host4;
+	char host[CLIENT_ADDRESS_MAX];
+	const char *port;
+	int n;
+
+	if (!host_of(address, host, &port))
+		return client_fail(TERRACE_INVALID, "address \"%.120s\" is neither unix:PATH nor HOST:PORT", address);
+	const bool v6 = address[0] == '[' && inet_pton(AF_INET6, host, &host6) == 1,
+		   v4 = !v6 && inet_pton(AF_INET, host, &host4) == 1;
+
+	if (!tls && !(v6 && IN6_IS_ADDR_LOOPBACK(&host6)) && !(v4 && ntohl(host4.s_addr) >> 24 == 127))
+		return client_fail(
+			TERRACE_UNSUPPORTED,
+			"address \"%.120s\": TCP without TLS only to this machine (127.0.0.1, [::1]): for another one "
+			"give a certificate, its key and the file of CAs (TERRACE_TLS_CERT, TERRACE_TLS_KEY, "
+			"TERRACE_TLS_CA)",
+			address);
+	if (!v6 && !v4 && !name_ok(host))
+		return client_fail(
+			TERRACE_INVALID,
+			"address \"%.120s\": the host is neither an address, as 10.0.0.1 or [fd00::1], nor a name",
+			address);
+	n = snprintf(target, CLIENT_ADDRESS_MAX, v6 ? "ipv6:[%s]:%s" : v4 ? "ipv4:%s:%s" : "dns:%s:%s", host, port);
+	return n < CLIENT_ADDRESS_MAX ? TERRACE_OK
+				      : client_fail(TERRACE_INVALID, "address \"%.120s\" is too long", address);
+}
+
+enum terrace_status client_address_read(const char *address, bool tls, char target[CLIENT_ADDRESS_MAX])
 {
 	const char *path = path_of(address);
 
-	return path ? unix_read(address, path, target) : tcp_read(address, target);
+	return path ? unix_read(address, path, target) : tcp_read(address, tls, target);
 }
 
-/* A loopback address in gRPC's form, as client_address_read writes it. 0: it is none. */
+bool client_address_is_unix(const char *address)
+{
+	return path_of(address) != NULL;
+}
+
+void client_address_host(const char *address, char *host, size_t size)
+{
+	char whole[CLIENT_ADDRESS_MAX] = "";
+	const char *port;
+
+	host_of(address, whole, &port);
+	snprintf(host, size, "%s", whole);
+}
+
+/* A TCP address in numbers. 0: it is none. */
 static socklen_t tcp_of(const char *address, struct sockaddr_storage *to)
 {
 	struct sockaddr_in *v4 = (struct sockaddr_in *)to;
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
-	char target[CLIENT_ADDRESS_MAX], *colon;
+	char host[CLIENT_ADDRESS_MAX];
+	const char *port;
 
-	if (client_address_read(address, target))
-		return 0;
-	colon = strrchr(target, ':');
-	*colon = '\0';
 	memset(to, 0, sizeof(*to));
-	if (!strncmp(target, "ipv4:", 5) && inet_pton(AF_INET, target + 5, &v4->sin_addr) == 1) {
+	if (!host_of(address, host, &port))
+		return 0;
+	if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
 		v4->sin_family = AF_INET;
-		v4->sin_port = htons((uint16_t)atoi(colon + 1));
+		v4->sin_port = htons((uint16_t)atoi(port));
 		return sizeof(*v4);
 	}
+	if (inet_pton(AF_INET6, host, &v6->sin6_addr) != 1)
+		return 0;
 	v6->sin6_family = AF_INET6;
-	v6->sin6_addr = in6addr_loopback;
-	v6->sin6_port = htons((uint16_t)atoi(colon + 1));
-	return strncmp(target, "ipv6:", 5) ? 0 : sizeof(*v6);
+	v6->sin6_port = htons((uint16_t)atoi(port));
+	return sizeof(*v6);
 }
 
 static socklen_t unix_of(const char *path, struct sockaddr_storage *to)
@@ -120,14 +171,11 @@ static int connect_error(int s, const struct sockaddr_storage *to, socklen_t byt
 int client_address_error(const char *address)
 {
 	const char *path = path_of(address);
-	struct client_words words;
 	struct sockaddr_storage to;
 	socklen_t bytes;
 	int s, error;
 
-	client_words_keep(&words);
 	bytes = path ? unix_of(path, &to) : tcp_of(address, &to);
-	client_words_back(&words);
 	if (!bytes)
 		return 0;
 	s = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -135,6 +183,32 @@ int client_address_error(const char *address)
 	if (s >= 0)
 		close(s);
 	return error;
+}
+
+int client_address_connect(const char *address, uint64_t wait_us)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+	char host[CLIENT_ADDRESS_MAX];
+	struct addrinfo *found;
+	struct pollfd p = { .events = POLLOUT };
+	socklen_t size = sizeof(int);
+	const char *port;
+	int error = 0;
+
+	if (!host_of(address, host, &port) || getaddrinfo(host, port, &hints, &found))
+		return -1;
+	p.fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (p.fd >= 0 && connect(p.fd, found->ai_addr, found->ai_addrlen) && errno != EINPROGRESS)
+		error = errno;
+	freeaddrinfo(found);
+	if (p.fd >= 0 && !error &&
+	    (poll(&p, 1, (int)(wait_us / 1000)) != 1 || getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &size)))
+		error = ETIMEDOUT;
+	if (p.fd >= 0 && error) {
+		close(p.fd);
+		return -1;
+	}
+	return p.fd;
 }
 
 static const char *advice(int error)

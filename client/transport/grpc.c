@@ -8,7 +8,6 @@
 #include "client/transport/grpc.h"
 
 #include "client/value/clock.h"
-#include "client/transport/address.h"
 #include "client/transport/grpc_call.h"
 #include "client/transport/limits.h"
 
@@ -19,10 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUES_IDLE_MAX = 32, BACKGROUND_CALLS_MAX = 4096 };
+enum { QUEUES_IDLE_MAX = 32, BACKGROUND_CALLS_MAX = 4096, TLS_LOOK_S = 2 };
 
 struct client_rpc {
-	char address[CLIENT_ADDRESS_MAX]; /* for messages */
+	struct client_endpoint at;
 	grpc_channel *channel;
 	void *handles[CLIENT_METHOD_COUNT];
 	pthread_mutex_t lock;
@@ -41,7 +40,25 @@ static atomic_uint channels; /* of the process */
 
 /* ---- channel ------------------------------------------------------------------------------------------------------ */
 
-static grpc_channel *channel_create(const char *target)
+/* gRPC's own watch of the files (1.51 marks it experimental; its form is the same in every Debian with a C core of that
+ * number) keeps what it has while they do not fit each other. */
+static grpc_channel_credentials *credentials_create(const struct client_tls *tls)
+{
+	grpc_tls_certificate_provider *provider;
+	grpc_tls_credentials_options *options;
+
+	if (!tls->on)
+		return grpc_insecure_credentials_create();
+	provider = grpc_tls_certificate_provider_file_watcher_create(tls->key, tls->cert, tls->ca, TLS_LOOK_S);
+	options = grpc_tls_credentials_options_create();
+	grpc_tls_credentials_options_set_certificate_provider(options, provider);
+	grpc_tls_credentials_options_watch_root_certs(options);
+	grpc_tls_credentials_options_watch_identity_key_cert_pairs(options);
+	grpc_tls_certificate_provider_release(provider);
+	return grpc_tls_credentials_create(options);
+}
+
+static grpc_channel *channel_create(const char *target, const struct client_tls *tls)
 {
 	char agent[64];
 	grpc_arg options[] = {
@@ -66,9 +83,11 @@ static grpc_channel *channel_create(const char *target)
 		{GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_CHANNELZ, {.integer = 0}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, {.integer = 0}},
 		{GRPC_ARG_INTEGER, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, {.integer = 0}},
+		/* The last, of TLS alone: what the daemon's certificate is to be for. */
+		{GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, {.string = (char *)tls->name}},
 	};
-	grpc_channel_args args = {sizeof(options) / sizeof(options[0]), options};
-	grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+	grpc_channel_args args = {sizeof(options) / sizeof(options[0]) - !tls->on, options};
+	grpc_channel_credentials *credentials = credentials_create(tls);
 	grpc_channel *channel;
 
 	snprintf(agent, sizeof(agent), "libterrace/%s", terrace_version());
@@ -97,16 +116,17 @@ static enum terrace_status start(struct client_rpc *rpc, const char *target)
 	if (!status) {
 		channels++;
 		grpc_init();
-		rpc->channel = channel_create(target);
+		rpc->channel = channel_create(target, &rpc->at.tls);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return status;
 }
 
-enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **out)
+enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, const struct client_tls *tls,
+				    struct client_rpc **out)
 {
 	char target[CLIENT_ADDRESS_MAX];
-	enum terrace_status status = client_address_read(address, target);
+	enum terrace_status status = client_address_read(address, tls && tls->on, target);
 	struct client_rpc *rpc;
 
 	if (status)
@@ -114,8 +134,10 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 	rpc = calloc(1, sizeof(*rpc));
 	if (!rpc)
 		return client_fail(TERRACE_EXHAUSTED, "no memory for a connection");
-	snprintf(rpc->address, sizeof(rpc->address), "%s", address);
+	snprintf(rpc->at.address, sizeof(rpc->at.address), "%s", address);
 	rpc->busy_poll_us = busy_poll_us;
+	if (tls)
+		rpc->at.tls = *tls;
 	pthread_mutex_init(&rpc->lock, NULL);
 	pthread_cond_init(&rpc->changed, NULL);
 	status = start(rpc, target);
@@ -131,7 +153,12 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 
 const char *client_rpc_address(const struct client_rpc *rpc)
 {
-	return rpc->address;
+	return rpc->at.address;
+}
+
+const struct client_tls *client_rpc_tls(const struct client_rpc *rpc)
+{
+	return &rpc->at.tls;
 }
 
 bool client_rpc_connected(struct client_rpc *rpc)
@@ -210,7 +237,7 @@ static void call_unlink(struct client_rpc_call *c)
 static enum terrace_status call_begin(struct client_rpc_call *c, struct client_rpc *rpc, const struct client_job *job,
 				      grpc_completion_queue *queue, struct client_rpc_call **list)
 {
-	enum terrace_status status = client_call_init(c, rpc, rpc->address, job, rpc->channel,
+	enum terrace_status status = client_call_init(c, rpc, &rpc->at, job, rpc->channel,
 						       rpc->handles[job->method], queue);
 
 	if (!status)

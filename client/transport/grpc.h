@@ -86,12 +86,17 @@ struct client_job {
 struct client_rpc;
 struct client_rpc_call;
 
-/* Makes the channel; does not wait for a connection. busy_poll_us: how long client_rpc_call looks for an answer before it sleeps.
- * TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
-enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, struct client_rpc **rpc);
+/* Makes the channel; does not wait for a connection. busy_poll_us: how long client_rpc_call looks for an answer before
+ * it sleeps. tls: copied; NULL is none. Its files are read anew when they change, and used from the next connection on;
+ * the one there is stays. TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
+struct client_tls;
+enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, const struct client_tls *tls,
+				    struct client_rpc **rpc);
 
 /* The address that it was opened with. */
 const char *client_rpc_address(const struct client_rpc *rpc);
+/* The TLS that it was opened with; one that is off: none. */
+const struct client_tls *client_rpc_tls(const struct client_rpc *rpc);
 
 /* Ends all calls with TERRACE_CANCELLED, waits for them, stops the thread, closes the channel. The struct lives on for late
  * callers, who get TERRACE_PRECONDITION, until client_rpc_destroy. Not from a callback. */

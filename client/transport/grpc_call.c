@@ -2,7 +2,6 @@
 #include "client/transport/grpc_call.h"
 
 #include "client/value/clock.h"
-#include "client/transport/address.h"
 
 #include <grpc/byte_buffer.h>
 #include <stdlib.h>
@@ -180,10 +179,12 @@ static bool is_daemons(const struct client_rpc_call *c, enum terrace_status stat
 /* The connection does not work: because there is no daemon any more, or another one. A call that waits for the daemon asks again anyway. */
 static enum terrace_status lost(const struct client_rpc_call *c, const char *name)
 {
-	const char *address = c->address;
+	const char *address = c->at->address;
 	const int error = c->job.wait_for_ready ? 0 : client_address_error(address);
-	char words[CLIENT_ADDRESS_WORDS_MAX];
+	char words[CLIENT_ADDRESS_WORDS_MAX], tls[CLIENT_TLS_WORDS_MAX];
 
+	if (!error && !c->job.wait_for_ready && client_tls_problem(address, &c->at->tls, tls))
+		return client_fail(TERRACE_UNAVAILABLE, "%s: %s", name, tls);
 	if (!error)
 		return client_fail(TERRACE_UNAVAILABLE,
 				   "%s: the connection to the daemon at %.200s broke: it has restarted or is stopping: try again, and open sessions again "
@@ -201,12 +202,12 @@ static enum terrace_status fail_here(const struct client_rpc_call *c, enum terra
 	case TERRACE_DEADLINE:
 		return client_fail(status, "%s: the daemon at %.200s did not answer in the call's time: "
 				   "give it more, or see if the daemon is busy "
-				   "(terracectl status)", name, c->address);
+				   "(terracectl status)", name, c->at->address);
 	case TERRACE_CANCELLED:
 		return client_fail(status, "%s: this process cancelled the call", name);
 	case TERRACE_UNSUPPORTED:
 		return client_fail(status, "%s: what answers at %.200s does not know this call: is it a terraced, and of this version?", name,
-				   c->address);
+				   c->at->address);
 	default:
 		return client_fail(status, "%s: gRPC cannot carry the call: %.*s", name, (int)GRPC_SLICE_LENGTH(c->details),
 				   (const char *)GRPC_SLICE_START_PTR(c->details));
@@ -405,11 +406,11 @@ gpr_timespec client_call_time(uint64_t deadline_us)
 			      .clock_type = GPR_CLOCK_MONOTONIC};
 }
 
-enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc, const char *address,
-				     const struct client_job *job, grpc_channel *channel, void *handle,
-				     grpc_completion_queue *queue)
+enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc,
+				     const struct client_endpoint *at, const struct client_job *job,
+				     grpc_channel *channel, void *handle, grpc_completion_queue *queue)
 {
-	*c = (struct client_rpc_call){.rpc = rpc, .address = address, .job = *job, .details = grpc_empty_slice()};
+	*c = (struct client_rpc_call){.rpc = rpc, .at = at, .job = *job, .details = grpc_empty_slice()};
 	grpc_metadata_array_init(&c->initial);
 	grpc_metadata_array_init(&c->trailing);
 	c->call = grpc_channel_create_registered_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, handle,

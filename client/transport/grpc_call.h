@@ -4,7 +4,9 @@
 #ifndef TERRACE_CLIENT_TRANSPORT_GRPC_CALL_H
 #define TERRACE_CLIENT_TRANSPORT_GRPC_CALL_H
 
+#include "client/transport/address.h"
 #include "client/transport/grpc.h"
+#include "client/transport/tls.h"
 #include "client/value/status.h"
 
 #include <grpc/grpc.h>
@@ -18,9 +20,15 @@ enum call_phase {
 	CALL_DONE,
 };
 
+/* Where a channel leads. */
+struct client_endpoint {
+	char address[CLIENT_ADDRESS_MAX];
+	struct client_tls tls;
+};
+
 struct client_rpc_call {
 	struct client_rpc *rpc;
-	const char *address; /* of the daemon, for messages; the connection's */
+	const struct client_endpoint *at; /* the connection's, for messages */
 	struct client_rpc_call *next, **link; /* rpc->calls or rpc->streams; link NULL: on none */
 	struct client_job job;
 	grpc_call *call;
@@ -64,9 +72,9 @@ const char *client_call_path(enum client_method method);
 gpr_timespec client_call_time(uint64_t deadline_us);
 
 /* Makes the gRPC call. TERRACE_INTERNAL. */
-enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc, const char *address,
-				     const struct client_job *job, grpc_channel *channel, void *handle,
-				     grpc_completion_queue *queue);
+enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc,
+				     const struct client_endpoint *at, const struct client_job *job,
+				     grpc_channel *channel, void *handle, grpc_completion_queue *queue);
 
 /* Asks for an early end, whose status will be TERRACE_CANCELLED. Any thread, while the call lives. */
 void client_call_cancel(struct client_rpc_call *c);

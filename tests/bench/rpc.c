@@ -143,7 +143,7 @@ static void set_up(struct rpc_bench *b)
 
 	service_start(&b->service, "64MiB");
 	b->echo = echo_open();
-	service_check(client_rpc_open(b->service.address, bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0, &b->rpc), "channel");
+	service_check(client_rpc_open(b->service.address, bench_options.busy_poll ? BENCH_BUSY_POLL_MS * 1000 : 0, NULL, &b->rpc), "channel");
 	b->client = connect_far(&b->service);
 	b->session = service_session_of(b->client, &layout);
 	b->local = service_session(&b->service, &layout);

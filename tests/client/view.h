@@ -89,7 +89,7 @@ static inline void view_open(struct view_rig *r)
 
 	r->client = calloc(1, sizeof(*r->client));
 	atomic_init(&r->client->references, 2);
-	VIEW_MUST(client_rpc_open("unix:/nonexistent/socket", 0, &r->client->rpc) == TERRACE_OK);
+	VIEW_MUST(client_rpc_open("unix:/nonexistent/socket", 0, NULL, &r->client->rpc) == TERRACE_OK);
 	r->view = calloc(1, sizeof(*r->view) + sizeof(r->view->layouts[0]));
 	atomic_init(&r->view->references, 1);
 	r->view->client = r->client;

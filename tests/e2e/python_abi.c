@@ -27,7 +27,8 @@ int main(void)
 		M(terrace_connect_options, timeout_us) M(terrace_connect_options, no_borrow)
 		M(terrace_connect_options, busy_poll_us) M(terrace_connect_options,
 		    no_local_calls) M(terrace_connect_options, no_adaptive_poll)
-		M(terrace_connect_options, reserved));
+		M(terrace_connect_options, reserved) M(terrace_connect_options, tls_cert)
+		M(terrace_connect_options, tls_key) M(terrace_connect_options, tls_ca) M(terrace_connect_options, tls_name));
 	LIST(terrace_token, M(terrace_token, bytes));
 	LIST(terrace_session_options,
 	     M(terrace_session_options, size) M(terrace_session_options, tenant) M(terrace_session_options, engine)

@@ -59,7 +59,8 @@ class Keys(Structure):
 
 class ConnectOptions(Sized):
     _fields_ = [("size", c_size_t), ("address", c_char_p), ("timeout_us", c_uint64), ("busy_poll_us", c_uint64),
-                ("no_borrow", c_bool), ("no_local_calls", c_bool), ("no_adaptive_poll", c_bool), ("reserved", c_uint8 * 5)]
+                ("no_borrow", c_bool), ("no_local_calls", c_bool), ("no_adaptive_poll", c_bool), ("reserved", c_uint8 * 5),
+                ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_ca", c_char_p), ("tls_name", c_char_p)]
 
 
 class Token(Structure):

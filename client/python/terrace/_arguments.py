@@ -7,6 +7,7 @@ of memory whose size is known, sized() does.
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Protocol, Sequence, Union, cast
 
 from . import _abi as abi
@@ -34,6 +35,7 @@ class CudaStream(Protocol):
 Stream = Union[int, None, CudaStream]
 # Memory: an address, a tensor, or anything with a buffer.
 Memory = Union[int, None, Tensor, "ReadableBuffer"]
+PathLike = Union[str, bytes, "os.PathLike[str]"]
 
 _DAY = 86400  # the longest time that a call is given
 
@@ -45,6 +47,11 @@ def microseconds(seconds: Optional[float]) -> int:
     if seconds < 0:
         raise ValueError("timeout: a time is not negative")
     return max(1, int(min(seconds, _DAY) * 1e6))
+
+
+def path_of(path: Optional[PathLike]) -> Optional[bytes]:
+    """A path as the library takes it; None stays None."""
+    return os.fsencode(path) if path else None
 
 
 def bytes_of(value: ReadableBuffer) -> bytes:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Literal, Optional, Se
 
 from . import _abi as abi
 from ._abi import lib
-from ._arguments import bytes_of, cells_of, gpu_number, infos_of, keys_of, microseconds, pointer, rules_of
+from ._arguments import PathLike, bytes_of, cells_of, gpu_number, infos_of, keys_of, microseconds, path_of, pointer, rules_of
 from ._handle import Handle
 from .blocks import Lease, Reservation
 from .layout import BlockInfo, Event, Layout, Rule, State
@@ -74,22 +74,29 @@ class Client(Handle):
 
 
 def connect(address: Optional[str] = None, timeout: Optional[float] = None, no_borrow: bool = False, busy_poll: Optional[float] = None,
-            no_near_calls: Optional[bool] = None, no_adaptive_poll: bool = False, no_local_calls: bool = False) -> Client:
+            no_near_calls: Optional[bool] = None, no_adaptive_poll: bool = False, no_local_calls: bool = False,
+            tls_cert: Optional[PathLike] = None, tls_key: Optional[PathLike] = None, tls_ca: Optional[PathLike] = None,
+            tls_name: Optional[str] = None) -> Client:
     """Connects to a daemon, and waits until it answers. In a coroutine: `await asyncio.to_thread(terrace.connect)`.
 
-    address: "unix:PATH" or "127.0.0.1:PORT"; None: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock.
+    address: "unix:PATH" or "127.0.0.1:PORT", with TLS any "HOST:PORT"; None: $TERRACE_ADDRESS, else unix:/run/terrace/terraced.sock.
     timeout: seconds, of this and the default of all other calls; None: 5.
     no_borrow: map nothing; blocks then move by Session.put() and get() alone.
     busy_poll: seconds for which a call looks for its answer before its thread sleeps; None: for as long as calls of its kind have been
     taking, .2 ms at most, but with no_adaptive_poll not at all.
     no_local_calls: every call goes by gRPC; no_near_calls is its name in 0.1.0.
-    Unavailable: no daemon is there. Deadline, Invalid (not an address), Unsupported (another machine), Denied.
+    tls_cert, tls_key, tls_ca: PEM files of this client's certificate, of its key, and of the CAs that the daemon's certificate may be of;
+    with them address may be any "HOST:PORT". None: $TERRACE_TLS_CERT, $TERRACE_TLS_KEY, $TERRACE_TLS_CA.
+    tls_name: what the daemon's certificate must be for; None: $TERRACE_TLS_NAME, else the address's host.
+    Unavailable: no daemon is there. Deadline, Invalid (not an address), Unsupported (another machine, without TLS), Denied (a certificate is not accepted).
     """
     if no_near_calls is not None:
         warnings.warn("no_near_calls is called no_local_calls", DeprecationWarning, stacklevel=2)
         no_local_calls = no_near_calls
     options = abi.ConnectOptions(address=address.encode() if address else None, timeout_us=microseconds(timeout), no_borrow=no_borrow,
-                                 busy_poll_us=microseconds(busy_poll), no_local_calls=no_local_calls, no_adaptive_poll=no_adaptive_poll)
+                                 busy_poll_us=microseconds(busy_poll), no_local_calls=no_local_calls, no_adaptive_poll=no_adaptive_poll,
+                                 tls_cert=path_of(tls_cert), tls_key=path_of(tls_key), tls_ca=path_of(tls_ca),
+                                 tls_name=tls_name.encode() if tls_name else None)
     out = ctypes.c_void_p()
     check(lib.terrace_connect(options, out))
     return Client(out.value)

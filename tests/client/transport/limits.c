@@ -189,7 +189,7 @@ START_TEST(too_many_calls)
 	struct client_rpc *rpc;
 	unsigned started = 0;
 
-	ck_assert_int_eq(client_rpc_open("unix:/nonexistent/socket", 0, &rpc), TERRACE_OK);
+	ck_assert_int_eq(client_rpc_open("unix:/nonexistent/socket", 0, NULL, &rpc), TERRACE_OK);
 	while (!status && started < 5000) {
 		status = client_rpc_start(rpc,
 					  &(struct client_job){
