@@ -19,6 +19,7 @@ set_tests_properties(e2e_scribble PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK
 terrace_python_test(e2e_shares test_shares.py)
 terrace_python_test(e2e_old_data test_old_data.py)
 if(TARGET terracectl)
+  terrace_python_test(e2e_tls test_tls.py $<TARGET_FILE:terracectl> $<TARGET_FILE:terrace>)
   terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's
   terrace_python_test(e2e_disk test_disk.py $<TARGET_FILE:terracectl>)
