@@ -534,7 +534,7 @@ static void wake(struct rpc_tls *t)
 	const uint64_t one = 1;
 
 	if (write(t->wake, &one, sizeof one) != sizeof one)
-		log_error("tls_poke", LOG_NUM("errno", errno));
+		log_error("tls_wake", LOG_NUM("errno", errno));
 }
 
 static enum status start(struct rpc_tls *t, char *why, size_t size)
