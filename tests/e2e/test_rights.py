@@ -22,7 +22,7 @@ SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
 # What each is asked; a method of the .proto that is missing here fails the test.
 REQUESTS = {
     "Stats": {}, "Inspect": {"key": key(1).hex()}, "Explain": {"key": key(1).hex()}, "Graph": {"key": key(1).hex()}, "TraceStart": {"name": "t"},
-    "TraceStop": {}, "Verify": {"max_ms": 1}, "Compact": {}, "Layouts": {}, "Drain": {"undo": True}, "Config": {},
+    "TraceStop": {}, "Verify": {"max_ms": 1}, "Compact": {}, "Layouts": {}, "Drain": {"undo": True}, "Config": {}, "Peers": {},
 }
 FOR_ENGINES = {"Stats"}
 
