@@ -15,7 +15,6 @@
 #include "daemon/process/diskless.h"
 #include "daemon/process/folders.h"
 #include "daemon/process/gpu_plugin.h"
-#include "daemon/process/listen_files.h"
 #include "daemon/process/log.h"
 #include "daemon/process/machine.h"
 #include "daemon/process/memory_log.h"
@@ -143,6 +142,12 @@ static int run(const struct config *c)
 	return code;
 }
 
+static void warn_retired(const char *option, const char *value, const char *used, const char *why)
+{
+	log_warn("retired_value", LOG_TEXT("option", option), LOG_TEXT("value", value), LOG_TEXT("used", used),
+		 LOG_TEXT("reason", why));
+}
+
 int main(int argc, char **argv)
 {
 	static struct config config;
@@ -155,12 +160,11 @@ int main(int argc, char **argv)
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
-	s = listen_files_refuse(&config, places_refuse(&config, s, &errors), &errors);
-	code = config_answer(&config, s, &errors);
+	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
 	if (code >= 0)
 		return code;
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
-	config_retired_warn(&config);
+	config_retired_tell(&config, warn_retired);
 	signals_block(&signals); /* before any thread, gRPC's own included */
 	return run(&config);
 }

@@ -186,6 +186,15 @@ bool tls_context_in_time(struct ssl_ctx_st *c, const char *cert, int64_t *until,
 	return now >= begin && now < end;
 }
 
+bool tls_files_usable(const struct tls_files *f, char why[TLS_WORDS_MAX])
+{
+	SSL_CTX *c = tls_context(f, true, why);
+	const bool usable = c && tls_context_in_time(c, f->cert, NULL, why);
+
+	SSL_CTX_free(c);
+	return usable;
+}
+
 void tls_stamp_take(const struct tls_files *f, struct tls_stamp *out)
 {
 	const char *const paths[3] = { f->cert, f->key, f->ca };

@@ -34,6 +34,10 @@ void tls_context_free(struct ssl_ctx_st *context);
  * 1970, that it ends. */
 bool tls_context_in_time(struct ssl_ctx_st *context, const char *cert, int64_t *until, char why[TLS_WORDS_MAX]);
 
+/* A server can use the files now: a context can be made of them, and the certificate is in its time. False: why has the
+ * sentence. */
+bool tls_files_usable(const struct tls_files *files, char why[TLS_WORDS_MAX]);
+
 /* What tells a file's change: a rename over it, or a write. */
 struct tls_stamp {
 	uint64_t device[3], inode[3], bytes[3];

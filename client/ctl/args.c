@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/help.h"
 #include "client/ctl/values.h"

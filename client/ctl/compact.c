@@ -1,6 +1,7 @@
 /* terracectl compact: disk after disk, as many calls as the daemon has something to do. */
 #include <time.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"
 #include "client/ctl/daemon.h"

@@ -1,6 +1,7 @@
 /* terracectl config. */
 #include <string.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/output.h"

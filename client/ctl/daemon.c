@@ -1,6 +1,8 @@
 /* One channel, one call at a time; every failure is one line on stderr and an exit code. */
 #include "client/ctl/daemon.h"
 
+#include "client/ctl/ctl.h"
+
 #include <stdlib.h>
 #include <string.h>
 

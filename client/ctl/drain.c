@@ -1,4 +1,5 @@
 /* terracectl drain: a call that may take long, so its deadline follows from what it is asked to do. */
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/output.h"

@@ -1,6 +1,8 @@
 /* See errors.h. JSON is written by hand: it is four fields, and memory may be what has run out. */
 #include "client/ctl/errors.h"
 
+#include "client/ctl/ctl.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +107,7 @@ int ctl_failed(const char *format, ...)
 	return CTL_FAILED;
 }
 
-int ctl_failed_with(enum ctl_exit code, const char *format, ...)
+int ctl_failed_with(int code, const char *format, ...)
 {
 	va_list list;
 

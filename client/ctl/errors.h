@@ -5,8 +5,9 @@
 #ifndef TERRACE_CTL_ERRORS_H
 #define TERRACE_CTL_ERRORS_H
 
-#include "client/ctl/ctl.h"
 #include "client/include/terrace.h"
+
+struct ctl_command;
 
 /* From now on errors are JSON. To be called before anything is parsed, so that errors of the command line are, too. */
 void ctl_errors_as_json(void);
@@ -19,8 +20,8 @@ int ctl_usage(const struct ctl_command *command, const char *format, ...) __attr
 /* Says what failed. Returns CTL_FAILED. */
 int ctl_failed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same with another exit code, which is returned: an answer that is no, or a daemon that is not there. */
-int ctl_failed_with(enum ctl_exit code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same with another exit code (client/ctl/ctl.h), which is returned: an answer that is no, or a daemon that is not there. */
+int ctl_failed_with(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same of a call that ended with `status`. Returns CTL_UNREACHABLE if no daemon answered, else CTL_FAILED. */
 int ctl_failed_status(enum terrace_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,4 +1,5 @@
 /* terracectl inspect. */
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"

@@ -1,5 +1,6 @@
 /* Every mistake names the word or the line it stands in. */
 #include "client/ctl/keys.h"
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"
 

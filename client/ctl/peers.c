@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/output.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"
 #include "client/ctl/output.h"

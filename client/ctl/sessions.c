@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/layouts.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"
 #include "client/value/clock.h"

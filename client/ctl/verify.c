@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"
 #include "client/value/clock.h"

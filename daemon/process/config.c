@@ -666,29 +666,12 @@ static void derive_cluster(struct config *c, struct config_errors *errors)
 		config_complain(errors, "%s", problems[i]);
 }
 
-/* Certificates come as three files or none, and an address that other machines reach wants them. */
 static void derive_listen(struct config *c, struct config_errors *errors)
 {
-	char *const files[] = { c->listen_cert, c->listen_key, c->listen_ca };
-	struct config_socket at;
-	int given = 0;
+	const char *problem = config_listen_derive(c);
 
-	if (!strcmp(c->listen, "off"))
-		c->listen[0] = 0;
-	for (int i = 0; i < 3; i++) {
-		if (!strcmp(files[i], "off"))
-			files[i][0] = 0;
-		given += files[i][0] != 0;
-	}
-	if (given && given < 3)
-		config_complain(errors,
-				"listen_cert, listen_key, listen_ca: some are off: name all three files, or none");
-	else if (given && !c->listen[0])
-		config_complain(errors, "listen_cert: there is no `listen` that it is for: set listen, or leave "
-				"listen_cert, listen_key and listen_ca out");
-	else if (c->listen[0] && !config_listen(c, &at))
-		config_complain(errors, "listen: \"%.64s\" is no loopback address, and there are no certificates: set "
-				"listen_cert, listen_key and listen_ca, or listen on 127.0.0.1 or [::1]", c->listen);
+	if (problem)
+		config_complain(errors, "%s", problem);
 }
 
 static void derive(struct config *c, struct config_errors *errors)

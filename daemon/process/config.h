@@ -126,6 +126,9 @@ bool config_metrics(const char *value, struct config_socket *out, const char **p
 bool config_group(const char *value, uint64_t *gid);
 /* The address of `listen`: false if it is off, or not one to listen on: beyond loopback without certificates. */
 bool config_listen(const struct config *c, struct config_socket *out);
+/* Makes `off` an empty text in listen and the three options of its certificates. NULL, or the sentence about what of
+ * them does not fit: certificates come as three files or none, and an address beyond loopback needs them. */
+const char *config_listen_derive(struct config *c);
 /* True: `listen` is served over TLS alone, with the three files. */
 bool config_listen_tls(const struct config *c);
 

@@ -158,6 +158,30 @@ bool config_listen(const struct config *c, struct config_socket *out)
 	       (out->loopback || config_listen_tls(c));
 }
 
+const char *config_listen_derive(struct config *c)
+{
+	char *const files[] = { c->listen_cert, c->listen_key, c->listen_ca };
+	struct config_socket at;
+	int given = 0;
+
+	if (!strcmp(c->listen, "off"))
+		c->listen[0] = 0;
+	for (int i = 0; i < 3; i++) {
+		if (!strcmp(files[i], "off"))
+			files[i][0] = 0;
+		given += files[i][0] != 0;
+	}
+	if (given && given < 3)
+		return "listen_cert, listen_key, listen_ca: some are off: name all three files, or none";
+	if (given && !c->listen[0])
+		return "listen_cert: there is no `listen` that it is for: set listen, or leave listen_cert, "
+		       "listen_key and listen_ca out";
+	if (c->listen[0] && !config_listen(c, &at))
+		return "listen: it is no loopback address, and there are no certificates: set listen_cert, "
+		       "listen_key and listen_ca, or listen on 127.0.0.1 or [::1]";
+	return NULL;
+}
+
 bool config_metrics(const char *value, struct config_socket *out, const char **problem)
 {
 	struct sockaddr_un *local = (struct sockaddr_un *)&out->address;

@@ -2,7 +2,6 @@
 #include "daemon/process/config_retired.h"
 
 #include "daemon/process/config.h"
-#include "daemon/process/log.h"
 
 #include <string.h>
 
@@ -42,12 +41,11 @@ void config_retired_print(const struct config *c, FILE *to)
 		fprintf(to, "terraced: warning: %s\n", why);
 }
 
-void config_retired_warn(const struct config *c)
+void config_retired_tell(const struct config *c, config_retired_fn *tell)
 {
 	struct config_row row;
 	char why[WHY_MAX];
 
 	for (uint32_t i = 0; next(c, &i, &row, why);)
-		log_warn("retired_value", LOG_TEXT("option", row.name), LOG_TEXT("value", row.retired),
-			 LOG_TEXT("used", row.value), LOG_TEXT("reason", why));
+		tell(row.name, row.retired, row.value, why);
 }

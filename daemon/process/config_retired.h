@@ -9,8 +9,9 @@ struct config;
 
 /* The same word if it names a policy that earlier versions had, else NULL. */
 const char *config_retired_policy(const char *value);
-/* A line, or a warning of the log, for each option whose value is not the one that was given. */
+/* A line, or a call of tell, for each option whose value is not the one that was given. */
 void config_retired_print(const struct config *c, FILE *to);
-void config_retired_warn(const struct config *c);
+typedef void config_retired_fn(const char *option, const char *value, const char *used, const char *why);
+void config_retired_tell(const struct config *c, config_retired_fn *tell);
 
 #endif

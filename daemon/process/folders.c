@@ -19,6 +19,7 @@
 
 #include "daemon/process/config.h"
 #include "daemon/process/log.h"
+#include "proto/tls.h"
 
 enum { TEXT_BYTES = 3 * PATH_MAX };
 
@@ -288,6 +289,16 @@ static void refuse(void *arg, enum place_fault fault, const char *text)
 		config_complain(r->errors, "%s (%s)", text, effect[fault]);
 }
 
+/* A start finds the same when it makes the TLS of `listen` (rpc/tls.h). */
+static void check_certificates(const struct config *c, struct config_errors *errors)
+{
+	const struct tls_files files = { .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };
+	char why[TLS_WORDS_MAX];
+
+	if (c->check && config_listen_tls(c) && !tls_files_usable(&files, why))
+		config_complain(errors, "listen: %s", why);
+}
+
 enum status places_refuse(const struct config *c, enum status s, struct config_errors *errors)
 {
 	struct refusal r = { c, errors };
@@ -295,6 +306,7 @@ enum status places_refuse(const struct config *c, enum status s, struct config_e
 	if (s || c->help || c->version || c->print)
 		return s;
 	places_check(c, refuse, &r);
+	check_certificates(c, errors);
 	return errors->count ? STATUS_INVALID : STATUS_OK;
 }
 

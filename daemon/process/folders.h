@@ -1,6 +1,7 @@
 /* The folders that the configuration names, data_dir and disks, as they are on this machine: what would keep the daemon from starting, and what it
  * would start without. `terraced --check-config` tells of all; a start refuses overlaps by the same check, and finds the rest when it locks
- * data_dir (process/data_dir_lock.c) and opens the disks (disk/open.c). Nothing is made or changed. */
+ * data_dir (process/data_dir_lock.c) and opens the disks (disk/open.c). Nothing is made or changed. The same for the
+ * certificates of `listen`. */
 #ifndef TERRACE_DAEMON_PROCESS_FOLDERS_H
 #define TERRACE_DAEMON_PROCESS_FOLDERS_H
 

@@ -259,6 +259,13 @@ static void quota_bounds(const struct daemon *d)
 	quota_bound(q, QUOTA_WORK, d->config->queue_max);
 }
 
+static enum status make_tls(struct rpc_server *s, const struct config *c, char *why, size_t size)
+{
+	const struct tls_files files = { .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };
+
+	return c->listen[0] && config_listen_tls(c) ? rpc_tls_create(&files, &s->tls, why, size) : STATUS_OK;
+}
+
 enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 {
 	struct rpc_server *s = calloc(1, sizeof *s);
@@ -288,7 +295,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	if (status == STATUS_OK)
 		status = rpc_listen_create(d->config, &s->listener, why, size);
 	if (status == STATUS_OK)
-		status = rpc_tls_create(d->config, &s->tls, why, size);
+		status = make_tls(s, d->config, why, size);
 	if (status != STATUS_OK) {
 		undo_server(s);
 		return status;

@@ -3,7 +3,6 @@
  * rpc/peers.c looks at. */
 #include "daemon/rpc/tls.h"
 
-#include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
@@ -556,21 +555,19 @@ static enum status start(struct rpc_tls *t, char *why, size_t size)
 	return t->thread_started ? STATUS_OK : STATUS_INTERNAL;
 }
 
-enum status rpc_tls_create(const struct config *c, struct rpc_tls **out, char *why, size_t size)
+enum status rpc_tls_create(const struct tls_files *files, struct rpc_tls **out, char *why, size_t size)
 {
 	char words[TLS_WORDS_MAX] = "";
 	enum status status = STATUS_INVALID;
 	struct rpc_tls *t;
 
 	*out = NULL;
-	if (!c->listen[0] || !config_listen_tls(c))
-		return STATUS_OK;
 	t = calloc(1, sizeof *t);
 	if (!t) {
 		snprintf(why, size, "no memory for TLS");
 		return STATUS_EXHAUSTED;
 	}
-	t->files = (struct tls_files){ .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };
+	t->files = *files;
 	t->events = t->wake = t->ready_told = -1;
 	t->all.next = t->all.prev = &t->all;
 	t->over.next = t->over.prev = &t->over;

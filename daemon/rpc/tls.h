@@ -22,14 +22,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct config;
 struct rpc_tls;
 
 enum { RPC_TLS_HANDSHAKES_MAX = 256, RPC_TLS_HANDSHAKE_US = 10 * 1000 * 1000 };
 
-/* *out NULL: the configuration names no certificate. INVALID: a file is wrong; EXHAUSTED, INTERNAL: no memory, no
- * thread. why[size] has the sentence. Block signals before. */
-enum status rpc_tls_create(const struct config *c, struct rpc_tls **out, char *why, size_t size);
+/* The paths must live as long as the object. INVALID: a file is wrong; EXHAUSTED, INTERNAL: no memory, no thread.
+ * why[size] has the sentence. Block signals before. */
+enum status rpc_tls_create(const struct tls_files *files, struct rpc_tls **out, char *why, size_t size);
 /* Carries for a second what gRPC's closed connections still have to say, then closes all. NULL is fine. */
 void rpc_tls_destroy(struct rpc_tls *t);
 
