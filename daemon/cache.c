@@ -152,7 +152,7 @@ static enum status create_parts(struct cache *c, const char **why)
 	const struct cache_options *o = &c->options;
 	struct arena_options host = { .budget_bytes = o->host_bytes, .extent_bytes = o->extent_bytes, .granule_bytes = o->granule_bytes,
 				      .huge_pages = o->huge_pages,
-				      .whole_extents = o->gpu_count > 0 };
+				      .tenants = o->tenant_count, .whole_extents = o->gpu_count > 0 };
 	uint64_t random[2];
 	enum status s;
 
@@ -201,6 +201,9 @@ static enum status create_parts(struct cache *c, const char **why)
 		return STATUS_EXHAUSTED;
 	*why = "host memory cannot be had: set a smaller host_bytes, or huge_pages = off";
 	s = arena_create(&host, &c->host);
+	for (uint32_t i = 0; !s && i < o->tenant_count; i++)
+		s = arena_tenant_bounds(c->host, o->tenants[i].number, o->tenants[i].host_bytes,
+					o->tenants[i].host_bytes_max);
 	if (!s && o->gpu_count)
 		s = vram_create(c, why);
 	if (!s)
@@ -236,14 +239,15 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	tiers_register(c);
 	c->policy = policy_find(o->policy);
 	c->options.policy = c->policy->name;
-	c->tenant = (struct tenant){ .name = "default", .number = 1 };
 	c->now_us = now_us;
 	c->room_epoch = 1;
 	c->room_epoch_us = now_us;
 	short_lock_init(&c->lock);
 	pthread_mutex_init(&c->extents, NULL);
 	deadline_cond_init(&c->growth);
-	s = create_parts(c, why);
+	s = tenants_make(c);
+	if (!s)
+		s = create_parts(c, why);
 	if (s) {
 		cache_destroy(c);
 		return s;
@@ -309,6 +313,7 @@ bool cache_destroy(struct cache *c)
 	free(c->sessions);
 	damage_notes_destroy(c);
 	quota_destroy(c->quota);
+	tenants_unmake(c);
 	pthread_mutex_destroy(&c->extents);
 	pthread_cond_destroy(&c->growth);
 	pthread_mutex_destroy(&c->lock);

@@ -8,6 +8,7 @@
 #include "daemon/process/cache_options.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 #include "daemon/process/config_retired.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/data_dir_lock.h"
@@ -20,6 +21,7 @@
 #include "daemon/process/memory_log.h"
 #include "daemon/process/signals.h"
 #include "daemon/process/stop.h"
+#include "daemon/process/tenants.h"
 #include "daemon/rpc/server.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
@@ -160,6 +162,8 @@ int main(int argc, char **argv)
 		return code;
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
+	if (!s && config.tenants_file[0])
+		s = (config.tenants = tenants_load(config.tenants_file, config.host_bytes, &errors)) ? s : STATUS_INVALID;
 	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
 	if (code >= 0)
 		return code;

@@ -16,6 +16,8 @@
 
 /* Of an SSL: the certificate that was not accepted, which OpenSSL forgets. */
 static int distrusted_index = -1;
+/* Of an SSL_CTX: its struct tls_judge. */
+static int judge_index = -1;
 static pthread_once_t index_once = PTHREAD_ONCE_INIT;
 
 static void free_distrusted(void *parent, void *x, CRYPTO_EX_DATA *data, int index, long n, void *arg)
@@ -30,7 +32,16 @@ static void free_distrusted(void *parent, void *x, CRYPTO_EX_DATA *data, int ind
 
 static void make_index(void)
 {
+	judge_index = SSL_CTX_get_ex_new_index(0, NULL, NULL, NULL, NULL);
 	distrusted_index = SSL_get_ex_new_index(0, NULL, NULL, NULL, free_distrusted);
+}
+
+static bool is_judged_well(SSL *ssl, const X509 *x)
+{
+	SSL_CTX *c = ssl ? SSL_get_SSL_CTX(ssl) : NULL;
+	const struct tls_judge *j = c ? SSL_CTX_get_ex_data(c, judge_index) : NULL;
+
+	return !j || j->judge(j->arg, x);
 }
 
 static int keep_distrusted(int ok, X509_STORE_CTX *context)
@@ -38,6 +49,10 @@ static int keep_distrusted(int ok, X509_STORE_CTX *context)
 	SSL *ssl = X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx());
 	X509 *x = X509_STORE_CTX_get_current_cert(context);
 
+	if (ok && X509_STORE_CTX_get_error_depth(context) == 0 && !is_judged_well(ssl, x)) {
+		X509_STORE_CTX_set_error(context, X509_V_ERR_APPLICATION_VERIFICATION);
+		ok = 0;
+	}
 	if (ok || !ssl || !x || SSL_get_ex_data(ssl, distrusted_index))
 		return ok;
 	if (X509_up_ref(x) && SSL_set_ex_data(ssl, distrusted_index, x) != 1)
@@ -148,6 +163,11 @@ struct ssl_ctx_st *tls_context(const struct tls_files *f, bool server, char why[
 	ERR_clear_error();
 	SSL_CTX_free(c);
 	return NULL;
+}
+
+bool tls_context_judge(struct ssl_ctx_st *c, const struct tls_judge *judge)
+{
+	return SSL_CTX_set_ex_data(c, judge_index, (void *)(uintptr_t)judge) == 1;
 }
 
 void tls_context_free(struct ssl_ctx_st *c)
@@ -355,6 +375,13 @@ static void verify_words(SSL *ssl, long result, const char *ca, char why[TLS_WOR
 	case X509_V_ERR_HOSTNAME_MISMATCH:
 	case X509_V_ERR_IP_ADDRESS_MISMATCH:
 		wrong_names(ssl, why);
+		return;
+	case X509_V_ERR_APPLICATION_VERIFICATION:
+		snprintf(why, TLS_WORDS_MAX,
+			 "no name of the certificate of the other end (%.100s) is in the table of tenants, or its "
+			 "names are of "
+			 "two: put one of them there",
+			 subject);
 		return;
 	case X509_V_ERR_INVALID_PURPOSE:
 		snprintf(why, TLS_WORDS_MAX,

@@ -30,6 +30,14 @@ struct tls_files {
 struct ssl_ctx_st *tls_context(const struct tls_files *files, bool server, char why[TLS_WORDS_MAX]);
 void tls_context_free(struct ssl_ctx_st *context);
 
+/* Has the last word on a certificate of the other end that is sound: false refuses it, and a client is told so. */
+struct tls_judge {
+	bool (*judge)(void *arg, const struct x509_st *certificate);
+	void *arg;
+};
+/* It is kept by the caller. False: no memory; then there is no judge, and the context is not to be used. */
+bool tls_context_judge(struct ssl_ctx_st *context, const struct tls_judge *judge);
+
 /* False: the context's own certificate is out of its time: why has the sentence. *until, if not NULL: the second, since
  * 1970, that it ends. */
 bool tls_context_in_time(struct ssl_ctx_st *context, const char *cert, int64_t *until, char why[TLS_WORDS_MAX]);

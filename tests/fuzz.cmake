@@ -11,6 +11,7 @@ if(TERRACE_FUZZ)
   endfunction()
 
   terrace_fuzz(config LIBS terrace_daemon)
+  terrace_fuzz(tenants LIBS terrace_daemon)
   terrace_fuzz(rpc_request LIBS terrace_daemon)
   terrace_fuzz(put_stream LIBS terrace_daemon)
   terrace_fuzz(fd_socket_packet LIBS terrace_daemon)

@@ -343,7 +343,7 @@ struct terrace_layout_rule {
 
 struct terrace_session_options {
 	size_t size;
-	const char *tenant; /* NULL: "default"; others are TERRACE_DENIED in this version */
+	const char *tenant; /* NULL: the caller's own, which the daemon knows by user or certificate; another: DENIED */
 	const char *engine; /* shown to operators, 64 bytes of it; NULL: the program's name */
 	bool gpu;           /* the blocks are to be attended on a GPU: TERRACE_UNSUPPORTED, with the reason, if the CUDA plugin cannot be
 			     * loaded, the current device will not do, or a layout's formats or head dims have no

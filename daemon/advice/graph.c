@@ -121,7 +121,7 @@ void advisor_block(struct cache *c, const struct block *b, bool live)
 		atomic_store(&a->unseen, true);
 		return;
 	}
-	e.ids[0] = key_name(block_key(b), block_key_bytes(b));
+	e.ids[0] = key_name_of(b->pool->tenant->number, block_key(b), block_key_bytes(b));
 	graph_mail_post(a->mail, &e);
 }
 

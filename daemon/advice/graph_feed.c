@@ -84,7 +84,7 @@ static bool is_beginning(const struct lease *a, const struct lease *of)
 
 static uint64_t name_of(const struct block *b)
 {
-	return key_name(block_key(b), block_key_bytes(b));
+	return key_name_of(b->pool->tenant->number, block_key(b), block_key_bytes(b));
 }
 
 /* The same of a session with a grid. */
@@ -201,7 +201,7 @@ void graph_feed_commit(struct cache *c, const struct reservation *r)
 		return;
 	if (!mailbox_begin(&a->sketch_mail, SKETCH_WORDS, &l))
 		return;
-	letter_write(&a->sketch_mail, &l, 0, key_name(r->key, r->key_bytes));
+	letter_write(&a->sketch_mail, &l, 0, key_name_of(b->pool->tenant->number, r->key, r->key_bytes));
 	letter_write(&a->sketch_mail, &l, 1, b->pool->layout_id);
 	for (uint32_t i = 0; i < SKETCH_BITS / 8; i++) {
 		uint64_t word;

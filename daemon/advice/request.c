@@ -90,7 +90,8 @@ void advice_ask(struct cache *c, const struct asking *q, struct layout_pool *con
 	for (uint32_t i = 0; k->grid && i < layouts; i++)
 		letter_write(m, &l, HEAD_WORDS + layouts + i, grid_rule_pack(&k->grid->rule[i]));
 	for (uint32_t i = 0; i < k->count; i++)
-		letter_write(m, &l, names + i, key_name(k->bytes + (size_t)i * k->key_bytes, k->key_bytes));
+		letter_write(m, &l, names + i,
+			     key_name_of(pools[0]->tenant->number, k->bytes + (size_t)i * k->key_bytes, k->key_bytes));
 	mailbox_send(m, &l);
 }
 

@@ -18,7 +18,7 @@ enum {
 
 uint64_t block_id(const struct index_ident *ident)
 {
-	return policy_id(key_name(ident->key, ident->key_bytes), ident->layout_id);
+	return policy_id(key_name_of(ident->tenant, ident->key, ident->key_bytes), ident->layout_id);
 }
 
 static uint64_t buckets_for(const struct cache_options *o)

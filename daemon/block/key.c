@@ -33,6 +33,13 @@ uint64_t key_name(const uint8_t *key, uint32_t key_bytes)
 	return h ? h : 1;
 }
 
+uint64_t key_name_of(uint32_t tenant, const uint8_t *key, uint32_t key_bytes)
+{
+	const uint64_t name = key_name(key, key_bytes), h = tenant > 1 ? key_mix(name, tenant) : name;
+
+	return h ? h : 1;
+}
+
 void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out)
 {
 	*out = (struct index_ident){
@@ -40,11 +47,10 @@ void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_b
 	};
 }
 
-void block_slot_ident(const struct layout_pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes,
-		      struct slot_ident *out)
+void block_slot_ident(const struct layout_pool *p, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out)
 {
 	*out = (struct slot_ident){
-		.tenant = tenant, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
+		.tenant = p->tenant->name, .layout_id = p->layout_id, .key = key, .key_bytes = key_bytes,
 		.block_bytes = p->geometry.block_bytes, .layer_bytes = p->geometry.piece_bytes,
 		.layers = p->geometry.pieces,
 	};

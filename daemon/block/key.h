@@ -47,9 +47,8 @@ struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
 /* The ident points to the caller's key. */
 void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
-/* The ident that the header of such a block's slot has. *out has the caller's tenant and key. Any thread. */
-void block_slot_ident(const struct layout_pool *p, const char *tenant, const uint8_t *key, uint8_t key_bytes,
-		      struct slot_ident *out);
+/* The ident that the header of such a block's slot has. *out has the caller's key and the pool's tenant. Any thread. */
+void block_slot_ident(const struct layout_pool *p, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 bool ident_equal(const struct index_ident *a, const struct index_ident *b);
 void prefix_begin(struct prefix *p, uint32_t count);
@@ -76,6 +75,8 @@ void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t lay
 		 struct block **found);
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
+/* The same for a key of that tenant, whose names are no other tenant's. `default` has the plain ones. */
+uint64_t key_name_of(uint32_t tenant, const uint8_t *key, uint32_t key_bytes);
 
 /* The first of the first `n` blocks that a layout with this need uses. */
 static inline uint32_t prefix_first(uint32_t n, uint32_t need)

@@ -12,17 +12,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct layout_pool *layout_pool_by_id(struct cache *c, uint64_t layout_id)
+enum status tenants_make(struct cache *c)
+{
+	const struct cache_tenant_options alone = {
+		.name = "default", .number = 1, .pinned_bytes_max = c->options.pinned_bytes_max
+	};
+	const struct cache_tenant_options *o = c->options.tenant_count ? c->options.tenants : &alone;
+
+	c->tenant_count = c->options.tenant_count ? c->options.tenant_count : 1;
+	c->tenants = calloc(c->tenant_count, sizeof(*c->tenants));
+	for (uint32_t i = 0; c->tenants && i < c->tenant_count; i++)
+		c->tenants[i] = (struct tenant){
+			.name = o[i].name, .number = o[i].number, .pinned_bytes_max = o[i].pinned_bytes_max
+		};
+	return c->tenants ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
+void tenants_unmake(struct cache *c)
+{
+	free(c->tenants);
+	c->tenants = NULL;
+}
+
+struct tenant *tenant_of_number(struct cache *c, uint32_t number)
+{
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		if (!number || c->tenants[i].number == number)
+			return &c->tenants[i];
+	return NULL;
+}
+
+struct tenant *tenant_of_name(struct cache *c, const char *name)
+{
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		if (!*name || !strcmp(c->tenants[i].name, name))
+			return &c->tenants[i];
+	return NULL;
+}
+
+struct layout_pool *layout_pool_by_id(struct cache *c, const struct tenant *t, uint64_t layout_id)
 {
 	for (uint32_t i = 0; i < c->pool_count; i++)
-		if (c->pools[i]->layout_id == layout_id)
+		if (c->pools[i]->layout_id == layout_id && c->pools[i]->tenant == t)
 			return c->pools[i];
 	return NULL;
 }
 
-static enum status layout_pool_create(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
-			       struct layout_pool **out,
-			       const char **why)
+static enum status layout_pool_create(struct cache *c, struct tenant *t, struct quota_holder *holder,
+			       const struct kv_layout *l, struct layout_pool **out, const char **why)
 {
 	struct layout_pool *p;
 	bool made;
@@ -37,11 +74,11 @@ static enum status layout_pool_create(struct cache *c, struct quota_holder *hold
 		goto fail;
 	p->cache = c;
 	p->number = c->pool_count;
-	p->tenant = &c->tenant;
+	p->tenant = t;
 	p->layout = *l;
 	p->layout_id = kv_layout_id(l);
 	kv_geometry_of(l, &p->geometry);
-	s = memory_class_get(c, p->geometry.need_bytes, &p->class, &made);
+	s = memory_class_get(c, t->number, p->geometry.need_bytes, &p->class, &made);
 	if (s) {
 		if (s == STATUS_PRECONDITION) {
 			*why = "a block of this layout is larger than an extent of memory: raise extent_bytes, or host_bytes";
@@ -65,13 +102,13 @@ fail:
 	return s;
 }
 
-enum status layout_pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
-    struct layout_pool **out, const char **why)
+enum status layout_pool_get(struct cache *c, struct tenant *t, struct quota_holder *holder, const struct kv_layout *l,
+		     struct layout_pool **out, const char **why)
 {
-	struct layout_pool *p = layout_pool_by_id(c, kv_layout_id(l));
+	struct layout_pool *p = layout_pool_by_id(c, t, kv_layout_id(l));
 
 	if (!p)
-		return layout_pool_create(c, holder, l, out, why);
+		return layout_pool_create(c, t, holder, l, out, why);
 	if (memcmp(&p->layout, l, sizeof(*l))) {
 		*why = "another layout has the same id";
 		return STATUS_UNSUPPORTED;

@@ -19,6 +19,8 @@ enum { POOLS_MAX = 4096, CLASSES_MAX = 4096 };
 struct tenant {
 	const char *name;
 	uint32_t number;
+	_Atomic bool active;           /* it has had a session or a block: memory is made ready for it */
+	uint64_t pinned_bytes_max;     /* that the next three may sum up to */
 	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
 	uint64_t beside_bytes;         /* of these, blocks on GPUs whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
@@ -65,10 +67,18 @@ struct layout_pool {
 	uint32_t not_admitted_position;
 };
 
+/* The tenants are made with the cache, so any thread may ask. NULL: there is no such tenant. Number 0 and name "" are
+ * `default`. */
+struct tenant *tenant_of_number(struct cache *c, uint32_t number);
+struct tenant *tenant_of_name(struct cache *c, const char *name);
+/* When the cache is made, before all else; when it ends, after all else. EXHAUSTED: no memory. */
+enum status tenants_make(struct cache *c);
+void tenants_unmake(struct cache *c);
+
 /* holder: the client that brings it, if it is new; NULL: not known. */
-enum status layout_pool_get(struct cache *c, struct quota_holder *holder, const struct kv_layout *l,
-    struct layout_pool **out, const char **why);
-struct layout_pool *layout_pool_by_id(struct cache *c, uint64_t layout_id);
+enum status layout_pool_get(struct cache *c, struct tenant *t, struct quota_holder *holder, const struct kv_layout *l,
+			    struct layout_pool **out, const char **why);
+struct layout_pool *layout_pool_by_id(struct cache *c, const struct tenant *t, uint64_t layout_id);
 void pools_free(struct cache *c);
 
 #endif

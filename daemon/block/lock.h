@@ -91,7 +91,8 @@ struct cache {
 	bool growing;
 	struct timespec growth_until;  /* how long other threads wait for the one that grows */
 	uint64_t now_us;               /* the latest time that a caller gave */
-	struct tenant tenant;          /* the only one of this version */
+	struct tenant *tenants;        /* the first is `default`; what changes in them is under the lock */
+	uint32_t tenant_count;
 	struct layout_pool *pools[POOLS_MAX];
 	uint32_t pool_count;
 	struct memory_class *classes[CLASSES_MAX]; /* of slots of host memory */

@@ -40,10 +40,11 @@ static enum status class_create(struct cache *c, struct arena_class *arena, stru
 	return STATUS_OK;
 }
 
-enum status memory_class_get(struct cache *c, uint64_t need_bytes, struct memory_class **out, bool *made)
+enum status memory_class_get(struct cache *c, uint32_t tenant, uint64_t need_bytes, struct memory_class **out,
+			     bool *made)
 {
 	struct arena_class *arena;
-	enum status s = arena_class_for(c->host, c->tenant.number, need_bytes, &arena);
+	enum status s = arena_class_for(c->host, tenant, need_bytes, &arena);
 	struct memory_class *k;
 
 	if (s)

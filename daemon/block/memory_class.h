@@ -92,7 +92,8 @@ struct memory_slot {
 
 /* The class for a layout whose block needs so many bytes. *made: it is new, and its policy knows nothing yet.
  * PRECONDITION: a slot would be larger than an extent. EXHAUSTED: no memory, or too many classes. */
-enum status memory_class_get(struct cache *c, uint64_t need_bytes, struct memory_class **out, bool *made);
+enum status memory_class_get(struct cache *c, uint32_t tenant, uint64_t need_bytes, struct memory_class **out,
+			     bool *made);
 /* Frees the classes, all spans, and the records of extents. */
 void memory_classes_free(struct cache *c);
 /* Sums over the class's layouts: blocks that only memory has and that are not being written to a disk; those of them

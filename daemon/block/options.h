@@ -14,13 +14,25 @@ struct cache_disk_options {
 	uint64_t bytes;                  /* budget */
 };
 
+/* A tenant, and what it may take of host memory. */
+struct cache_tenant_options {
+	const char *name;
+	uint32_t number;                 /* stands in catalogs: the same for a name for ever; not 0 */
+	uint64_t host_bytes;             /* that no other tenant gets */
+	uint64_t host_bytes_max;         /* that it may take; 0: all that is free of that of others */
+	uint64_t pinned_bytes_max;       /* pinned and reserved slots; beyond: EXHAUSTED */
+};
+
 struct cache_options {
+	const struct cache_tenant_options *tenants; /* the first is `default`, number 1; kept by the caller */
+	uint32_t tenant_count;           /* 0: `default` alone, with all of host memory */
 	uint64_t host_bytes;             /* budget of the host tier */
 	uint64_t extent_bytes;           /* at most 1 GiB */
 	uint64_t granule_bytes;          /* as of store/arena/arena.h; 0: by its rule */
 	bool huge_pages;
 	const char *policy;              /* a name of eviction/policy.h's table */
-	uint64_t pinned_bytes_max;       /* a tenant, pinned and reserved slots; beyond: EXHAUSTED */
+	uint64_t pinned_bytes_max; /* of the tenant, without a table of them: pinned and reserved slots; beyond:
+				      EXHAUSTED */
 	uint32_t sum_threads;            /* that compute checksums beside those of disks and GPUs; 0: none; at most 16 are used */
 	uint32_t sessions_max;           /* detached sessions included; at most 1 << 20 */
 	uint32_t leases_max;             /* over all sessions; at most 1 << 20 */

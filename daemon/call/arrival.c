@@ -278,7 +278,6 @@ static enum status arrival_judge(struct arrival *n)
 {
 	struct block *b = n->block;
 	const struct layout_pool *p = n->pool;
-	const char *tenant = n->batch->cache->tenant.name;
 	uint8_t layout[LAYOUT_BYTES_MAX], *at = block_slot_at(b);
 	struct slot_ident ident;
 	struct slot_header h;
@@ -286,7 +285,7 @@ static enum status arrival_judge(struct arrival *n)
 	enum status s;
 
 	memcpy(&h, at, sizeof(h));
-	block_slot_ident(p, tenant, n->ident.key, n->ident.key_bytes, &ident);
+	block_slot_ident(p, n->ident.key, n->ident.key_bytes, &ident);
 	s = slot_header_match(&h, &ident, 0);
 	if (s)
 		return STATUS_CORRUPT; /* not what was asked for */

@@ -140,7 +140,7 @@ static void lease_gather(struct commit *m, const struct reservation *from, struc
 
 		if (!b->span && !copy) /* the winner is on disk only, or on another GPU */
 			continue;
-		if (!copy && block_pin_bytes(b) > pins_free(m->cache)) {
+		if (!copy && block_pin_bytes(b) > pins_free(m->cache, b->pool->tenant)) {
 			lease_give_up(m);
 			return;
 		}
@@ -162,7 +162,7 @@ static enum status commit_lease_ask(struct commit *m, const struct session *s)
 
 	for (uint32_t i = 0; i < l->count; i++)
 		*(lease_on_gpu(l)[i] ? &gpu_bytes : &bytes) += block_pool(l->block[i])->geometry.need_bytes;
-	count = pins_wish(m->cache, bytes, l->gpu, gpu_bytes, w);
+	count = pins_wish(m->cache, session_tenant(s), bytes, l->gpu, gpu_bytes, w);
 	for (uint32_t i = 0; i < count; i++)
 		w[i].free += w[i].n;
 	return lease_ask(m->cache, s, w, count, &why);
@@ -297,7 +297,7 @@ enum status cache_commit(struct cache *c, const struct cache_commit_call *q, str
 	CRASH_POINT("commit_seal");
 	for (uint32_t i = 0; i < q->count; i++)
 		if (m.reservation[i]) {
-			reservation_seal(c, m.reservation[i], c->tenant.name, q->unix_ms);
+			reservation_seal(c, m.reservation[i], q->unix_ms);
 			graph_feed_commit(c, m.reservation[i]);
 		}
 	CRASH_POINT("commit_publish");

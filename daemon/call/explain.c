@@ -282,8 +282,10 @@ enum status cache_explain(struct cache *c, const struct cache_block_name *name, 
 	const struct cache_keys one = { name->key, 1, name->key_bytes };
 	uint32_t shown = 0;
 
-	*why = "unknown tenant: this version has \"default\" only";
-	if (*name->tenant && strcmp(name->tenant, c->tenant.name))
+	const struct tenant *t = *name->tenant ? tenant_of_name(c, name->tenant) : NULL;
+
+	*why = "unknown tenant: there is none of that name";
+	if (*name->tenant && !t)
 		return STATUS_DENIED;
 	*why = cache_keys_problem(&one, 1);
 	if (*why)
@@ -292,7 +294,8 @@ enum status cache_explain(struct cache *c, const struct cache_block_name *name, 
 	cache_lock(c);
 	cache_time(c, now_us);
 	for (uint32_t i = 0; i < c->pool_count && shown < max; i++)
-		if (!name->layout_id || c->pools[i]->layout_id == name->layout_id)
+		if ((!t || c->pools[i]->tenant == t) &&
+		    (!name->layout_id || c->pools[i]->layout_id == name->layout_id))
 			shown += explain_pool(c, c->pools[i], name->key, name->key_bytes, &out[shown]);
 	cache_unlock(c);
 	index_read_unlock();

@@ -59,7 +59,7 @@ static void view_header(struct cache *c, const struct block *b, const struct scr
 	struct slot_header h = { .magic = 0 };
 
 	if (copy->disk)
-		v->checksum_ok = scrub_copy(c, b, copy, &h) == STATUS_OK;
+		v->checksum_ok = scrub_copy(b, copy, &h) == STATUS_OK;
 	else
 		v->checksum_ok = (!c->vram || vram_bring(c, (struct block *)b, false)) && memory_sound(b, &h);
 	if (copy->disk ? slot_header_problem(&h) != NULL : !slot_header_is(&h, block_header_crc(b)))
@@ -115,8 +115,10 @@ enum status cache_inspect(struct cache *c, const struct cache_block_name *name, 
 	const struct cache_keys one = { name->key, 1, name->key_bytes };
 	uint32_t pools, shown = 0;
 
-	*why = "unknown tenant: this version has \"default\" only";
-	if (*name->tenant && strcmp(name->tenant, c->tenant.name))
+	const struct tenant *t = *name->tenant ? tenant_of_name(c, name->tenant) : NULL;
+
+	*why = "unknown tenant: there is none of that name";
+	if (*name->tenant && !t)
 		return STATUS_DENIED;
 	*why = cache_keys_problem(&one, 1);
 	if (*why)
@@ -127,7 +129,8 @@ enum status cache_inspect(struct cache *c, const struct cache_block_name *name, 
 	cache_unlock(c);
 	/* Pools are only ever added, at the end. */
 	for (uint32_t i = 0; i < pools && shown < max; i++)
-		if (!name->layout_id || c->pools[i]->layout_id == name->layout_id)
+		if ((!t || c->pools[i]->tenant == t) &&
+		    (!name->layout_id || c->pools[i]->layout_id == name->layout_id))
 			shown += inspect_pool(c, c->pools[i], name->key, name->key_bytes, &out[shown]);
 	*n = shown;
 	return STATUS_OK;

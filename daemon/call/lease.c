@@ -232,7 +232,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 		return STATUS_MISS;
 	}
 	bytes = admit_trim(a, n, l, &gpu_bytes);
-	status = lease_ask(c, s, pins, pins_wish(c, bytes, a->want.gpu, gpu_bytes, pins), why);
+	status = lease_ask(c, s, pins, pins_wish(c, session_tenant(s), bytes, a->want.gpu, gpu_bytes, pins), why);
 	if (status) {
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
 		return status;

@@ -69,9 +69,12 @@ static void gauges_read(struct cache *c, struct gauges *g)
 		.leases = c->grants->leases.used, .leases_overdue = c->grants->lease_age.overdue,
 		.reservations = c->grants->reservations.used,
 		.reservations_overdue = c->grants->reservation_age.overdue,
-		.pinned_bytes = c->tenant.pinned_bytes - c->tenant.beside_bytes, .reserved_bytes = c->tenant.reserved_bytes,
 		.pools = c->pool_count, .watches = c->watch_count, .trades = c->trades,
 	};
+	for (uint32_t i = 0; i < c->tenant_count; i++) {
+		g->pinned_bytes += c->tenants[i].pinned_bytes - c->tenants[i].beside_bytes;
+		g->reserved_bytes += c->tenants[i].reserved_bytes;
+	}
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		g->blocks += c->pools[i]->blocks;
 		g->disk_blocks += c->pools[i]->disk_blocks;
@@ -238,4 +241,36 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		vram_stats(c, emit, arg);
 	if (c->tier)
 		tier_stats(c, emit, arg);
+}
+
+void cache_tenant_stats(struct cache *c, uint32_t tenant, cache_stat_fn *emit, void *arg)
+{
+	const struct tenant *t = tenant_of_number(c, tenant);
+	uint64_t blocks = 0, disk_blocks = 0, pinned = 0, reserved = 0;
+
+	if (!t)
+		return;
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		blocks += c->pools[i]->tenant == t ? c->pools[i]->blocks : 0;
+		disk_blocks += c->pools[i]->tenant == t ? c->pools[i]->disk_blocks : 0;
+	}
+	pinned = t->pinned_bytes - t->beside_bytes;
+	reserved = t->reserved_bytes;
+	cache_unlock(c);
+	const struct {
+		const char *name, *help;
+		uint64_t value;
+	} facts[] = {
+		{ "terrace_tenant_blocks", "blocks of the tenant in memory", blocks },
+		{ "terrace_tenant_disk_blocks", "blocks of the tenant on disks", disk_blocks },
+		{ "terrace_tenant_extent_bytes", "host memory that the tenant has",
+		  arena_tenant_bytes(c->host, t->number) },
+		{ "terrace_tenant_pinned_bytes", "of that, what its leases pin", pinned },
+		{ "terrace_tenant_reserved_bytes", "of that, what its reservations have", reserved },
+		{ "terrace_tenant_pinned_bytes_max", "bound of these two", t->pinned_bytes_max },
+	};
+
+	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
+		emit(arg, facts[i].name, "", (double)facts[i].value, false, facts[i].help);
 }

@@ -10,4 +10,7 @@ struct cache;
 
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);
 
+/* Those of one tenant alone, for its engines: nothing of them is changed by what others do. */
+void cache_tenant_stats(struct cache *c, uint32_t tenant, cache_stat_fn *emit, void *arg);
+
 #endif

@@ -179,7 +179,7 @@ static enum status write_end(struct cache *c, uint64_t session, const struct cac
 	r->committing = true;
 	cache_unlock(c);
 	if (whole) {
-		reservation_seal(c, r, c->tenant.name, unix_ms);
+		reservation_seal(c, r, unix_ms);
 		whole = sealed_as(r, crc32c);
 		status = whole ? status : STATUS_CORRUPT;
 	}

@@ -107,10 +107,14 @@ void catalog_untell(struct cache *c, const struct index_ident *ident)
 
 /* ---- what was flushed ---- */
 
-static void promise_key(const struct layout_pool *p, uint8_t key[PROMISE_KEY_BYTES])
+static size_t promise_key(const struct layout_pool *p, uint8_t key[PROMISE_KEY_BYTES_MAX])
 {
 	memcpy(key, "flsh", 4);
 	memcpy(key + 4, &p->layout_id, sizeof(p->layout_id));
+	if (p->tenant == tenant_of_number(p->cache, 0))
+		return PROMISE_KEY_BYTES;
+	memcpy(key + PROMISE_KEY_BYTES, &p->tenant->number, sizeof(p->tenant->number));
+	return PROMISE_KEY_BYTES_MAX;
 }
 
 /* The record of a block that memory does not have. One that is not committed yet, or tells of another copy, stays:
@@ -154,13 +158,12 @@ void promise_block(struct cache *c, struct block *b, const struct slot_header *h
 void promise_pool(struct cache *c, struct layout_pool *p)
 {
 	const uint64_t generation = c->tier->attached_generation;
-	uint8_t key[PROMISE_KEY_BYTES];
+	uint8_t key[PROMISE_KEY_BYTES_MAX];
 
 	if (p->flushed_generation >= generation)
 		return;
 	p->flushed_generation = generation;
-	promise_key(p, key);
-	(void)catalog_put(c->tier->catalog, CATALOG_META, key, sizeof(key), &generation, sizeof(generation));
+	(void)catalog_put(c->tier->catalog, CATALOG_META, key, promise_key(p, key), &generation, sizeof(generation));
 }
 
 /* ---- syncs and commits ---- */

@@ -15,7 +15,8 @@ struct layout_pool;
 struct slot_header;
 struct unit;
 
-enum { PROMISE_KEY_BYTES = 12 }; /* of a layout's record in the catalog of what was flushed */
+/* Of a layout's record in the catalog of what was flushed; _MAX: with the tenant's number, unless that is `default`. */
+enum { PROMISE_KEY_BYTES = 12, PROMISE_KEY_BYTES_MAX = 16 };
 
 /* Begins to rebuild the catalog while the cache serves: the catalog forgets all blocks. Then the steps of a scrub of
  * the disks, from cursor 0 to the end, tell it each copy that they find sound. If the daemon stops before the end, the

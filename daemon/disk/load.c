@@ -79,7 +79,7 @@ static enum status load_judge(struct disk_transfer *m)
 
 	if (s)
 		return s;
-	block_slot_ident(m->block->pool, m->cache->tenant.name, block_key(m->block), block_key_bytes(m->block), &ident);
+	block_slot_ident(m->block->pool, block_key(m->block), block_key_bytes(m->block), &ident);
 	memcpy(&h, m->slot.at, sizeof(h));
 	if (h.version != SLOT_VERSION) {
 		slot_header_renew(&h);

@@ -74,9 +74,11 @@ struct restore {
 	struct restored_notes notes;
 };
 
-static uint64_t parent_id(uint64_t layout_id, const uint8_t *key, uint32_t key_bytes)
+static uint64_t parent_id(uint32_t tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes)
 {
-	const struct index_ident parent = { .layout_id = layout_id, .key_bytes = key_bytes, .key = key };
+	const struct index_ident parent = {
+		.layout_id = layout_id, .tenant = tenant, .key_bytes = key_bytes, .key = key
+	};
 
 	return key_bytes ? block_id(&parent) : 0;
 }
@@ -141,6 +143,7 @@ static void adopt(struct restore *x, const struct found *f, struct slab_map *r)
 	struct cache *c = x->cache;
 	struct block *b;
 
+	f->pool->tenant->active = true;
 	if (!copy_wins(x, f)) {
 		tombstone_copy(x, f, r);
 		return;
@@ -224,9 +227,24 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 		return true;
 	cache_lock(x->cache);
 	CRASH_POINT("restore_layout");
-	layout_pool_get(x->cache, quota_join(x->cache->quota, NULL), &layout, &p, &why);
+	layout_pool_get(x->cache, tenant_of_number(x->cache, 0), quota_join(x->cache->quota, NULL), &layout, &p, &why);
 	cache_unlock(x->cache);
 	return restorer_goes_on(x);
+}
+
+/* The catalog has a layout once, whichever tenants have blocks of it: `default` has got it, and gives its form. */
+static struct layout_pool *pool_of_record(struct cache *c, const struct block_record *r)
+{
+	struct tenant *t = tenant_of_number(c, r->tenant ? r->tenant : UINT32_MAX);
+	struct layout_pool *p = t ? layout_pool_by_id(c, t, r->layout_id) : NULL, *form;
+	const char *why;
+
+	if (p || !t)
+		return p;
+	form = layout_pool_by_id(c, tenant_of_number(c, 0), r->layout_id);
+	if (!form || layout_pool_get(c, t, quota_join(c->quota, NULL), &form->layout, &p, &why))
+		return NULL;
+	return p;
 }
 
 static bool on_record(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
@@ -250,12 +268,12 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 		.tokens = r.tokens,
 		.flushed = r.flushed
 	};
-	f.parent = parent_id(r.layout_id, r.parent, r.parent_bytes);
+	f.parent = parent_id(r.tenant, r.layout_id, r.parent, r.parent_bytes);
 	index_read_lock();
 	cache_lock(c);
 	CRASH_POINT("restore_record");
 	note_generation(c, f.generation);
-	f.pool = r.tenant == c->tenant.number ? layout_pool_by_id(c, r.layout_id) : NULL;
+	f.pool = pool_of_record(c, &r);
 	if (f.pool && f.unit) {
 		take_up(x, &f);
 	} else {
@@ -272,16 +290,21 @@ static bool on_promise(void *arg, const void *key, size_t key_bytes, const void 
 {
 	struct cache *c = arg;
 	uint64_t layout_id, generation;
+	uint32_t tenant = 0;
+	struct tenant *t;
 	struct layout_pool *p;
 
 	if (key_bytes < 4 || memcmp(key, "flsh", 4) != 0)
 		return false;
-	if (key_bytes != PROMISE_KEY_BYTES || value_bytes != sizeof(generation))
+	if ((key_bytes != PROMISE_KEY_BYTES && key_bytes != PROMISE_KEY_BYTES_MAX) || value_bytes != sizeof(generation))
 		return true;
+	if (key_bytes == PROMISE_KEY_BYTES_MAX)
+		memcpy(&tenant, (const uint8_t *)key + PROMISE_KEY_BYTES, sizeof(tenant));
 	memcpy(&layout_id, (const uint8_t *)key + 4, sizeof(layout_id));
 	memcpy(&generation, value, sizeof(generation));
 	cache_lock(c);
-	p = layout_pool_by_id(c, layout_id);
+	t = tenant_of_number(c, tenant);
+	p = t ? layout_pool_by_id(c, t, layout_id) : NULL;
 	if (p && p->flushed_generation < generation)
 		p->flushed_generation = generation;
 	cache_unlock(c);
@@ -298,15 +321,16 @@ static void promises_recall(struct cache *c)
 
 static struct layout_pool *pool_of_header(struct cache *c, const struct slot_header *h)
 {
-	struct layout_pool *p = layout_pool_by_id(c, h->layout_id);
+	struct tenant *t = tenant_of_name(c, h->tenant);
+	struct layout_pool *p = t ? layout_pool_by_id(c, t, h->layout_id) : NULL;
 	struct kv_layout layout;
 	const char *why;
 
-	if (strcmp(h->tenant, c->tenant.name))
+	if (!t)
 		return NULL;
 	if (p || !layout_unpack(h->layout, h->layout_bytes, &layout) || kv_layout_id(&layout) != h->layout_id)
 		return p;
-	return layout_pool_get(c, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
+	return layout_pool_get(c, t, quota_join(c->quota, NULL), &layout, &p, &why) ? NULL : p;
 }
 
 /* A tombstone: the block that a record names in this slot is dead. Other copies of the name are alive: older copies got
@@ -344,7 +368,6 @@ static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_
 {
 	struct cache *c = x->cache;
 	struct found f = { .ident = { .layout_id = h->layout_id,
-				      .tenant = c->tenant.number,
 				      .key_bytes = h->key_bytes,
 				      .key = h->key },
 			   .unit = x->unit,
@@ -354,13 +377,14 @@ static bool on_header(struct restore *x, struct disk_place place, uint64_t slot_
 			   .stored_unix_ms = h->stored_unix_ms,
 			   .tokens = h->tokens };
 
-	f.parent = parent_id(h->layout_id, h->parent, h->parent_bytes);
 	x->header = h;
 	index_read_lock();
 	cache_lock(c);
 	CRASH_POINT("restore_header");
 	note_generation(c, f.generation);
 	f.pool = pool_of_header(c, h);
+	f.ident.tenant = f.pool ? f.pool->tenant->number : 0;
+	f.parent = parent_id(f.ident.tenant, h->layout_id, h->parent, h->parent_bytes);
 	if (f.pool && f.pool->geometry.need_bytes <= slot_bytes) {
 		if (h->tombstone)
 			on_tombstone(x, &f);

@@ -102,7 +102,7 @@ static enum status read_wait(const struct scrub_target *t, struct scrub_read *r,
 	return await_came(&r->done, READ_US_MAX) ? r->io.ring.status : STATUS_DEADLINE;
 }
 
-enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h)
+enum status scrub_copy(const struct block *b, const struct scrub_target *t, struct slot_header *h)
 {
 	const struct layout_pool *p = b->pool;
 	struct slot_ident ident;
@@ -114,7 +114,7 @@ enum status scrub_copy(struct cache *c, const struct block *b, const struct scru
 	CRASH_POINT("scrub_read");
 	s = read_wait(t, r, (uint32_t)p->geometry.need_bytes);
 	if (!s) {
-		block_slot_ident(p, c->tenant.name, block_key(b), block_key_bytes(b), &ident);
+		block_slot_ident(p, block_key(b), block_key_bytes(b), &ident);
 		slot_header_renew(r->at);
 		memcpy(h, r->at, sizeof(*h));
 		s = slot_header_match(h, &ident, b->generation);
@@ -187,7 +187,7 @@ static enum status look_judge(const struct scrub_look *k)
 	enum status s = k->io.ring.status;
 	struct slot_ident ident;
 
-	block_slot_ident(k->pool, k->cache->tenant.name, k->key, k->key_bytes, &ident);
+	block_slot_ident(k->pool, k->key, k->key_bytes, &ident);
 	if (!s) {
 		slot_header_renew(k->at);
 		s = slot_header_match(k->at, &ident, k->generation);
@@ -366,7 +366,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 {
 	const struct slot_header unknown = { .magic = 0 };
 	struct slot_header h;
-	enum status s = scrub_copy(c, b, t, &h);
+	enum status s = scrub_copy(b, t, &h);
 	bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
 
 	cache_lock(c);

@@ -19,7 +19,7 @@ struct slot_header;
 enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t max_bytes, struct cache_verified *sum);
 /* Without the lock, of a pinned block: reads and checks its copy. OK: *h is its header. STALE, CORRUPT: the copy is not
  * there. Else the disk could not read it. Waits for the disk. */
-enum status scrub_copy(struct cache *c, const struct block *b, const struct scrub_target *t, struct slot_header *h);
+enum status scrub_copy(const struct block *b, const struct scrub_target *t, struct slot_header *h);
 /* The same for a call that waits, with the lock. A sound block is no longer unverified when w is told of the end; a
  * damaged one has been removed. */
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);

@@ -238,7 +238,7 @@ static void tombstone_dropped(struct cache *c, struct end *e)
 }
 
 /* The fields of the slot's header that a tombstone repeats. */
-static void dead_header(const struct cache *c, const struct disk_transfer *m, struct slot_header *h)
+static void dead_header(const struct disk_transfer *m, struct slot_header *h)
 {
 	const struct layout_pool *p = m->dead_pool;
 
@@ -249,7 +249,7 @@ static void dead_header(const struct cache *c, const struct disk_transfer *m, st
 		.tokens = p->layout.block_tokens, .key_bytes = m->dead.key_bytes,
 	};
 	memcpy(h->key, m->dead.key, m->dead.key_bytes);
-	strncpy(h->tenant, c->tenant.name, SLOT_TENANT_MAX);
+	strncpy(h->tenant, p->tenant->name, SLOT_TENANT_MAX);
 }
 
 static uint64_t unix_now_ms(void)
@@ -270,7 +270,7 @@ static enum status tombstone_submit(struct cache *c, struct disk_transfer *m)
 		m->page = aligned_alloc(SLOT_HEADER_BYTES, SLOT_HEADER_BYTES);
 		if (!m->page)
 			return STATUS_EXHAUSTED;
-		dead_header(c, m, &h);
+		dead_header(m, &h);
 		slot_tombstone(m->page, &h, unix_now_ms());
 	}
 	m->io.done = tombstone_done;

@@ -24,6 +24,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
 #include "daemon/process/part.h"
+#include "daemon/process/rights.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
@@ -70,6 +71,7 @@ struct connection {
 	pid_t pid;
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
 	uint64_t session_number;     /* its public number, for logs */
+	uint32_t tenant;             /* its process's, as struct who has it */
 	struct quota_holder *holder; /* its process */
 	uint16_t version;            /* that it speaks; 0: it has not said anything */
 	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
@@ -299,6 +301,7 @@ static void accept_one(struct fd_socket *d, int fd)
 {
 	struct connection *c = calloc(1, sizeof *c);
 	struct cache_peer peer;
+	struct who who;
 
 	if (!c) {
 		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
@@ -307,6 +310,8 @@ static void accept_one(struct fd_socket *d, int fd)
 	}
 	c->fd = fd;
 	c->accepted_us = daemon_now_us();
+	rights_identify(d->daemon->config, fd, &who);
+	c->tenant = who.tenant;
 	c->pidfd = peer_process(fd, &c->pid, &peer);
 	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
 	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
@@ -365,6 +370,7 @@ static bool on_hello(struct fd_socket *d, struct connection *c, const struct fds
 	const bool old = c->version == FDSOCK_VERSION_BEFORE;
 	struct fdsock_welcome w = { .head = fd_socket_head(c->version, FDSOCK_WELCOME),
 				    .knows = old ? 0 : FDSOCK_KNOWS_PREMAP | FDSOCK_KNOWS_CALLER };
+	static const uint8_t nones[CACHE_TOKEN_BYTES]; /* what another tenant's token is answered like */
 	const char *why = NULL;
 	enum status s;
 
@@ -373,7 +379,9 @@ static bool on_hello(struct fd_socket *d, struct connection *c, const struct fds
 	s = STATUS_EXHAUSTED;
 	why = "this process or user has as many connections as it may have";
 	if (!c->refused)
-		s = cache_attach(d->daemon->cache, m->token, c->pid, daemon_now_us(), &w.attachment, &w.session, &why);
+		s = cache_attach(d->daemon->cache,
+				 cache_token_is_of(d->daemon->cache, c->tenant, m->token) ? m->token : nones, c->pid,
+				 daemon_now_us(), &w.attachment, &w.session, &why);
 	w.status = s;
 	w.epoch = cache_epoch(d->daemon->cache);
 	if (s == STATUS_OK) {
@@ -409,7 +417,8 @@ static bool on_caller(struct fd_socket *d, struct connection *c, const struct fd
 	if (c->attachment)
 		return false;
 	w.epoch = cache_epoch(d->daemon->cache);
-	if (cache_session_by_token(d->daemon->cache, m->token, daemon_now_us(), &session, &why) == STATUS_OK) {
+	if (cache_session_by_token(d->daemon->cache, c->tenant, m->token, daemon_now_us(), &session, &why) ==
+	    STATUS_OK) {
 		w.status = c->refused ? STATUS_EXHAUSTED : local_admit(d->daemon->local, c->holder);
 		w.session = session.id;
 	}

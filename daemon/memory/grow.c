@@ -171,20 +171,30 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 	cache_unlock(c);
 }
 
+/* A tenant of several that has done nothing yet wants nothing. */
+static const struct tenant *wants_prefetch(const struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		if ((c->tenant_count == 1 || c->tenants[i].active) && arena_wants(c->host, c->tenants[i].number))
+			return &c->tenants[i];
+	return NULL;
+}
+
 bool room_wants_preallocation(const struct cache *c)
 {
-	return c->preallocate_refused != c->room_epoch && arena_wants(c->host, c->tenant.number);
+	return c->preallocate_refused != c->room_epoch && wants_prefetch(c);
 }
 
 void room_preallocate(struct cache *c)
 {
+	const struct tenant *t = wants_prefetch(c);
 	struct arena_growth g = { .more = true };
 	bool grown = true;
 
-	for (uint32_t i = 0; i < PREFETCH_STEPS && grown && g.more; i++) {
+	for (uint32_t i = 0; i < PREFETCH_STEPS && t && grown && g.more; i++) {
 		if (growth_begin(c, NULL) != TURN_BEGUN)
 			return;
-		grown = !arena_preallocate(c->host, c->tenant.number, &g) && growth_known(c, &g);
+		grown = !arena_preallocate(c->host, t->number, &g) && growth_known(c, &g);
 		growth_end(c);
 	}
 	if (grown)

@@ -13,6 +13,28 @@ enum { LEAVES_RECORDS = 0 };
 enum { LEAVES_RECORDS = 1 };
 #endif
 
+static void tenants_config(const struct config *c, struct cache_config *out)
+{
+	const struct tenants *t = c->tenants;
+
+	for (uint32_t i = 0; t && i < t->count; i++) {
+		const struct tenant_entry *e = &t->of[i];
+		const uint64_t most =
+			e->host_bytes_max && e->host_bytes_max < c->host_bytes ? e->host_bytes_max : c->host_bytes;
+
+		out->tenants[i] = (struct cache_tenant_options){
+			.name = e->name,
+			.number = e->number,
+			.host_bytes = e->host_bytes,
+			.host_bytes_max = e->host_bytes_max,
+			.pinned_bytes_max =
+				e->pinned_bytes_max ? e->pinned_bytes_max : most / 1000 * c->pinned_share_milli,
+		};
+	}
+	out->options.tenants = out->tenants;
+	out->options.tenant_count = t ? t->count : 0;
+}
+
 void cache_config(const struct config *c, struct cache_config *out)
 {
 	const char *problem;
@@ -60,4 +82,5 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.gpu_pinned_milli = (uint32_t)c->pinned_share_milli,
 		.gpu_close_ms = (uint32_t)c->stop_timeout_ms,
 	};
+	tenants_config(c, out);
 }

@@ -4,6 +4,7 @@
 
 #include "daemon/block/options.h"
 #include "daemon/process/config.h"
+#include "daemon/process/tenants.h"
 
 /* `options` points into the rest, and into the configuration. */
 struct cache_config {
@@ -12,6 +13,7 @@ struct cache_config {
 	struct cache_disk_options disks[CONFIG_DISKS_MAX];
 	struct config_disk named[CONFIG_DISKS_MAX];
 	char catalog[CONFIG_TEXT_MAX + 16];
+	struct cache_tenant_options tenants[TENANTS_MAX];
 };
 void cache_config(const struct config *c, struct cache_config *out);
 

@@ -4,6 +4,7 @@
  * words become that value and back. Errors are collected, so that one run of --check-config shows them all.
  */
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -71,6 +72,9 @@ static const struct option options[] = {
 	  "PEM file of that certificate's private key, without a passphrase" },
 	{ "listen_ca", T_FILE, AT(listen_ca), "off", 0, 0, NULL,
 	  "PEM file of the CAs whose certificates clients of `listen` may show" },
+	{ "tenants", T_FILE, AT(tenants_file), "off", 0, 0, NULL,
+	  "file with the table of tenants: which clients each has, by user, group or certificate, and its memory "
+	  "(deploy/TENANTS.md); off: one tenant, for all clients" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
@@ -674,6 +678,20 @@ static void derive_listen(struct config *c, struct config_errors *errors)
 		config_complain(errors, "%s", problem);
 }
 
+static void derive_tenants(struct config *c, struct config_errors *errors)
+{
+	if (!strcmp(c->tenants_file, "off"))
+		c->tenants_file[0] = 0;
+	if (!c->tenants_file[0])
+		return;
+	if (strcmp(c->gpus, "off") != 0)
+		config_complain(errors, "tenants: memory of GPUs is for one tenant alone in this version: set "
+				"gpus = off, or tenants = off");
+	if (c->listen[0] && !c->listen_cert[0])
+		config_complain(errors, "tenants: without certificates `listen` knows no tenant: set listen_cert, "
+				"listen_key and listen_ca, or listen = off");
+}
+
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);
@@ -703,6 +721,7 @@ static void derive(struct config *c, struct config_errors *errors)
 	if (!strcmp(c->fd_socket, "off"))
 		c->fd_socket[0] = 0;
 	derive_listen(c, errors);
+	derive_tenants(c, errors);
 	if (!strcmp(c->metrics_address, "off"))
 		c->metrics_address[0] = 0;
 	if (!strcmp(c->disks, "off"))

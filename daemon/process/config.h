@@ -19,11 +19,12 @@
 
 #include "store/status.h"
 
+struct config_errors; /* process/config_errors.h */
+
 enum {
 	CONFIG_TEXT_MAX = 512,    /* of a text value, with its NUL */
 	CONFIG_OPTIONS_MAX = 80,
 	CONFIG_SOCKET_MAX = 108,  /* sun_path */
-	CONFIG_FILE_MAX = 1 << 20,
 };
 
 enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
@@ -39,6 +40,7 @@ struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
 	char listen_cert[CONFIG_TEXT_MAX], listen_key[CONFIG_TEXT_MAX], listen_ca[CONFIG_TEXT_MAX];
+	char tenants_file[CONFIG_TEXT_MAX];
 	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];
@@ -58,6 +60,7 @@ struct config {
 	uint64_t call_deadline_max_ms, message_bytes_max, drain_timeout_ms, stop_timeout_ms, busy_poll_ms, adaptive_poll;
 	uint64_t log_level, log_format;
 
+	const struct tenants *tenants; /* of tenants_file (process/tenants.h); NULL: off */
 	bool admin_gid_known;         /* admin_group is on, and is: */
 	uint64_t admin_gid;
 
@@ -66,17 +69,6 @@ struct config {
 	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
 	bool help, version, check, print; /* --help, --version, --check-config, --print-config */
 };
-
-/* What went wrong, a line each: `PLACE: sentence`. Lines beyond the room are counted, not kept. */
-struct config_errors {
-	uint32_t count, untold; /* untold: those that are not in the text */
-	char text[4096];
-};
-
-/* Adds one: a line. */
-void config_complain(struct config_errors *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The lines, and how many more there are. */
-void config_errors_print(const struct config_errors *e, FILE *to);
 
 /* Everything from its default. */
 void config_defaults(struct config *c);
@@ -90,11 +82,6 @@ enum status config_load(struct config *c, int argc, char *const argv[], char *co
 
 /* Parses the bytes of a file, named `name` in errors. Fuzzed. */
 enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
-
-/* Reads `name = value` lines, n bytes of them, and hands each to `take`, NUL-terminated and without blanks at their ends; or what is wrong
- * with the line, with name and value NULL. Lines count from 1. */
-typedef void config_take_fn(void *arg, unsigned line, const char *problem, const char *name, const char *value);
-void config_lines(const char *bytes, size_t n, config_take_fn *take, void *arg);
 
 /* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
  * *problem: what is wrong with it. Fuzzed with config_parse. */

@@ -1,6 +1,7 @@
-/* The lines of a configuration file. See process/config.h. Comments are lines that begin with # or ;, and what stands behind a blank and a ;. */
-#include "daemon/process/config.h"
+/* The lines of a configuration file. See process/config_errors.h. Comments are lines that begin with # or ;, and what stands behind a blank and a ;. */
+#include "daemon/process/config_errors.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

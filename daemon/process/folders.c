@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 #include "daemon/process/log.h"
 #include "proto/tls.h"
 

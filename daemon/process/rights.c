@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/process/config.h"
+#include "daemon/process/tenants.h"
 
 const struct right rights[] = {
 	{ "Cache.OpenSession", ROLE_ENGINE },
@@ -64,23 +65,34 @@ enum role right_role(const char *name)
 
 /* ---- who ---- */
 
-/* A process may have 65,536 groups; there is no right for whom they cannot be told. */
-static bool in_group(int fd, gid_t group)
+/* A process may have 65,536 groups; there is no right for whom they cannot be told. few[64]; the caller frees what is
+ * not `few`. */
+static gid_t *groups_of(int fd, gid_t *few, size_t *n)
 {
-	gid_t few[64], *groups = few;
-	socklen_t size = sizeof few;
-	bool in = false;
+	socklen_t size = 64 * sizeof few[0];
+	gid_t *groups = few;
 	int got = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size);
 
 	if (got && errno == ERANGE) { /* size says how much it wants */
 		groups = malloc(size);
 		got = groups ? getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) : -1;
 	}
-	for (size_t i = 0; !got && i < size / sizeof groups[0]; i++)
-		in |= groups[i] == group;
-	if (groups != few)
-		free(groups);
-	return in;
+	*n = got ? 0 : size / sizeof groups[0];
+	return groups;
+}
+
+static uint32_t tenant_of(const struct tenants *t, const struct ucred *cred, const gid_t *groups, size_t n)
+{
+	uint32_t number = tenants_of_process(t, cred->uid, groups, n);
+
+	if (!number)
+		number = tenants_of_process(t, cred->uid, &cred->gid, 1);
+	return number ? number : WHO_NO_TENANT;
+}
+
+uint32_t rights_unknown_tenant(const struct config *c)
+{
+	return c->tenants ? WHO_NO_TENANT : 0;
 }
 
 void rights_identify(const struct config *c, int fd, struct who *out)
@@ -89,7 +101,10 @@ void rights_identify(const struct config *c, int fd, struct who *out)
 	socklen_t n = sizeof at, size = sizeof(struct ucred);
 	struct ucred cred;
 
-	*out = (struct who){ .role = ROLE_ENGINE };
+	gid_t few[64], *groups;
+	size_t count;
+
+	*out = (struct who){ .role = ROLE_ENGINE, .tenant = rights_unknown_tenant(c) };
 	/* Of a TCP socket SO_PEERCRED says nothing, and does not fail. */
 	if (getpeername(fd, (struct sockaddr *)&at, &n) || at.ss_family != AF_UNIX ||
 	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
@@ -97,9 +112,30 @@ void rights_identify(const struct config *c, int fd, struct who *out)
 	out->named = true;
 	out->uid = cred.uid;
 	out->pid = cred.pid;
-	if (cred.uid == 0 || cred.uid == geteuid() ||
-	    (c->admin_gid_known && (cred.gid == c->admin_gid || in_group(fd, (gid_t)c->admin_gid))))
+	groups = groups_of(fd, few, &count);
+	if (cred.uid == 0 || cred.uid == geteuid() || (c->admin_gid_known && cred.gid == c->admin_gid))
 		out->role = ROLE_ADMIN;
+	for (size_t i = 0; c->admin_gid_known && i < count; i++)
+		if (groups[i] == c->admin_gid)
+			out->role = ROLE_ADMIN;
+	if (c->tenants)
+		out->tenant = tenant_of(c->tenants, &cred, groups, count);
+	if (out->tenant == WHO_NO_TENANT && out->role == ROLE_ADMIN)
+		out->tenant = TENANT_DEFAULT;
+	if (groups != few)
+		free(groups);
+}
+
+void rights_no_tenant(const struct who *who, char *out, size_t size)
+{
+	char client[64] = "this certificate";
+
+	if (who->named)
+		snprintf(client, sizeof client, "uid %u, of process %d,", (unsigned)who->uid, (int)who->pid);
+	snprintf(out, size,
+		 "%s is of no tenant, or its groups are of two: put the user, one group or a name of the certificate "
+		 "into the table that the option tenants names",
+		 client);
 }
 
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size)

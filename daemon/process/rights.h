@@ -36,9 +36,15 @@ struct who {
 	uid_t uid;
 	pid_t pid;                 /* 0: of another namespace */
 	enum role role;
+	uint32_t tenant;           /* its number; 0: there is no table of tenants; WHO_NO_TENANT: it is in none */
 };
+#define WHO_NO_TENANT UINT32_MAX
 /* Any thread. */
 void rights_identify(const struct config *c, int fd, struct who *out);
+/* The tenant of a client of which nothing is known: 0, or with a table WHO_NO_TENANT. */
+uint32_t rights_unknown_tenant(const struct config *c);
+/* A sentence for a client that is of no tenant. */
+void rights_no_tenant(const struct who *who, char *out, size_t size);
 /* A sentence for a client that is refused: what `what` needs, who the client is, and what to do. */
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size);
 

@@ -5,6 +5,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/handler.h"
+#include "daemon/session/session.h"
 #include "store/status.h"
 
 #include <stdarg.h>
@@ -131,6 +132,15 @@ enum status rpc_denied(struct rpc_call *c, const char *what)
 	return STATUS_DENIED;
 }
 
+enum status rpc_no_tenant(struct rpc_call *c)
+{
+	struct who who;
+
+	who_calls(c, &who);
+	rights_no_tenant(&who, c->why, sizeof c->why);
+	return STATUS_DENIED;
+}
+
 void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_method *m, uint64_t now_us,
 		   uint64_t deadline_us)
 {
@@ -161,6 +171,24 @@ void rpc_call_fini(struct rpc_call *c)
 	rpc_arena_reset(&c->arena);
 }
 
+uint64_t rpc_own_session(const struct rpc_call *c, uint64_t session)
+{
+	return !c->tenant || !session || cache_session_tenant(rpc_cache(c), session) == c->tenant ? session
+												  : UINT64_MAX;
+}
+
+static void own_session(const struct rpc_call *c, ProtobufCMessage *m)
+{
+	const ProtobufCFieldDescriptor *f = protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "session");
+	uint64_t *session;
+
+	if (!f || f->label == PROTOBUF_C_LABEL_REPEATED ||
+	    (f->type != PROTOBUF_C_TYPE_UINT64 && f->type != PROTOBUF_C_TYPE_FIXED64))
+		return;
+	session = (uint64_t *)(void *)((char *)m + f->offset);
+	*session = rpc_own_session(c, *session);
+}
+
 static void *unpack_alloc(void *arena, size_t bytes)
 {
 	return rpc_arena_take(arena, bytes);
@@ -181,6 +209,8 @@ enum status rpc_call_unpack(struct rpc_call *c, const uint8_t *bytes, size_t n, 
 		return rpc_fail(c, STATUS_INVALID, "the request is no %s, or unpacks to too much",
 				c->method->request->name);
 	rpc_arena_keep(&c->arena);
+	if (c->tenant)
+		own_session(c, m);
 	*out = m;
 	return STATUS_OK;
 }

@@ -51,6 +51,7 @@ struct rpc_call {
 	uint64_t began_us, deadline_us;/* deadline: the earlier of the client's and the daemon's own bound */
 	uint64_t resume_us;            /* with BUSY or RPC_NEXT_WAIT: when the handler wants to be called again */
 	atomic_bool cancelled;         /* by the client, or overdue */
+	uint32_t tenant;               /* its caller's number (struct who); 0: there is no table of tenants */
 	bool worker;                   /* this step runs on a worker: it may take long */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
@@ -86,8 +87,14 @@ void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 enum status rpc_fail(struct rpc_call *c, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 enum status rpc_too_big(struct rpc_call *c);
 
+/* A session's handle as the caller may use it. The handle of another tenant's session becomes one that no session has,
+ * so that the answer is the same. rpc_call_unpack does this to the field `session` of a request. */
+uint64_t rpc_own_session(const struct rpc_call *c, uint64_t session);
+
 /* Whether an administrator calls. By the call's owner. */
 bool rpc_is_admin(struct rpc_call *c);
+/* DENIED, with a sentence: the caller is of no tenant. */
+enum status rpc_no_tenant(struct rpc_call *c);
 /* DENIED, with a sentence that says who may, and who calls. */
 enum status rpc_denied(struct rpc_call *c, const char *what);
 

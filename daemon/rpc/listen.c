@@ -74,9 +74,9 @@ static void accept_failed(struct rpc_listener *l, int error)
 }
 
 /* It is gRPC's from now on, or closed for want of a share or a number. */
-static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer, bool certified)
+static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer, const struct who *who)
 {
-	fd = rpc_roles_settle(l->roles, fd, certified);
+	fd = rpc_roles_settle(l->roles, fd, who);
 	if (fd < 0)
 		accept_failed(l, errno);
 	else if (rpc_peers_add(l->peers, fd, peer, daemon_now_us()))
@@ -90,6 +90,7 @@ static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer,
 static bool hand_over(struct rpc_listener *l, int fd)
 {
 	struct cache_peer peer;
+	struct who who;
 	char first;
 	const ssize_t n = recv(fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
 
@@ -100,8 +101,10 @@ static bool hand_over(struct rpc_listener *l, int fd)
 		close(fd);
 	else if (l->tls && peer.user[0] != CACHE_PEER_UID)
 		rpc_tls_take(l->tls, fd, &peer);
-	else
-		admit(l, fd, &peer, false);
+	else {
+		rights_identify(l->roles->config, fd, &who);
+		admit(l, fd, &peer, &who);
+	}
 	return true;
 }
 
@@ -198,7 +201,7 @@ static void *listen_main(void *arg)
 		poll(p, WATCH_SILENT + l->silent, rest_ms(l, resting));
 		look_at_silent(l);
 		while (p[WATCH_TLS].revents && rpc_tls_next(l->tls, &ready))
-			admit(l, ready.fd, &ready.peer, true);
+			admit(l, ready.fd, &ready.peer, &ready.who);
 		if (p[WATCH_PEERS].revents || daemon_now_us() >= l->peers_us)
 			l->peers_us = rpc_peers_look(l->peers, daemon_now_us());
 		for (int i = 0; i < LISTENERS; i++)

@@ -239,6 +239,7 @@ static void begin(struct wire_call *w, uint64_t now_us)
 	w->c.peer = rpc_step_peer;
 	w->c.who = rpc_step_who;
 	w->c.unnamed = rpc_step_unnamed;
+	w->c.tenant = rpc_roles_tenant(&s->roles, rpc_step_connection(w));
 	atomic_store_explicit(&w->woken, false, memory_order_relaxed);
 	w->metadata_sent = w->close_begun = w->opened = w->closed = w->finished = false;
 	atomic_store_explicit(&w->overdue, false, memory_order_relaxed);

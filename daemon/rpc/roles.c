@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { NUMBERS_MAX = 1 << 20, TRIES = 16, ROLE_CERTIFIED = 0x80 };
+enum { NUMBERS_MAX = 1 << 20, TRIES = 16, CERTIFIED = 0x80 };
 
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c)
 {
@@ -17,39 +17,35 @@ enum status rpc_roles_init(struct rpc_roles *p, const struct config *c)
 
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < NUMBERS_MAX)
 		count = (uint32_t)limit.rlim_cur;
-	*p = (struct rpc_roles){ .config = c, .role = calloc(count, sizeof p->role[0]), .count = count };
-	return p->role ? STATUS_OK : STATUS_EXHAUSTED;
+	*p = (struct rpc_roles){ .config = c, .kind = calloc(count, sizeof p->kind[0]), .count = count };
+	return p->kind ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
 void rpc_roles_fini(struct rpc_roles *p)
 {
-	free(p->role);
-	*p = (struct rpc_roles){ .role = NULL };
+	free(p->kind);
+	*p = (struct rpc_roles){ .kind = NULL };
 }
 
-/* False: the number is the other role's, or beyond the table. kind: as in the table. */
-static bool take(struct rpc_roles *p, int number, uint8_t kind)
+/* False: the number is another kind's, or beyond the table. kind: as in the table. */
+static bool take(struct rpc_roles *p, int number, uint64_t kind)
 {
-	uint8_t has;
+	uint64_t has;
 
 	if ((uint32_t)number >= p->count)
 		return false;
-	has = atomic_load_explicit(&p->role[number], memory_order_relaxed);
+	has = atomic_load_explicit(&p->kind[number], memory_order_relaxed);
 	if (has && has != kind)
 		return false;
-	atomic_store_explicit(&p->role[number], kind, memory_order_relaxed);
+	atomic_store_explicit(&p->kind[number], kind, memory_order_relaxed);
 	p->fresh = number < p->fresh ? p->fresh : number + 1;
 	return true;
 }
 
-int rpc_roles_settle(struct rpc_roles *p, int fd, bool certified)
+int rpc_roles_settle(struct rpc_roles *p, int fd, const struct who *who)
 {
 	int passed[TRIES + 1], n = 0, error = 0;
-	struct who who = { .role = ROLE_ENGINE };
-
-	if (!certified)
-		rights_identify(p->config, fd, &who);
-	const uint8_t kind = (uint8_t)((who.role + 1) | (certified ? ROLE_CERTIFIED : 0));
+	const uint64_t kind = (uint64_t)who->tenant << 32 | (who->certified ? CERTIFIED : 0) | (who->role + 1);
 
 	while (!take(p, fd, kind)) {
 		passed[n++] = fd;
@@ -66,19 +62,26 @@ int rpc_roles_settle(struct rpc_roles *p, int fd, bool certified)
 	return fd;
 }
 
-static uint8_t kind_of(const struct rpc_roles *p, int number)
+static uint64_t kind_of(const struct rpc_roles *p, int number)
 {
-	return (uint32_t)number < p->count ? atomic_load_explicit(&p->role[number], memory_order_relaxed) : 0;
+	return (uint32_t)number < p->count ? atomic_load_explicit(&p->kind[number], memory_order_relaxed) : 0;
 }
 
 enum role rpc_roles_role(const struct rpc_roles *p, int number)
 {
-	const uint8_t role = kind_of(p, number) & ~ROLE_CERTIFIED;
+	const uint32_t role = (uint32_t)kind_of(p, number) & ~CERTIFIED;
 
 	return role ? (enum role)(role - 1) : ROLE_ENGINE;
 }
 
+uint32_t rpc_roles_tenant(const struct rpc_roles *p, int number)
+{
+	const uint64_t kind = kind_of(p, number);
+
+	return kind ? (uint32_t)(kind >> 32) : rights_unknown_tenant(p->config);
+}
+
 bool rpc_roles_certified(const struct rpc_roles *p, int number)
 {
-	return kind_of(p, number) & ROLE_CERTIFIED;
+	return kind_of(p, number) & CERTIFIED;
 }

@@ -1,6 +1,7 @@
-/* The role of each gRPC connection, by the number of its descriptor, which is all that gRPC (1.51) says about a call's
- * connection. A call may be checked after its connection was closed and the number given to another one. So a number
- * keeps its role for ever, and a connection that gets a number of the other role is moved to another number.
+/* The role and the tenant of each gRPC connection, by the number of its descriptor, which is all that gRPC (1.51) says
+ * about a call's connection. A call may be checked after its connection was closed and the number given to another one.
+ * So a number keeps its role and tenant for ever. A connection that gets a number of another role or tenant is moved to
+ * another number.
  */
 #ifndef TERRACE_DAEMON_RPC_ROLES_H
 #define TERRACE_DAEMON_RPC_ROLES_H
@@ -13,7 +14,8 @@
 
 struct rpc_roles {
 	const struct config *config;
-	_Atomic uint8_t *role;         /* [count] by number: a role + 1, and ROLE_CERTIFIED; 0: none yet */
+	_Atomic uint64_t
+		*kind; /* [count] by number: what rpc/roles.c makes of role, tenant and certificate; 0: none yet */
 	uint32_t count;
 	/* the least number that no connection has had yet, like all above it; the listener's thread's */
 	int fresh;
@@ -22,12 +24,13 @@ struct rpc_roles {
 /* For all numbers that the process may have: RLIMIT_NOFILE is what it will be. EXHAUSTED: no memory. */
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c);
 void rpc_roles_fini(struct rpc_roles *p);
-/* Of an accepted connection: returns the descriptor that it goes on with, perhaps another one. certified: fd is the end
- * of a socket pair that rpc/tls.h has made for a client with a certificate. Such a client is an engine, whatever the
- * kernel says of the descriptor. -1: it is closed, for want of a descriptor (errno). One thread. */
-int rpc_roles_settle(struct rpc_roles *p, int fd, bool certified);
+/* Of an accepted connection, and who it is: returns the descriptor that it goes on with, perhaps another one. -1: it is
+ * closed, for want of a descriptor (errno). One thread. */
+int rpc_roles_settle(struct rpc_roles *p, int fd, const struct who *who);
 /* Of a number that rpc_roles_settle has returned. Any thread. */
 enum role rpc_roles_role(const struct rpc_roles *p, int number);
+/* As struct who has it. */
+uint32_t rpc_roles_tenant(const struct rpc_roles *p, int number);
 bool rpc_roles_certified(const struct rpc_roles *p, int number);
 
 #endif

@@ -259,11 +259,11 @@ static void quota_bounds(const struct daemon *d)
 	quota_bound(q, QUOTA_WORK, d->config->queue_max);
 }
 
-static enum status make_tls(struct rpc_server *s, const struct config *c, char *why, size_t size)
+static enum status start_tls(struct rpc_server *s, const struct config *c, char *why, size_t size)
 {
-	const struct tls_files files = { .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };
+	const struct rpc_tls_options o = { { c->listen_cert, c->listen_key, c->listen_ca }, c->tenants };
 
-	return c->listen[0] && config_listen_tls(c) ? rpc_tls_create(&files, &s->tls, why, size) : STATUS_OK;
+	return c->listen[0] && config_listen_tls(c) ? rpc_tls_create(&o, &s->tls, why, size) : STATUS_OK;
 }
 
 enum status rpc_server_create(struct daemon *d, char *why, size_t size)
@@ -295,7 +295,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 	if (status == STATUS_OK)
 		status = rpc_listen_create(d->config, &s->listener, why, size);
 	if (status == STATUS_OK)
-		status = make_tls(s, d->config, why, size);
+		status = start_tls(s, d->config, why, size);
 	if (status != STATUS_OK) {
 		undo_server(s);
 		return status;

@@ -305,9 +305,10 @@ void rpc_step_who(struct rpc_call *c, struct who *out)
 	const struct rpc_roles *roles = &w->server->roles;
 	const int fd = w->connection;
 
-	*out = (struct who){ .certified = rpc_roles_certified(roles, fd) };
+	*out = (struct who){ .certified = rpc_roles_certified(roles, fd), .tenant = w->c.tenant };
 	if (!out->certified)
 		rights_identify(roles->config, fd, out);
+	out->tenant = w->c.tenant;
 	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
 }
 

@@ -6,6 +6,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
+#include "daemon/process/tenants.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -62,6 +63,8 @@ struct connection {
 
 struct rpc_tls {
 	struct tls_files files;
+	const struct tenants *tenants; /* NULL: no table */
+	struct tls_judge judge;
 	SSL_CTX *context; /* the thread's, as what follows */
 	struct tls_stamp stamp;
 	uint64_t looked_us, late_us;
@@ -110,6 +113,11 @@ static SSL_CTX *context_of(struct rpc_tls *t, char why[TLS_WORDS_MAX])
 	if (!context)
 		return NULL;
 	SSL_CTX_set_alpn_select_cb(context, choose_http2, NULL);
+	if (!tls_context_judge(context, &t->judge)) {
+		snprintf(why, TLS_WORDS_MAX, "no memory for TLS");
+		tls_context_free(context);
+		return NULL;
+	}
 	if (!tls_context_in_time(context, t->files.cert, &until, stale))
 		log_warn("tls_certificate", LOG_TEXT("reason", stale));
 	atomic_store_explicit(&t->expires, until, memory_order_relaxed);
@@ -241,9 +249,31 @@ static void refuse(struct rpc_tls *t, struct connection *k, const char *why)
 	end(t, k);
 }
 
+/* Who shows such a certificate. Without a table of tenants it is an engine. */
+static struct who who_of(const struct rpc_tls *t, const X509 *certificate)
+{
+	struct who who = { .certified = true, .role = ROLE_ENGINE };
+	struct tls_names names;
+
+	if (!t->tenants)
+		return who;
+	tls_names_of(certificate, &names);
+	who.tenant = tenants_of_names(t->tenants, &names, &who.role);
+	if (!who.tenant)
+		who = (struct who){ .certified = true, .role = ROLE_ENGINE, .tenant = WHO_NO_TENANT };
+	return who;
+}
+
+/* Of a certificate that is sound: whether there is a tenant for its names. */
+static bool judge(void *arg, const X509 *certificate)
+{
+	return who_of(arg, certificate).tenant != WHO_NO_TENANT;
+}
+
 /* The other end of the socket pair goes to the listener's thread, and so to gRPC. */
 static bool hand_on(struct rpc_tls *t, struct connection *k)
 {
+	const struct who who = who_of(t, SSL_get0_peer_certificate(k->ssl));
 	struct epoll_event e = { .events = EPOLLIN, .data.ptr = &k->plain };
 	const uint64_t one = 1;
 	int pair[2];
@@ -258,7 +288,7 @@ static bool hand_on(struct rpc_tls *t, struct connection *k)
 	pthread_mutex_lock(&t->lock);
 	kept = t->ready_count < RPC_TLS_HANDSHAKES_MAX && !epoll_ctl(t->events, EPOLL_CTL_ADD, pair[0], &e);
 	if (kept)
-		t->ready[t->ready_count++] = (struct rpc_tls_ready){ .fd = pair[1], .peer = k->peer };
+		t->ready[t->ready_count++] = (struct rpc_tls_ready){ .fd = pair[1], .peer = k->peer, .who = who };
 	pthread_mutex_unlock(&t->lock);
 	if (!kept) {
 		close(pair[1]);
@@ -555,19 +585,19 @@ static enum status start(struct rpc_tls *t, char *why, size_t size)
 	return t->thread_started ? STATUS_OK : STATUS_INTERNAL;
 }
 
-enum status rpc_tls_create(const struct tls_files *files, struct rpc_tls **out, char *why, size_t size)
+enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out, char *why, size_t size)
 {
+	struct rpc_tls *t = calloc(1, sizeof *t);
 	char words[TLS_WORDS_MAX] = "";
 	enum status status = STATUS_INVALID;
-	struct rpc_tls *t;
 
-	*out = NULL;
-	t = calloc(1, sizeof *t);
 	if (!t) {
 		snprintf(why, size, "no memory for TLS");
 		return STATUS_EXHAUSTED;
 	}
-	t->files = *files;
+	t->files = o->files;
+	t->tenants = o->tenants;
+	t->judge = (struct tls_judge){ judge, t };
 	t->events = t->wake = t->ready_told = -1;
 	t->all.next = t->all.prev = &t->all;
 	t->over.next = t->over.prev = &t->over;

@@ -15,6 +15,7 @@
 
 #include "daemon/block/counters.h"
 #include "daemon/block/peer.h"
+#include "daemon/process/rights.h"
 #include "proto/tls.h"
 #include "store/status.h"
 
@@ -23,12 +24,18 @@
 #include <stdint.h>
 
 struct rpc_tls;
+struct tenants;
 
 enum { RPC_TLS_HANDSHAKES_MAX = 256, RPC_TLS_HANDSHAKE_US = 10 * 1000 * 1000 };
 
-/* The paths must live as long as the object. INVALID: a file is wrong; EXHAUSTED, INTERNAL: no memory, no thread.
- * why[size] has the sentence. Block signals before. */
-enum status rpc_tls_create(const struct tls_files *files, struct rpc_tls **out, char *why, size_t size);
+/* The paths and the table must live as long as the object. */
+struct rpc_tls_options {
+	struct tls_files files;
+	const struct tenants *tenants; /* NULL: each client with a certificate is an engine */
+};
+/* INVALID: a file is wrong; EXHAUSTED, INTERNAL: no memory, no thread. why[size] has the sentence. Block signals
+ * before. */
+enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out, char *why, size_t size);
 /* Carries for a second what gRPC's closed connections still have to say, then closes all. NULL is fine. */
 void rpc_tls_destroy(struct rpc_tls *t);
 
@@ -42,6 +49,7 @@ int rpc_tls_fd(const struct rpc_tls *t);
 struct rpc_tls_ready {
 	int fd;
 	struct cache_peer peer;
+	struct who who; /* by its certificate */
 };
 bool rpc_tls_next(struct rpc_tls *t, struct rpc_tls_ready *out);
 

@@ -43,6 +43,18 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 	return NULL;
 }
 
+bool cache_token_is_of(struct cache *c, uint32_t tenant, const uint8_t token[CACHE_TOKEN_BYTES])
+{
+	const struct session *s;
+
+	cache_lock(c);
+	s = session_with_token(c, token);
+	if (s && s->tenant != tenant_of_number(c, tenant))
+		s = NULL;
+	cache_unlock(c);
+	return s;
+}
+
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,
 			 uint64_t *attachment, uint64_t *session, const char **why)
 {
@@ -319,7 +331,8 @@ static enum status may_map(const struct cache *c, struct session *s, uint32_t ex
 
 	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant))
 		return STATUS_NOT_FOUND;
-	return tenant == session_pool(s, 0)->tenant->number ? STATUS_OK : STATUS_DENIED;
+	return tenant == session_tenant(s)->number ? STATUS_OK
+						   : STATUS_NOT_FOUND; /* of another tenant's nothing is told */
 }
 
 /* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
@@ -370,6 +383,7 @@ static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, b
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
 	enum status s = STATUS_NOT_FOUND;
 	struct extent *e;
+	uint32_t tenant;
 
 	*out = (struct cache_lent){ .fd = -1, .device_fd = -1, .gpu = g ? (int32_t)g->number : CACHE_HOST };
 	pthread_mutex_lock(&c->extents);
@@ -382,7 +396,8 @@ static enum status map_lend(struct cache *c, uint32_t number, uint32_t extent, b
 	if (!s && g)
 		s = lend_memory(g->arena, extent, out);
 	pthread_mutex_unlock(&c->extents);
-	out->range_id = c->tenant.number; /* each GPU has one range a tenant */
+	if (!s && arena_extent_owner(arena_of(c, extent), extent, &tenant))
+		out->range_id = tenant; /* each GPU has one range a tenant */
 	return s;
 }
 

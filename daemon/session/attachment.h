@@ -50,6 +50,8 @@ struct attachment {
 
 /* ---- attachments: called by the fd local socket ---- */
 
+/* Whether an open session of that tenant (0: `default`) has the token. */
+bool cache_token_is_of(struct cache *c, uint32_t tenant, const uint8_t token[CACHE_TOKEN_BYTES]);
 /* A process joins a session. DENIED: unknown token; EXHAUSTED: 256 attachments a session. Numbers are never
  * used twice. */
 enum status cache_attach(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], pid_t pid, uint64_t now_us,

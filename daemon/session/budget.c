@@ -21,20 +21,19 @@ enum { WORDS_MAX = 320 };
 
 /* ---- pinned bytes ---- */
 
-uint64_t pins_free(const struct cache *c)
+uint64_t pins_free(const struct cache *c, const struct tenant *t)
 {
-	const struct tenant *t = &c->tenant;
 	/* Moves pin blocks too; that is not the tenant's doing. */
-	const uint64_t max = c->options.pinned_bytes_max + c->moving_bytes + t->beside_bytes;
+	const uint64_t max = t->pinned_bytes_max + c->moving_bytes + t->beside_bytes;
 	const uint64_t used = t->pinned_bytes + t->reserved_bytes;
 
 	return max > used ? max - used : 0;
 }
 
-uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes,
-		   struct quota_wish *w)
+uint32_t pins_wish(const struct cache *c, const struct tenant *t, uint64_t bytes, const struct gpu *g,
+		   uint64_t gpu_bytes, struct quota_wish *w)
 {
-	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c) };
+	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c, t) };
 	if (!g)
 		return 1;
 	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g) };
@@ -45,7 +44,7 @@ enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, c
 {
 	struct quota_wish w[PINS_WISHES];
 
-	return quota_ask_all(s->holder, w, pins_wish(c, bytes, g, gpu_bytes, w), why);
+	return quota_ask_all(s->holder, w, pins_wish(c, session_tenant(s), bytes, g, gpu_bytes, w), why);
 }
 
 /* ---- whether one block fits ---- */

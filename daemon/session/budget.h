@@ -23,13 +23,14 @@ struct gpu;
 struct kv_layout;
 struct layout_pool;
 struct session;
+struct tenant;
 
 /* Bytes that may still be pinned: in memory; on that GPU. */
-uint64_t pins_free(const struct cache *c);
+uint64_t pins_free(const struct cache *c, const struct tenant *t);
 /* What to ask a holder's quota for such pins: writes it to w[PINS_WISHES]; gpu NULL: in memory alone. Returns how
  * many. */
-uint32_t pins_wish(const struct cache *c, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes,
-		   struct quota_wish *w);
+uint32_t pins_wish(const struct cache *c, const struct tenant *t, uint64_t bytes, const struct gpu *g,
+		   uint64_t gpu_bytes, struct quota_wish *w);
 /* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or EXHAUSTED and why. */
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
 

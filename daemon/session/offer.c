@@ -64,20 +64,22 @@ void offers_tell(struct cache *c)
 
 /* The tenant's extents from where the last offer ended, by rising id; without looking, if none has been made since the
  * attachment had been told of all. */
-static uint32_t offers_list(const struct cache *c, struct offers *o, int32_t gpu, uint32_t *extents, uint32_t max,
-			    bool *more)
+static uint32_t offers_list(const struct cache *c, const struct attachment *to, int32_t gpu, uint32_t *extents,
+			    uint32_t max, bool *more)
 {
 	const struct gpu *g = gpu < 0 ? NULL : c->vram->gpu[gpu];
+	const uint32_t tenant = session_tenant(to->session)->number;
+	struct offers *o = to->offers;
 	struct arena *a = !g ? c->host : g->lost ? NULL : g->arena;
 	const uint32_t tier = tier_of(gpu);
 	uint32_t n, one;
 
 	if (!a || o->seen[tier] == c->extents_made)
 		return 0;
-	n = arena_extents(a, c->tenant.number, o->next[tier], extents, max);
+	n = arena_extents(a, tenant, o->next[tier], extents, max);
 	if (n)
 		o->next[tier] = extents[n - 1] + 1;
-	*more = n == max && arena_extents(a, c->tenant.number, o->next[tier], &one, 1);
+	*more = n == max && arena_extents(a, tenant, o->next[tier], &one, 1);
 	if (!*more)
 		o->seen[tier] = c->extents_made;
 	return n;
@@ -95,7 +97,7 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 	cache_lock(c);
 	a = attachment_find(c, attachment);
 	if (a && !a->gone && a->offers && a->session->state == SESSION_OPEN && a->offers->tiers >> tier_of(gpu) & 1)
-		n = offers_list(c, a->offers, gpu, extents, max, more);
+		n = offers_list(c, a, gpu, extents, max, more);
 	cache_unlock(c);
 	return n;
 }

@@ -117,7 +117,7 @@ static void reservation_link(struct cache *c, struct session *s, struct reservat
 	s->open_blocks += r->open;
 	s->held_slots += r->slots;
 	s->held_bytes += r->bytes;
-	c->tenant.reserved_bytes += r->gpu ? 0 : r->bytes;
+	session_tenant(s)->reserved_bytes += r->gpu ? 0 : r->bytes;
 	aging_add(&c->grants->reservation_age, &r->aging, now_us);
 }
 
@@ -178,7 +178,7 @@ static enum status reservation_take(struct cache *c, const struct session *s, co
 	*why = "too many open blocks of this session: commit or abort some, or raise open_blocks_max";
 	if (open && s->open_blocks == c->options.open_blocks_max)
 		return STATUS_EXHAUSTED;
-	count = pins_wish(c, gpu ? 0 : bytes, gpu, bytes, w);
+	count = pins_wish(c, session_tenant(s), gpu ? 0 : bytes, gpu, bytes, w);
 	w[count++] = (struct quota_wish){ QUOTA_RESERVATIONS, 1, QUOTA_BY_BOUND };
 	return quota_take_all(s->holder, w, count, why);
 }
@@ -259,13 +259,13 @@ void reservation_writes(struct cache *c, struct reservation *r, bool on)
 }
 
 /* It owns so much less. */
-static void reservation_shed(struct cache *c, struct reservation *r, uint32_t slots, uint64_t bytes)
+static void reservation_shed(struct reservation *r, uint32_t slots, uint64_t bytes)
 {
 	r->slots -= slots;
 	r->bytes -= bytes;
 	r->session->held_slots -= slots;
 	r->session->held_bytes -= bytes;
-	c->tenant.reserved_bytes -= r->gpu ? 0 : bytes;
+	session_tenant(r->session)->reserved_bytes -= r->gpu ? 0 : bytes;
 }
 
 void reservation_end(struct cache *c, struct reservation *r)
@@ -280,7 +280,7 @@ void reservation_end(struct cache *c, struct reservation *r)
 		r->next->prev = r->prev;
 	s->open_blocks -= r->open;
 	reservation_writes(c, r, false);
-	reservation_shed(c, r, r->slots, r->bytes);
+	reservation_shed(r, r->slots, r->bytes);
 	reservation_give(s, r->gpu, r->charged);
 	aging_remove(&c->grants->reservation_age, &r->aging);
 	handles_drop(&c->grants->reservations, r->handle);
@@ -301,7 +301,7 @@ static void zero_rest(const struct reservation *r, const struct block *b, uint32
 	memset(block + p->geometry.block_bytes, 0, -p->geometry.block_bytes % KV_SLOT_ALIGN);
 }
 
-void reservation_seal(struct cache *c, struct reservation *r, const char *tenant, uint64_t unix_ms)
+void reservation_seal(struct cache *c, struct reservation *r, uint64_t unix_ms)
 {
 	for (uint32_t l = 0; l < r->parts; l++) {
 		struct block *b = r->part[l].block;
@@ -321,7 +321,7 @@ void reservation_seal(struct cache *c, struct reservation *r, const char *tenant
 		uint8_t layout[LAYOUT_BYTES_MAX];
 		struct slot_ident ident;
 
-		block_slot_ident(p, tenant, r->key, r->key_bytes, &ident);
+		block_slot_ident(p, r->key, r->key_bytes, &ident);
 		ident.layout = layout;
 		ident.layout_bytes = layout_pack(&p->layout, layout);
 		zero_rest(r, b, info.tokens);
@@ -353,7 +353,7 @@ enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t
 		if (block_publish(c, p->block, now_us))
 			continue;
 		published[l] = p->block;
-		reservation_shed(c, r, 1, block_pool(p->block)->geometry.need_bytes);
+		reservation_shed(r, 1, block_pool(p->block)->geometry.need_bytes);
 		p->block = NULL;
 		status = STATUS_OK;
 	}

@@ -70,7 +70,7 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 void reservation_end(struct cache *c, struct reservation *r);
 /* Without the lock, while `committing`: zeroes what its engine has not written, and writes headers and checksums. On a
  * GPU: zeroes, and keeps what a header would say. */
-void reservation_seal(struct cache *c, struct reservation *r, const char *tenant, uint64_t unix_ms);
+void reservation_seal(struct cache *c, struct reservation *r, uint64_t unix_ms);
 /* In a read section: OK or EXISTS; UNAVAILABLE: its GPU is lost; else why it could not be sealed. Published blocks are
  * in published[parts], else NULL; the caller enters them into the policy. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,

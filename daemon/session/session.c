@@ -231,6 +231,7 @@ static enum status session_start(struct cache *c, struct layout_pool *const *poo
 static enum status session_of(struct cache *c, struct quota_holder *holder, const struct cache_open_call *q,
 			      const struct grid *grid, struct cache_session_view *out, const char **why)
 {
+	struct tenant *t = tenant_of_number(c, q->identity);
 	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
 	struct session *s;
 	enum status status = quota_take(holder, QUOTA_SESSIONS, 1, why);
@@ -239,7 +240,7 @@ static enum status session_of(struct cache *c, struct quota_holder *holder, cons
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < q->layout_count && !status; i++)
-		status = layout_pool_get(c, holder, &q->layouts[i], &pools[i], why);
+		status = layout_pool_get(c, t, holder, &q->layouts[i], &pools[i], why);
 	if (!status)
 		status = session_start(c, pools, grid, q, &s, why);
 	if (status) {
@@ -247,6 +248,8 @@ static enum status session_of(struct cache *c, struct quota_holder *holder, cons
 		return status;
 	}
 	s->holder = holder;
+	s->tenant = t;
+	t->active = true;
 	view_fill(s, out);
 	return STATUS_OK;
 }
@@ -258,8 +261,11 @@ enum status cache_session_open(struct cache *c, const struct cache_open_call *q,
 	enum status status;
 	struct grid grid;
 
-	*why = "unknown tenant: this version has \"default\" only";
-	if (*q->tenant && strcmp(q->tenant, c->tenant.name))
+	const struct tenant *t = tenant_of_number(c, q->identity);
+
+	*why = "tenant: it is not this caller's: leave it out, as the daemon knows the tenant by the user or "
+	       "certificate";
+	if (!t || (*q->tenant && strcmp(q->tenant, t->name)))
 		return STATUS_DENIED;
 	*why = open_problem(q, &grid);
 	if (*why)
@@ -281,13 +287,15 @@ enum status cache_session_open(struct cache *c, const struct cache_open_call *q,
 	return status;
 }
 
-enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
-				   struct cache_session_view *out, const char **why)
+enum status cache_session_by_token(struct cache *c, uint32_t tenant, const uint8_t token[CACHE_TOKEN_BYTES],
+				   uint64_t now_us, struct cache_session_view *out, const char **why)
 {
 	struct session *s;
 
 	cache_lock(c);
 	s = session_with_token(c, token);
+	if (s && s->tenant != tenant_of_number(c, tenant))
+		s = NULL;
 	now_us = cache_time(c, now_us);
 	if (s) {
 		s->last_call_us = now_us;
@@ -309,6 +317,24 @@ enum status cache_session_write_back(struct cache *c, uint64_t session)
 		s->write_back = true;
 	cache_unlock(c);
 	return s ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
+uint32_t cache_session_tenant(struct cache *c, uint64_t session)
+{
+	struct session *s = session ? session_at(c, session) : NULL;
+	uint32_t number;
+
+	if (!s || atomic_load_explicit(&s->id, memory_order_acquire) != session)
+		return 0;
+	number = atomic_load_explicit(&s->pool[0], memory_order_acquire)->tenant->number;
+	return atomic_load_explicit(&s->id, memory_order_acquire) == session ? number : 0;
+}
+
+const char *cache_session_tenant_name(struct cache *c, uint64_t session)
+{
+	const uint32_t number = cache_session_tenant(c, session);
+
+	return number ? tenant_of_number(c, number)->name : NULL;
 }
 
 uint64_t cache_session_number(struct cache *c, uint64_t session)

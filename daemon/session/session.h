@@ -38,6 +38,7 @@ struct session {
 	uint64_t number;               /* public: what people see of it */
 	uint8_t token[CACHE_TOKEN_BYTES];
 	char engine[CACHE_ENGINE_MAX + 1]; /* for people */
+	struct tenant *tenant;
 	struct quota_holder *holder;   /* the process that opened it: what the session holds is charged to it */
 	uint64_t last_call_us;
 	struct attachment *attachments;
@@ -59,7 +60,8 @@ uint32_t cache_idled(const struct cache *c, const uint64_t **sessions);
 struct cache_open_call {
 	/* the client whose share it is charged to; NULL, or not known: only the bound of all */
 	const struct cache_peer *peer;
-	const char *tenant;            /* "" or "default" */
+	uint32_t identity;             /* number of the caller's tenant; 0: `default` */
+	const char *tenant;            /* as the caller says it: "", or just that tenant's name */
 	const struct kv_layout *layouts;
 	uint32_t layout_count;
 	uint32_t unit;                 /* tokens of a key; 0: the layouts' block_tokens */
@@ -75,11 +77,16 @@ struct cache_open_call {
  * (block/quota.h). UNAVAILABLE: draining. */
 enum status cache_session_open(struct cache *c, const struct cache_open_call *q, struct cache_session_view *out,
 			       const char **why);
-/* NOT_FOUND (compared in constant time). */
-enum status cache_session_by_token(struct cache *c, const uint8_t token[CACHE_TOKEN_BYTES], uint64_t now_us,
-				   struct cache_session_view *out, const char **why);
+/* NOT_FOUND (compared in constant time): there is none, or it is another tenant's. tenant: the caller's; 0: `default`.
+ */
+enum status cache_session_by_token(struct cache *c, uint32_t tenant, const uint8_t token[CACHE_TOKEN_BYTES],
+				   uint64_t now_us, struct cache_session_view *out, const char **why);
 /* From now on, blocks that it puts on GPUs are downloaded to host memory when a GPU needs the room, not at once. */
 enum status cache_session_write_back(struct cache *c, uint64_t session);
+/* The number of the tenant of an open or detached session; 0: no such handle. Without the lock. */
+uint32_t cache_session_tenant(struct cache *c, uint64_t session);
+/* The same tenant's name; NULL: no such handle. */
+const char *cache_session_tenant_name(struct cache *c, uint64_t session);
 /* The public number of an open or detached session; 0: no such handle. */
 uint64_t cache_session_number(struct cache *c, uint64_t session);
 /* Writes the ids of a session's layouts and returns how many. 0: no open session has that handle, or, with handle 0,
@@ -106,6 +113,12 @@ void session_reset(struct session *s);
 static inline struct layout_pool *session_pool(struct session *s, uint32_t layout)
 {
 	return atomic_load_explicit(&s->pool[layout], memory_order_relaxed);
+}
+
+/* All its layouts are of one. */
+static inline struct tenant *session_tenant(const struct session *s)
+{
+	return s->tenant;
 }
 
 static inline uint32_t session_layouts(struct session *s)

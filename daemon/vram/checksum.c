@@ -62,7 +62,7 @@ static bool may_be_sound(const struct vram_transfer *m, bool whole)
 
 /* Whose layers' sums stand in its header, if it may be sound. Its slot's description stands still while it is pinned. `whole`: all of it has come;
  * else it has if its sum says so. */
-static void seal(const struct cache *c, struct vram_transfer *m, bool whole)
+static void seal(struct vram_transfer *m, bool whole)
 {
 	const struct vram_slot *s = m->slot;
 	const struct block *b = m->block;
@@ -76,7 +76,7 @@ static void seal(const struct cache *c, struct vram_transfer *m, bool whole)
 	if (m->bad)
 		return;
 	memcpy(info.parent, s->parent, sizeof(info.parent));
-	block_slot_ident(p, c->tenant.name, block_key(b), block_key_bytes(b), &ident);
+	block_slot_ident(p, block_key(b), block_key_bytes(b), &ident);
 	ident.layout = layout;
 	ident.layout_bytes = layout_pack(&p->layout, layout);
 	m->header_crc = slot_seal_header(m->host.at, &ident, &info, b->generation, s->stored_unix_ms);
@@ -119,7 +119,7 @@ static void seal_piece(void *arg, uint32_t i)
 	if (may_be_sound(m, !f->status))
 		slot_seal_layers(m->host.at, &sizes, first, rest < f->piece ? rest : f->piece);
 	if (atomic_fetch_sub_explicit(&f->left[k], 1, memory_order_acq_rel) == 1)
-		seal(f->gpu->cache, m, !f->status);
+		seal(m, !f->status);
 }
 
 bool vram_copy_batch_sums(const struct copy_batch *f)
@@ -404,7 +404,7 @@ static struct slot_ident ident_of(const struct vram_transfer *m)
 	const struct block *b = m->block;
 	struct slot_ident ident;
 
-	block_slot_ident(b->pool, m->gpu->cache->tenant.name, block_key(b), block_key_bytes(b), &ident);
+	block_slot_ident(b->pool, block_key(b), block_key_bytes(b), &ident);
 	return ident;
 }
 

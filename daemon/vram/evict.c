@@ -458,7 +458,7 @@ void vram_room_grow(struct cache *c, struct vram_class *k)
 void vram_preallocate(struct cache *c, struct gpu *g)
 {
 	struct arena_growth growth;
-	enum status s = arena_preallocate(g->arena, c->tenant.number, &growth);
+	enum status s = arena_preallocate(g->arena, c->tenants[0].number, &growth);
 
 	cache_lock(c);
 	g->preallocate = !s && growth.more;

@@ -401,6 +401,18 @@ void arena_usage(struct arena *a, struct arena_usage *out)
 	*out = u;
 }
 
+uint64_t arena_tenant_bytes(struct arena *a, uint32_t tenant)
+{
+	const struct arena_tenant *t;
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&a->mutex);
+	for (t = a->tenants; t; t = t->next)
+		bytes += t->number == tenant ? t->granules * a->granule_bytes : 0;
+	pthread_mutex_unlock(&a->mutex);
+	return bytes;
+}
+
 uint64_t arena_unused(struct arena *a)
 {
 	uint64_t bytes;

@@ -115,6 +115,10 @@ uint64_t arena_granule_bytes(const struct arena *a);
 
 /* ---- classes ---- */
 
+/* What a tenant may take of the budget: `most` bytes (0: all of it), but never what others of the budget are still
+ * missing of their `own`, which no other tenant gets. Before the tenant's first extent. EXHAUSTED: no memory. */
+enum status arena_tenant_bounds(struct arena *a, uint32_t tenant, uint64_t own, uint64_t most);
+
 /* The class for blocks of need_bytes, any number: the tenant's class of the least stride that is at most 1/16 larger
  * than the need, rounded up to the unit; else one of just that is made. A tenant that has CLASS_RULE_MOST joins
  * the next larger one; a need above all of them makes one 1/16 larger than itself, so that few more can come.
@@ -232,9 +236,10 @@ struct arena_growth {
  * (arena_usage has its words). */
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
 /* One step of preallocation, for the thread that does the daemon's chores: if less than ARENA_PREALLOCATED_BYTES of the
- * tenant's pages are free and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have
- * all theirs. OK also if there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of
- * budget; BUSY: another thread is at it. */
+ * tenant's pages (with several tenants less than ARENA_STEP_BYTES, or than the tenant lacks of its own bytes) are free
+ * and there, takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have all theirs. OK also if
+ * there is nothing to take. Else statuses as arena_prepare, but not EXHAUSTED for want of budget; BUSY: another thread
+ * is at it. */
 enum status arena_preallocate(struct arena *a, uint32_t tenant, struct arena_growth *out);
 
 /* Whether arena_preallocate would take pages. */
@@ -274,6 +279,8 @@ struct arena_usage {
 	bool huge_pages;                 /* there are extents and all are on huge pages */
 };
 void arena_usage(struct arena *a, struct arena_usage *out);
+/* The bytes of a tenant's extents. */
+uint64_t arena_tenant_bytes(struct arena *a, uint32_t tenant);
 /* The bytes of the budget that no extent has. It does not last. */
 uint64_t arena_unused(struct arena *a);
 

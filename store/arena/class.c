@@ -71,6 +71,20 @@ struct arena_tenant *arena_tenant_get(struct arena *a, uint32_t number)
 	return t;
 }
 
+enum status arena_tenant_bounds(struct arena *a, uint32_t tenant, uint64_t own, uint64_t most)
+{
+	struct arena_tenant *t;
+
+	pthread_mutex_lock(&a->mutex);
+	t = arena_tenant_get(a, tenant);
+	if (t) {
+		t->own_bytes = own;
+		t->most_bytes = most;
+	}
+	pthread_mutex_unlock(&a->mutex);
+	return t ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
 static void tenant_free(struct arena *a, struct arena_tenant *t)
 {
 	while (t->classes) {

@@ -261,9 +261,10 @@ static enum status extent_add(struct arena_tenant *t, uint64_t bytes, uint32_t n
 }
 
 /* The bytes of the next extent, if one of n granules at least is left of the budget; else 0. */
-static uint64_t extent_next_bytes(const struct arena *a, uint32_t n)
+static uint64_t extent_next_bytes(const struct arena_tenant *t, uint32_t n)
 {
-	const uint64_t left = a->options.budget_bytes - a->taken_bytes;
+	const struct arena *a = t->arena;
+	const uint64_t left = arena_room(t);
 	const uint64_t bytes = min_u64(a->extent_bytes, left - left % a->granule_bytes);
 
 	return bytes / a->granule_bytes >= n ? bytes : 0;
@@ -273,7 +274,7 @@ static uint64_t extent_next_bytes(const struct arena *a, uint32_t n)
 static enum status grow(struct arena_tenant *t, uint32_t n, struct arena_growth *out)
 {
 	struct arena_extent *e = extent_unready(t, n);
-	const uint64_t bytes = e ? 0 : extent_next_bytes(t->arena, n);
+	const uint64_t bytes = e ? 0 : extent_next_bytes(t, n);
 	enum status s = STATUS_MISS;
 
 	t->growing = true;
@@ -331,11 +332,15 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 static bool wants_more(const struct arena_tenant *t)
 {
 	const struct arena *a = t->arena;
-	const uint64_t part = a->options.whole_extents ? a->extent_bytes / 4 : 0;
-	const uint64_t least = max_u64(ARENA_PREALLOCATED_BYTES, part);
+	const uint64_t part = a->options.whole_extents ? a->extent_bytes / 4 : 0, has = t->granules * a->granule_bytes;
+	uint64_t least = max_u64(ARENA_PREALLOCATED_BYTES, part);
+
+	/* Bytes that are no tenant's own are for the tenant that needs them. */
+	if (a->options.tenants > 1)
+		least = min_u64(least, max_u64(t->own_bytes > has ? t->own_bytes - has : 0, ARENA_STEP_BYTES));
 
 	return t->free * a->granule_bytes < least &&
-	       (t->unready > 0 || extent_next_bytes(t->arena, 1) > 0);
+	       (t->unready > 0 || extent_next_bytes(t, 1) > 0);
 }
 
 bool arena_wants(struct arena *a, uint32_t tenant)

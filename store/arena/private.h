@@ -60,6 +60,7 @@ struct arena_tenant {
 	struct arena_tenant *next;
 	struct arena_class *classes;
 	uint32_t number, class_count;
+	uint64_t own_bytes, most_bytes;  /* that no other tenant gets; that it may take: 0 for all */
 	uint32_t spans;                  /* of all its classes */
 	bool growing;                    /* a thread takes pages for it */
 	uint64_t granules, free, unready; /* of its extents; `free` have their pages and no claim */
@@ -108,9 +109,10 @@ void arena_classes_free(struct arena *a);
 uint32_t arena_extent_place(const struct arena *a, uint32_t id);
 struct arena_extent *arena_extent_find(const struct arena *a, uint32_t id);
 
-/* Granules that the budget has left for extents that are not made yet; those that the tenant has free or could get; and
- * those that it keeps back. */
-uint64_t arena_unmade(const struct arena *a);
+/* Bytes that the budget has left for extents of the tenant that are not made yet; these in granules; granules that the
+ * tenant has free or could get; and those that it keeps back. */
+uint64_t arena_room(const struct arena_tenant *t);
+uint64_t arena_unmade(const struct arena_tenant *t);
 uint64_t arena_left(const struct arena_tenant *t);
 uint64_t arena_reserve_of(const struct arena_tenant *t);
 /* Granules that a span of the class could be cut from: the smallest run that is large enough. False: there is none.

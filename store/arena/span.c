@@ -72,19 +72,40 @@ void arena_granules_ready(struct arena_extent *e, uint32_t ready)
 
 /* ---- where a span can be cut ---- */
 
-uint64_t arena_unmade(const struct arena *a)
+/* Bytes of the tenant's extents, the one that is being made included. */
+static uint64_t has_bytes(const struct arena_tenant *t)
 {
-	return a->refused ? 0 : (a->options.budget_bytes - a->taken_bytes) / a->granule_bytes;
+	return (t->granules + t->coming) * t->arena->granule_bytes;
+}
+
+uint64_t arena_room(const struct arena_tenant *t)
+{
+	const struct arena *a = t->arena;
+	const uint64_t has = has_bytes(t);
+	uint64_t left = a->options.budget_bytes - a->taken_bytes, kept = 0;
+
+	for (const struct arena_tenant *o = a->tenants; o; o = o->next)
+		if (o != t && o->own_bytes > has_bytes(o))
+			kept += o->own_bytes - has_bytes(o);
+	left = left > kept ? left - kept : 0;
+	if (t->most_bytes)
+		left = min_u64(left, t->most_bytes > has ? t->most_bytes - has : 0);
+	return left;
+}
+
+uint64_t arena_unmade(const struct arena_tenant *t)
+{
+	return t->arena->refused ? 0 : arena_room(t) / t->arena->granule_bytes;
 }
 
 uint64_t arena_left(const struct arena_tenant *t)
 {
-	return t->free + t->unready + t->coming + arena_unmade(t->arena);
+	return t->free + t->unready + t->coming + arena_unmade(t);
 }
 
 uint64_t arena_reserve_of(const struct arena_tenant *t)
 {
-	return max_u64((t->granules + t->coming + arena_unmade(t->arena)) / RESERVE_PART, 1);
+	return max_u64((t->granules + t->coming + arena_unmade(t)) / RESERVE_PART, 1);
 }
 
 /* Whether the reserve is left when n granules that are free are taken. */

@@ -661,7 +661,7 @@ void rig_check_accounting(struct cache *c)
 		recount_gpus(c, &b);
 		ck_assert_uint_eq(index_records(c->index), published + b.disk_only + b.gpu_only);
 	}
-	ck_assert_uint_eq(b.reserved, c->tenant.reserved_bytes);
+	ck_assert_uint_eq(b.reserved, c->tenants[0].reserved_bytes);
 	recount_quota(c);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
 	if ((!c->tier || !c->tier->transfer_count) && (!c->vram || !c->vram->transfer_count))

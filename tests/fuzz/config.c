@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -183,7 +183,8 @@ static enum status header_check(struct rpc_call *c, const Terrace__V1__PutHeader
 	enum status s = rpc_key(c, "header.key", &h->key);
 
 	if (s != STATUS_OK || (h->info && (s = rpc_info(c, "header.info", 0, h->info, info)) != STATUS_OK) ||
-	    (s = rpc_session_layouts(c, h->session, &(struct cache_keys){ .count = 1 }, &layouts)) != STATUS_OK)
+	    (s = rpc_session_layouts(c, rpc_own_session(c, h->session), &(struct cache_keys){ .count = 1 },
+				     &layouts)) != STATUS_OK)
 		return s;
 	if (h->layout >= layouts)
 		return rpc_fail(c, STATUS_INVALID, "header.layout: index %u, the session has %u", h->layout, layouts);
@@ -194,6 +195,7 @@ static enum status header_check(struct rpc_call *c, const Terrace__V1__PutHeader
  * stream. */
 static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace__V1__PutHeader *h)
 {
+	const uint64_t session = rpc_own_session(c, h->session);
 	struct slot_info info = { 0 };
 	const char *why = NULL;
 	enum status s;
@@ -207,7 +209,7 @@ static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace_
 	if (s != STATUS_OK)
 		return s;
 	const struct cache_stream_call call = {
-		.session = h->session,
+		.session = session,
 		.layout = h->layout,
 		.key = h->key.data,
 		.key_bytes = (uint32_t)h->key.len,
@@ -222,7 +224,7 @@ static enum status block_begin(struct rpc_call *c, struct put *p, const Terrace_
 		return rpc_fail_why(c, s, why);
 	p->status[p->blocks++] = (Terrace__V1__Status)s;
 	p->writing = s == STATUS_OK;
-	p->session = h->session;
+	p->session = session;
 	p->filled = 0;
 	p->has_crc = h->has_crc;
 	p->crc = h->crc32c;

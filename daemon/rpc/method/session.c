@@ -7,6 +7,7 @@
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -203,9 +204,12 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 	s = open_rules(c, q, &wishes);
 	if (s != STATUS_OK)
 		return s;
+	if (c->tenant == WHO_NO_TENANT)
+		return rpc_no_tenant(c);
 	if (c->peer)
 		c->peer(c, &peer);
 	const struct cache_open_call call = {
+		.identity = c->tenant,
 		.peer = &peer,
 		.tenant = q->tenant,
 		.layouts = layouts,
@@ -253,7 +257,7 @@ enum status rpc_attach(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_too_big(c);
 	if (q->token.len != CACHE_TOKEN_BYTES)
 		return rpc_fail(c, STATUS_INVALID, "token: %zu bytes, must be %d", q->token.len, CACHE_TOKEN_BYTES);
-	enum status s = cache_session_by_token(rpc_cache(c), q->token.data, c->now_us, v, &why);
+	enum status s = cache_session_by_token(rpc_cache(c), c->tenant, q->token.data, c->now_us, v, &why);
 
 	return s == STATUS_OK ? session_reply(c, v, true, reply) : rpc_fail_why(c, s, why);
 }

@@ -130,7 +130,9 @@ static void slot_fill(const struct fetch_piece *p, enum spoilt how)
 		return;
 	rig_key(key, how == ANOTHER_KEY ? n + 1 : n);
 	rig_fill(p->slot.at + SLOT_HEADER_BYTES, pool->geometry.block_bytes, n, pool->layout.first_layer);
-	block_slot_ident(pool, how == ANOTHER_TENANT ? "other" : "default", key, sizeof(key), &ident);
+	block_slot_ident(pool, key, sizeof(key), &ident);
+	if (how == ANOTHER_TENANT)
+		ident.tenant = "other";
 	slot_seal(p->slot.at, &ident, &info, ITS_GENERATION, 5);
 	if (how == A_TOMBSTONE)
 		slot_tombstone((struct slot_header *)p->slot.at, (const struct slot_header *)p->slot.at, 6);

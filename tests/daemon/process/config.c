@@ -1,5 +1,6 @@
 /* The option table: every option by flag, variable and file; precedence; everything that must be refused. */
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 #include "daemon/process/config_retired.h"
 #include "daemon/process/data_dir_lock.h"
 #include "daemon/process/machine.h"
@@ -60,7 +61,7 @@ static const char *origin_of(const char *name)
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" },
-	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "tenants", "/x/tenants" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "s3fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
@@ -88,8 +89,8 @@ START_TEST(every_option_every_way)
 	const char *name = other[_i][0], *value = other[_i][1];
 	char flag[80], joined[120], variable[120], line[120];
 
-	if (!strncmp(name, "listen_", 7))
-		return; /* none is of use alone: listen_and_its_files */
+	if (!strncmp(name, "listen_", 7) || !strcmp(name, "tenants"))
+		return; /* of no use alone, or without a file: listen_and_its_files, e2e_tenants */
 
 	snprintf(flag, sizeof flag, "--%s", name);
 	snprintf(joined, sizeof joined, "--%s=%s", name, value);

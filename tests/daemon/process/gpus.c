@@ -15,6 +15,7 @@
 #include "daemon/disk/tier.h"
 #include "daemon/process/cache_options.h"
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 #include "daemon/process/gpu_log.h"
 #include "daemon/process/gpu_plugin.h"
 #include "daemon/process/log.h"

@@ -3,12 +3,15 @@
  */
 #include "daemon/local/packet.h"
 #include "daemon/process/config.h"
+#include "daemon/process/config_errors.h"
 #include "daemon/process/rights.h"
+#include "daemon/process/tenants.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/handler.h"
 #include "daemon/rpc/roles.h"
 #include "health.pb-c.h"
 #include "proto/fdsock.h"
+#include "proto/tls.h"
 #include "tests/shell.h"
 
 #include <arpa/inet.h>
@@ -244,6 +247,14 @@ END_TEST
 
 /* ---- numbers ---- */
 
+static int settle(struct rpc_roles *roles, int fd)
+{
+	struct who who;
+
+	rights_identify(roles->config, fd, &who);
+	return rpc_roles_settle(roles, fd, &who);
+}
+
 /* The number that an engine had is no administrator's, whatever has been closed: a call of its may still be looked at. */
 START_TEST(a_number_keeps_its_role)
 {
@@ -264,8 +275,8 @@ START_TEST(a_number_keeps_its_role)
 		if (admin_first)
 			engine = by_tcp();
 		first = admin.server;
-		ck_assert_int_ge(admin.server = rpc_roles_settle(&roles, admin.server, false), 0);
-		ck_assert_int_ge(engine.server = rpc_roles_settle(&roles, engine.server, false), 0);
+		ck_assert_int_ge(admin.server = settle(&roles, admin.server), 0);
+		ck_assert_int_ge(engine.server = settle(&roles, engine.server), 0);
 		if (first != admin.server)
 			ck_assert(fcntl(admin.server, F_GETFD) & FD_CLOEXEC);
 		ck_assert_int_lt(admin.server, 256);
@@ -294,19 +305,20 @@ START_TEST(a_certificate_is_an_engine)
 {
 	struct config c;
 	struct rpc_roles roles;
+	const struct who by_certificate = { .certified = true, .role = ROLE_ENGINE };
 	struct ends certified = by_unix(), plain;
 	char words[RPC_WHY_MAX];
 	int number;
 
 	config_defaults(&c);
 	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
-	number = certified.server = rpc_roles_settle(&roles, certified.server, true);
+	number = certified.server = rpc_roles_settle(&roles, certified.server, &by_certificate);
 	ck_assert_int_ge(number, 0);
 	ck_assert_int_eq(rpc_roles_role(&roles, number), ROLE_ENGINE);
 	ck_assert(rpc_roles_certified(&roles, number));
 	part(&certified);
 	plain = by_tcp();
-	plain.server = rpc_roles_settle(&roles, plain.server, false);
+	plain.server = settle(&roles, plain.server);
 	ck_assert_int_ge(plain.server, 0);
 	ck_assert_int_ne(plain.server, number);
 	ck_assert_int_eq(rpc_roles_role(&roles, plain.server), ROLE_ENGINE);
@@ -316,6 +328,63 @@ START_TEST(a_certificate_is_an_engine)
 	rights_refusal(&c, "Admin.Drain", &(struct who){ .certified = true, .role = ROLE_ENGINE }, words, sizeof words);
 	ck_assert_ptr_nonnull(strstr(words, "engine's certificate: use the Unix socket"));
 	rpc_roles_fini(&roles);
+}
+END_TEST
+
+/* The number by which the kernel shows all users that it cannot map is nobody's: it would be of every such user. */
+START_TEST(unmapped_users_are_of_no_tenant)
+{
+	static const char *const lines[] = { "uids = 65534", "gids = 65534" };
+
+	for (size_t i = 0; i < 2; i++) {
+		struct config_errors errors = { 0 };
+		char text[64];
+
+		snprintf(text, sizeof text, "tenant = a\n%s\n", lines[i]);
+		ck_assert_ptr_null(tenants_parse("t", text, strlen(text), &errors));
+		ck_assert_ptr_nonnull(strstr(errors.text, "cannot map"));
+	}
+}
+END_TEST
+
+/* The kernel says the user, the table the tenant; and a number that a tenant had is never another's. */
+START_TEST(a_number_keeps_its_tenant)
+{
+	static const char text[] = "tenant = a\nengines = dns:a\ntenant = b\nengines = dns:b\nadmins = dns:o\n";
+	struct tls_names two = { 2, { "dns:a", "dns:b" } }, one = { 2, { "dns:x", "dns:b" } }, admin = { 1, { "dns:o" } };
+	struct config_errors errors = { 0 };
+	struct tenants *t = tenants_parse("t", text, strlen(text), &errors);
+	int numbers[2] = { -1, -1 };
+	struct rpc_roles roles;
+	struct config c;
+	enum role role;
+	struct who who;
+
+	ck_assert_ptr_nonnull(t);
+	config_defaults(&c);
+	c.tenants = t;
+	ck_assert_uint_eq(tenants_of_names(t, &two, &role), 0);
+	ck_assert_uint_eq(tenants_of_names(t, &one, &role), t->of[2].number);
+	ck_assert_int_eq(role, ROLE_ENGINE);
+	ck_assert_uint_eq(tenants_of_names(t, &admin, &role), t->of[2].number);
+	ck_assert_int_eq(role, ROLE_ADMIN);
+	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
+	for (int i = 0; i < 10; i++) {
+		struct ends e = by_tcp();
+
+		who = (struct who){ .certified = true, .role = ROLE_ENGINE, .tenant = t->of[1 + i % 2].number };
+		e.server = rpc_roles_settle(&roles, e.server, &who);
+		ck_assert_int_ge(e.server, 0);
+		ck_assert_int_ne(e.server, numbers[1 - i % 2]);
+		ck_assert_uint_eq(rpc_roles_tenant(&roles, e.server), who.tenant);
+		numbers[i % 2] = e.server;
+		part(&e);
+	}
+	ck_assert_uint_eq(rpc_roles_tenant(&roles, -1), WHO_NO_TENANT);
+	rights_identify(&c, -1, &who);
+	ck_assert_uint_eq(who.tenant, WHO_NO_TENANT);
+	rpc_roles_fini(&roles);
+	tenants_free(t);
 }
 END_TEST
 
@@ -333,9 +402,9 @@ START_TEST(without_a_number_it_is_closed)
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	ck_assert_int_eq(rpc_roles_init(&roles, &c), STATUS_OK);
 	for (uint32_t n = 0; n < roles.count; n++)
-		roles.role[n] = ROLE_ENGINE + 1;
+		roles.kind[n] = ROLE_ENGINE + 1;
 	roles.fresh = (int)roles.count;
-	ck_assert_int_eq(rpc_roles_settle(&roles, e.server, false), -1);
+	ck_assert_int_eq(settle(&roles, e.server), -1);
 	ck_assert_int_eq(errno, EMFILE);
 	ck_assert_int_eq(fcntl(e.server, F_GETFD), -1);
 	close(e.client);
@@ -348,7 +417,8 @@ int main(int argc, char **argv)
 	const TTest *const tests[] = {
 		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators,
 		the_document_has_the_table,
-		the_kernel_says_who, a_number_keeps_its_role, a_certificate_is_an_engine, without_a_number_it_is_closed,
+		the_kernel_says_who, a_number_keeps_its_role, a_certificate_is_an_engine, a_number_keeps_its_tenant,
+		unmapped_users_are_of_no_tenant, without_a_number_it_is_closed,
 	};
 	Suite *suite = suite_create("rights");
 	TCase *t = tcase_create("rights");

@@ -582,7 +582,7 @@ static struct arena_slot memory_take(struct cache *c)
 	struct arena_class *k;
 	uint32_t taken;
 
-	ck_assert_int_eq(arena_class_for(c->host, c->tenant.number, arena_granule_bytes(c->host), &k), STATUS_OK);
+	ck_assert_int_eq(arena_class_for(c->host, c->tenants[0].number, arena_granule_bytes(c->host), &k), STATUS_OK);
 	do {
 		taken = 0;
 		for (; arena_take(k, true, &slot, NULL) == STATUS_OK; taken++)

@@ -102,7 +102,7 @@ START_TEST(others_join_by_token)
 	rig_open(&r, &o, 3);
 	rig_join(&b, &r, 2);
 	ck_assert_int_ne(memcmp(r.s.token, b.s.token, sizeof(token)), 0);
-	ck_assert_int_eq(cache_session_by_token(r.c, r.s.token, r.now, &v, &r.why), STATUS_OK);
+	ck_assert_int_eq(cache_session_by_token(r.c, 0, r.s.token, r.now, &v, &r.why), STATUS_OK);
 	ck_assert_uint_eq(v.id, r.s.id);
 	ck_assert_uint_eq(v.layouts, 3);
 	ck_assert_uint_eq(cache_session_layouts(r.c, v.id), 3);
@@ -110,13 +110,13 @@ START_TEST(others_join_by_token)
 	ck_assert_uint_eq(v.slot_bytes[2], RIG_SLOT_BYTES);
 	memcpy(token, r.s.token, sizeof(token));
 	token[15] ^= 1;
-	ck_assert_int_eq(cache_session_by_token(r.c, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_session_by_token(r.c, 0, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_attach(r.c, token, 1, r.now, &attachment, &session, &r.why), STATUS_DENIED);
 	/* Free slots of the table have a token of zeroes: not a way in. */
 	memset(token, 0, sizeof(token));
-	ck_assert_int_eq(cache_session_by_token(r.c, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_session_by_token(r.c, 0, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_session_close(r.c, r.s.id, r.now, &r.why), STATUS_OK);
-	ck_assert_int_eq(cache_session_by_token(r.c, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
+	ck_assert_int_eq(cache_session_by_token(r.c, 0, token, r.now, &v, &r.why), STATUS_NOT_FOUND);
 	ck_assert_int_eq(cache_session_close(r.c, r.s.id, r.now, &r.why), STATUS_NOT_FOUND);
 	ck_assert_uint_eq(cache_session_layouts(r.c, r.s.id), 0);
 	rig_close(&r);

@@ -1,0 +1,355 @@
+/* See process/tenants.h. */
+#include "daemon/process/tenants.h"
+
+#include "daemon/process/config_errors.h"
+#include "daemon/process/config_values.h"
+#include "proto/tls.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum kind { BY_UID, BY_GID, BY_NAME };
+enum { ID_UNMAPPED = 65534 }; /* /proc/sys/kernel/overflowuid */
+
+struct tenant_identity {
+	enum kind kind;
+	enum role role;
+	uint32_t id; /* of a user or group */
+	uint32_t tenant; /* index */
+	char *name; /* of a certificate */
+};
+
+struct reading {
+	struct tenants *t;
+	struct config_errors *errors;
+	const char *file;
+	struct tenant_entry *now; /* NULL: none has begun */
+	unsigned seen; /* bits of names of its lines */
+	bool default_named;
+};
+
+static const char *const names[] = { "tenant", "uids",       "gids",           "engines",
+				     "admins", "host_bytes", "host_bytes_max", "pinned_bytes_max" };
+enum { N_TENANT, N_UIDS, N_GIDS, N_ENGINES, N_ADMINS, N_HOST_BYTES, N_HOST_BYTES_MAX, N_PINNED_BYTES_MAX, NAMES };
+
+/* FNV-1a of the name. */
+static uint32_t number_of(const char *name)
+{
+	uint32_t h = 2166136261u;
+
+	for (const char *p = name; *p; p++)
+		h = (h ^ (unsigned char)*p) * 16777619u;
+	return !strcmp(name, "default") ? TENANT_DEFAULT : h > TENANT_DEFAULT ? h : h + 2;
+}
+
+static bool name_ok(const char *name)
+{
+	const size_t n = strlen(name);
+
+	for (const char *p = name; *p; p++)
+		if (!isalnum((unsigned char)*p) && !strchr("._-", *p))
+			return false;
+	return n >= 1 && n <= TENANT_NAME_MAX;
+}
+
+static const char *begin_tenant(struct reading *r, const char *name)
+{
+	struct tenants *t = r->t;
+
+	if (!name_ok(name))
+		return "a tenant's name has 1 to 63 letters, digits and . _ -";
+	r->seen = 1u << N_TENANT;
+	if (!strcmp(name, "default") && !r->default_named) {
+		r->default_named = true;
+		r->now = &t->of[0];
+		return NULL;
+	}
+	for (uint32_t i = 0; i < t->count; i++) {
+		if (!strcmp(t->of[i].name, name))
+			return "this tenant has begun before: give each one place";
+		if (t->of[i].number == number_of(name))
+			return "its number is that of another tenant's name: rename it";
+	}
+	if (t->count == TENANTS_MAX)
+		return "more than 256 tenants";
+	r->now = &t->of[t->count++];
+	*r->now = (struct tenant_entry){ .number = number_of(name) };
+	strcpy(r->now->name, name);
+	return NULL;
+}
+
+static bool same(const struct tenant_identity *a, const struct tenant_identity *b)
+{
+	return a->kind == b->kind && (a->kind == BY_NAME ? !strcmp(a->name, b->name) : a->id == b->id);
+}
+
+static const char *add_identity(struct reading *r, const struct tenant_identity *new)
+{
+	struct tenants *t = r->t;
+	struct tenant_identity *to;
+
+	for (uint32_t i = 0; i < t->identity_count; i++)
+		if (same(&t->identities[i], new))
+			return "it is in the table already: who has it could be of two tenants or roles";
+	if (t->identity_count == TENANT_IDENTITIES_MAX)
+		return "more than 8192 users, groups and names";
+	to = realloc(t->identities, (t->identity_count + 1) * sizeof(*to));
+	if (!to)
+		return "no memory";
+	t->identities = to;
+	to[t->identity_count] = *new;
+	to[t->identity_count].name = new->name ? strdup(new->name) : NULL;
+	t->identity_count++;
+	return new->name && !to[t->identity_count - 1].name ? "no memory" : NULL;
+}
+
+static const char *add_id(struct reading *r, enum kind kind, const char *word)
+{
+	struct tenant_identity i = { .kind = kind, .role = ROLE_ENGINE, .tenant = (uint32_t)(r->now - r->t->of) };
+	uint64_t id;
+
+	if (!config_count(word, &id)) {
+		const struct passwd *user = kind == BY_UID ? getpwnam(word) : NULL;
+		const struct group *group = kind == BY_GID ? getgrnam(word) : NULL;
+
+		if (!user && !group)
+			return kind == BY_UID
+				       ? "this machine has no user of that name: name one that it has, or give a number"
+				       : "this machine has no group of that name: name one that it has, or give a "
+					 "number";
+		id = user ? user->pw_uid : group->gr_gid;
+	}
+	if (id >= UINT32_MAX)
+		return "no uid or gid is so large";
+	if (id == ID_UNMAPPED)
+		return "the kernel shows every user and group by this number that it cannot map, as of another user "
+		       "namespace: give the tenant one of its own";
+	i.id = (uint32_t)id;
+	return add_identity(r, &i);
+}
+
+static const char *add_name(struct reading *r, enum role role, char *word)
+{
+	static const char *const kinds[] = { "dns:", "ip:", "uri:", "email:" };
+	const struct tenant_identity i = {
+		.kind = BY_NAME, .role = role, .tenant = (uint32_t)(r->now - r->t->of), .name = word
+	};
+
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+		if (!strncmp(word, kinds[k], strlen(kinds[k])) && word[strlen(kinds[k])] && !strchr(word, ' '))
+			return strchr(word, '*') ? "a name stands for itself, and has no *" : add_identity(r, &i);
+	return "not of the form dns:HOST, ip:ADDRESS, uri:URI or email:ADDRESS";
+}
+
+/* Each word of a list, without blanks around it. *bad: the one that is wrong. */
+static const char *take_list(struct reading *r, int name, char *value, const char **bad)
+{
+	const char *problem = NULL;
+
+	for (char *word = value, *next; word && !problem; word = next) {
+		next = strchr(word, ',');
+		if (next)
+			*next++ = 0;
+		word += strspn(word, " \t");
+		for (size_t n = strlen(word); n && strchr(" \t", word[n - 1]); n--)
+			word[n - 1] = 0;
+		*bad = word;
+		if (!*word)
+			problem = "a word of the list is empty";
+		else if (name == N_UIDS || name == N_GIDS)
+			problem = add_id(r, name == N_UIDS ? BY_UID : BY_GID, word);
+		else
+			problem = add_name(r, name == N_ADMINS ? ROLE_ADMIN : ROLE_ENGINE, word);
+	}
+	return problem;
+}
+
+static const char *take_bytes(struct reading *r, int name, const char *value)
+{
+	uint64_t *to = name == N_HOST_BYTES       ? &r->now->host_bytes
+		       : name == N_HOST_BYTES_MAX ? &r->now->host_bytes_max
+						  : &r->now->pinned_bytes_max;
+
+	return config_bytes(value, to) && *to && *to <= 1ull << 46 ? NULL : "not a size such as 4GiB, 64TiB at most";
+}
+
+static int find(const char *name)
+{
+	for (int i = 0; i < NAMES; i++)
+		if (!strcmp(names[i], name))
+			return i;
+	return -1;
+}
+
+static const char *take_value(struct reading *r, const char *name, const char *value, char *copy, const char **bad)
+{
+	const int i = find(name);
+
+	*bad = value;
+	if (i < 0) {
+		*bad = name;
+		return "no such name: there are tenant, uids, gids, engines, admins, host_bytes, host_bytes_max, "
+		       "pinned_bytes_max";
+	}
+	if (i == N_TENANT)
+		return begin_tenant(r, value);
+	if (!r->now)
+		return "no tenant has begun: put `tenant = NAME` before it";
+	if (r->seen & 1u << i)
+		return "it is set twice for this tenant: leave one line";
+	r->seen |= 1u << i;
+	if (i >= N_HOST_BYTES)
+		return take_bytes(r, i, value);
+	strcpy(copy, value);
+	return take_list(r, i, copy, bad);
+}
+
+static void take_pair(void *arg, unsigned line, const char *problem, const char *name, const char *value)
+{
+	struct reading *r = arg;
+	const char *bad = NULL;
+	char *copy;
+
+	if (problem) {
+		config_complain(r->errors, "%s:%u: %s", r->file, line, problem);
+		return;
+	}
+	copy = malloc(strlen(value) + 1);
+	problem = copy ? take_value(r, name, value, copy, &bad) : "no memory";
+	if (problem)
+		config_complain(r->errors, "%s:%u: %s: \"%.64s\": %s", r->file, line, name, bad ? bad : "", problem);
+	free(copy);
+}
+
+static void check_bytes(const struct tenants *t, const char *file, struct config_errors *errors)
+{
+	for (uint32_t i = 0; i < t->count; i++)
+		if (t->of[i].host_bytes_max && t->of[i].host_bytes_max < t->of[i].host_bytes)
+			config_complain(
+				errors,
+				"%s: tenant %s: host_bytes_max is less than its host_bytes: raise it, or leave it out",
+				file, t->of[i].name);
+}
+
+struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors)
+{
+	struct tenants *t = calloc(1, sizeof(*t));
+	struct reading r = { .t = t, .errors = errors, .file = name };
+	const uint32_t before = errors->count;
+
+	if (!t) {
+		config_complain(errors, "%s: no memory for the table of tenants", name);
+		return NULL;
+	}
+	t->of[t->count++] = (struct tenant_entry){ .name = "default", .number = TENANT_DEFAULT };
+	config_lines(bytes, n, take_pair, &r);
+	check_bytes(t, name, errors);
+	if (errors->count == before)
+		return t;
+	tenants_free(t);
+	return NULL;
+}
+
+/* The whole file, at most CONFIG_FILE_MAX bytes, for free(). NULL: it cannot be read: an error was added. */
+static char *bytes_of(const char *file, size_t *n, struct config_errors *errors)
+{
+	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char *bytes = malloc(CONFIG_FILE_MAX + 1);
+	const ssize_t got = fd < 0 || !bytes ? -1 : read(fd, bytes, CONFIG_FILE_MAX + 1);
+
+	if (got < 0)
+		config_complain(errors, "tenants: %s: %s: make the table readable, or set tenants = off", file,
+				bytes ? strerror(errno) : "no memory");
+	else if (got > CONFIG_FILE_MAX)
+		config_complain(errors, "tenants: %s: larger than the 1 MiB that a table may have", file);
+	if (fd >= 0)
+		close(fd);
+	if (got >= 0 && got <= CONFIG_FILE_MAX) {
+		*n = (size_t)got;
+		return bytes;
+	}
+	free(bytes);
+	return NULL;
+}
+
+struct tenants *tenants_load(const char *file, uint64_t host_bytes, struct config_errors *errors)
+{
+	size_t n = 0;
+	char *bytes = bytes_of(file, &n, errors);
+	struct tenants *t = bytes ? tenants_parse(file, bytes, n, errors) : NULL;
+	uint64_t own = 0;
+
+	free(bytes);
+	for (uint32_t i = 0; t && i < t->count; i++)
+		own += t->of[i].host_bytes;
+	if (own <= host_bytes)
+		return t;
+	config_complain(errors,
+			"tenants: %s: the tenants' host_bytes together are more than the daemon's host_bytes: lower "
+			"them, or raise it",
+			file);
+	tenants_free(t);
+	return NULL;
+}
+
+void tenants_free(struct tenants *t)
+{
+	for (uint32_t i = 0; t && i < t->identity_count; i++)
+		free(t->identities[i].name);
+	if (t)
+		free(t->identities);
+	free(t);
+}
+
+/* ---- who is of which ---- */
+
+static const struct tenant_identity *identity_of(const struct tenants *t, const struct tenant_identity *like)
+{
+	for (uint32_t i = 0; i < t->identity_count; i++)
+		if (same(&t->identities[i], like))
+			return &t->identities[i];
+	return NULL;
+}
+
+uint32_t tenants_of_process(const struct tenants *t, uid_t uid, const gid_t *groups, size_t n)
+{
+	const struct tenant_identity *i = identity_of(t, &(struct tenant_identity){ .kind = BY_UID, .id = uid });
+	uint32_t found = i ? t->of[i->tenant].number : 0;
+
+	for (size_t g = 0; !(i && i->kind == BY_UID) && g < n; g++) {
+		const struct tenant_identity *one =
+			identity_of(t, &(struct tenant_identity){ .kind = BY_GID, .id = groups[g] });
+		const uint32_t number = one ? t->of[one->tenant].number : 0;
+
+		if (number && found && number != found)
+			return 0;
+		found = number ? number : found;
+	}
+	return found;
+}
+
+uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *list, enum role *role)
+{
+	uint32_t found = 0;
+
+	*role = ROLE_ENGINE;
+	for (uint32_t n = 0; n < list->count; n++) {
+		const struct tenant_identity *i =
+			identity_of(t, &(struct tenant_identity){ .kind = BY_NAME, .name = (char *)list->name[n] });
+		const uint32_t number = i ? t->of[i->tenant].number : 0;
+
+		if (number && found && number != found)
+			return 0;
+		found = number ? number : found;
+		if (i && i->role == ROLE_ADMIN)
+			*role = ROLE_ADMIN;
+	}
+	return found;
+}

@@ -1,0 +1,59 @@
+/* The table of tenants, a file that the option `tenants` names: who is of which tenant, and what each may take.
+ *
+ * Lines are `name = value`, as in the configuration. `tenant = NAME` begins a tenant, and what follows is its:
+ *
+ *     uids, gids         of processes at the Unix sockets, by name or number, separated by commas
+ *     engines, admins    names of certificates (subjectAltName) at `listen`: dns:HOST, ip:ADDRESS, uri:URI,
+ *                        email:ADDRESS
+ *     host_bytes         of the host tier, that no other tenant ever gets; 0 if left out
+ *     host_bytes_max     that the tenant may take; if left out, all that is not kept for others
+ *     pinned_bytes_max   that its leases and reservations may hold; if left out, pinned_share of host_bytes_max
+ *
+ * Identity is what the kernel or TLS says, never a field. A uid counts before groups. No two tenants share a uid, gid
+ * or name: the kernel lets processes of one uid open each other's descriptors. The tenant `default` is always there: it
+ * has the blocks of a daemon without a table, and root, the daemon's own user and the admin group are of it if the
+ * table has them nowhere else. Other clients that are in no tenant get no session.
+ *
+ * A tenant's number is a hash of its name, so that blocks on disks stay its own whatever else the table has.
+ */
+#ifndef TERRACE_DAEMON_PROCESS_TENANTS_H
+#define TERRACE_DAEMON_PROCESS_TENANTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/process/rights.h"
+#include "store/status.h"
+
+struct config_errors;
+struct tls_names;
+
+enum { TENANTS_MAX = 256, TENANT_NAME_MAX = 63, TENANT_DEFAULT = 1, TENANT_IDENTITIES_MAX = 8192 };
+
+struct tenant_entry {
+	char name[TENANT_NAME_MAX + 1];
+	uint32_t number;
+	uint64_t host_bytes, host_bytes_max, pinned_bytes_max; /* the last two 0: left out */
+};
+
+struct tenant_identity;
+struct tenants {
+	uint32_t count; /* of[0] is `default` */
+	struct tenant_entry of[TENANTS_MAX];
+	struct tenant_identity *identities;
+	uint32_t identity_count;
+};
+
+/* Parses the bytes of a table, named `name` in errors. NULL: at least one error was added. Fuzzed. */
+struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors);
+/* Reads the file. host_bytes: of the daemon; the tenants' own bytes must fit. NULL: at least one error was added. */
+struct tenants *tenants_load(const char *file, uint64_t host_bytes, struct config_errors *errors);
+void tenants_free(struct tenants *t);
+
+/* The tenant's number of a process with that uid and those groups; 0: of none. Groups of two tenants are of none. */
+uint32_t tenants_of_process(const struct tenants *t, uid_t uid, const gid_t *groups, size_t n);
+/* The same of a certificate, and its role. Names of two tenants are of none. */
+uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *names, enum role *role);
+#endif
