@@ -26,6 +26,7 @@ struct cache_tenant_options {
 struct cache_options {
 	const struct cache_tenant_options *tenants; /* the first is `default`, number 1; kept by the caller */
 	uint32_t tenant_count;           /* 0: `default` alone, with all of host memory */
+	uint32_t tenant_rows;            /* so many of them have rows in Stats */
 	uint64_t host_bytes;             /* budget of the host tier */
 	uint64_t extent_bytes;           /* at most 1 GiB */
 	uint64_t granule_bytes;          /* as of store/arena/arena.h; 0: by its rule */

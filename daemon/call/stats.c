@@ -24,6 +24,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct counter_row {
@@ -160,6 +161,82 @@ static uint32_t holders_read(const struct cache *c, struct holder *h)
 	return n;
 }
 
+/* ---- rows of tenants ---- */
+
+enum { FACTS = 6, TENANT_LABEL_MAX = 80 };
+static const struct {
+	const char *name, *help;
+} tenant_facts[FACTS] = {
+	{ "terrace_tenant_blocks", "blocks of the tenant in memory" },
+	{ "terrace_tenant_disk_blocks", "blocks of the tenant on disks" },
+	{ "terrace_tenant_extent_bytes", "host memory that the tenant has" },
+	{ "terrace_tenant_pinned_bytes", "of that, what its leases pin" },
+	{ "terrace_tenant_reserved_bytes", "of that, what its reservations have" },
+	{ "terrace_tenant_pinned_bytes_max", "bound of these two" },
+};
+
+struct tenant_row {
+	char labels[TENANT_LABEL_MAX];
+	uint64_t fact[FACTS];
+};
+
+/* Rows of the tenants from `first` on. */
+static void tenant_rows_read(struct cache *c, const struct tenant *first, uint32_t count, struct tenant_row *facts)
+{
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		const struct layout_pool *p = c->pools[i];
+
+		if (p->tenant < first || p->tenant >= first + count)
+			continue;
+		facts[p->tenant - first].fact[0] += p->blocks;
+		facts[p->tenant - first].fact[1] += p->disk_blocks;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		facts[i].fact[3] = first[i].pinned_bytes - first[i].beside_bytes;
+		facts[i].fact[4] = first[i].reserved_bytes;
+		facts[i].fact[5] = first[i].pinned_bytes_max;
+	}
+	cache_unlock(c);
+	for (uint32_t i = 0; i < count; i++)
+		facts[i].fact[2] = arena_tenant_bytes(c->host, first[i].number);
+}
+
+static void tenant_rows_emit(const struct tenant_row *facts, uint32_t count, cache_stat_fn *emit, void *arg)
+{
+	for (uint32_t f = 0; f < FACTS; f++)
+		for (uint32_t i = 0; i < count; i++)
+			emit(arg, tenant_facts[f].name, facts[i].labels, (double)facts[i].fact[f], false,
+			     tenant_facts[f].help);
+}
+
+void cache_tenant_stats(struct cache *c, uint32_t tenant, cache_stat_fn *emit, void *arg)
+{
+	const struct tenant *t = tenant_of_number(c, tenant);
+	struct tenant_row row = { .labels = "" };
+
+	if (!t)
+		return;
+	tenant_rows_read(c, t, 1, &row);
+	tenant_rows_emit(&row, 1, emit, arg);
+}
+
+static void tenants_stats(struct cache *c, cache_stat_fn *emit, void *arg)
+{
+	const uint32_t most = c->options.tenant_rows, count = c->tenant_count < most ? c->tenant_count : most;
+	struct tenant_row *facts = count ? calloc(count, sizeof(*facts)) : NULL;
+
+	if (!facts)
+		return;
+	for (uint32_t i = 0; i < count; i++)
+		snprintf(facts[i].labels, sizeof(facts[i].labels), "tenant=%s", c->tenants[i].name);
+	tenant_rows_read(c, c->tenants, count, facts);
+	tenant_rows_emit(facts, count, emit, arg);
+	emit(arg, "terrace_tenants_without_rows", "", c->tenant_count - count, false,
+	     "tenants beyond the bound of tenant_metrics, which have no rows");
+	free(facts);
+}
+
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
 {
 	struct holder holders[HOLDERS_MAX];
@@ -241,36 +318,5 @@ void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *ar
 		vram_stats(c, emit, arg);
 	if (c->tier)
 		tier_stats(c, emit, arg);
-}
-
-void cache_tenant_stats(struct cache *c, uint32_t tenant, cache_stat_fn *emit, void *arg)
-{
-	const struct tenant *t = tenant_of_number(c, tenant);
-	uint64_t blocks = 0, disk_blocks = 0, pinned = 0, reserved = 0;
-
-	if (!t)
-		return;
-	cache_lock(c);
-	for (uint32_t i = 0; i < c->pool_count; i++) {
-		blocks += c->pools[i]->tenant == t ? c->pools[i]->blocks : 0;
-		disk_blocks += c->pools[i]->tenant == t ? c->pools[i]->disk_blocks : 0;
-	}
-	pinned = t->pinned_bytes - t->beside_bytes;
-	reserved = t->reserved_bytes;
-	cache_unlock(c);
-	const struct {
-		const char *name, *help;
-		uint64_t value;
-	} facts[] = {
-		{ "terrace_tenant_blocks", "blocks of the tenant in memory", blocks },
-		{ "terrace_tenant_disk_blocks", "blocks of the tenant on disks", disk_blocks },
-		{ "terrace_tenant_extent_bytes", "host memory that the tenant has",
-		  arena_tenant_bytes(c->host, t->number) },
-		{ "terrace_tenant_pinned_bytes", "of that, what its leases pin", pinned },
-		{ "terrace_tenant_reserved_bytes", "of that, what its reservations have", reserved },
-		{ "terrace_tenant_pinned_bytes_max", "bound of these two", t->pinned_bytes_max },
-	};
-
-	for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
-		emit(arg, facts[i].name, "", (double)facts[i].value, false, facts[i].help);
+	tenants_stats(c, emit, arg);
 }

@@ -33,6 +33,7 @@ static void tenants_config(const struct config *c, struct cache_config *out)
 	}
 	out->options.tenants = out->tenants;
 	out->options.tenant_count = t ? t->count : 0;
+	out->options.tenant_rows = t ? (uint32_t)c->tenant_metrics : 0;
 }
 
 void cache_config(const struct config *c, struct cache_config *out)

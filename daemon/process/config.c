@@ -75,6 +75,8 @@ static const struct option options[] = {
 	{ "tenants", T_FILE, AT(tenants_file), "off", 0, 0, NULL,
 	  "file with the table of tenants: which clients each has, by user, group or certificate, and its memory "
 	  "(deploy/TENANTS.md); off: one tenant, for all clients" },
+	{ "tenant_metrics", T_COUNT, AT(tenant_metrics), "0", 0, 64, NULL,
+	  "so many tenants, the first of the table, have rows of their own in /metrics and Stats; 0: none" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
 	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,

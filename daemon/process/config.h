@@ -41,6 +41,7 @@ struct config {
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
 	char listen_cert[CONFIG_TEXT_MAX], listen_key[CONFIG_TEXT_MAX], listen_ca[CONFIG_TEXT_MAX];
 	char tenants_file[CONFIG_TEXT_MAX];
+	uint64_t tenant_metrics;
 	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
 	char gpus[CONFIG_TEXT_MAX], cuda_plugin[CONFIG_TEXT_MAX];

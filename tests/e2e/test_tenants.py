@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 import grpc
 
@@ -41,11 +42,11 @@ admins = dns:ops.example
 HEAD, VERSION, HELLO = 0x46445254, 3, 1
 
 
-def packet_types():
-    """Of proto/fdsock.h: name -> number."""
+def packet_types(kind="type"):
+    """Of an enum of proto/fdsock.h, the types of packets or the methods of CALL: name -> number."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto", "fdsock.h")
     with open(path, encoding="utf-8") as f:
-        body = re.search(r"enum fdsock_type \{(.*?)FDSOCK_TYPES_END", f.read(), re.S).group(1)
+        body = re.search(r"enum fdsock_%s \{(.*?)FDSOCK_%sS_END" % (kind, kind.upper()), f.read(), re.S).group(1)
     return {name: int(n) for name, n in re.findall(r"FDSOCK_([A-Z_]+) = (\d+)", body)}
 
 
@@ -184,7 +185,7 @@ class Tenants(unittest.TestCase):
         with self.acting(d, "beta"):
             own = d.open(layout())
             cases = Cases(d.cache, d.admin)
-            asked = {m.name for s in ("Cache", "Admin") for m in pb.DESCRIPTOR.services_by_name[s].methods}
+            asked = {m.name for s in pb.DESCRIPTOR.services_by_name.values() for m in s.methods}
             unknown = random.getrandbits(63) | 1
             foreign = cases.requests(alphas.session, own.session, lease, list(numbers), alphas.token)
             absent = cases.requests(unknown, own.session, random.getrandbits(63) | 1, [n + 9000 for n in numbers], os.urandom(16))
@@ -227,14 +228,15 @@ class Tenants(unittest.TestCase):
         alphas = self.store(d, "alpha", [1], 65)
         lease = self.leased(d, alphas)
         p = subprocess.run([sys.executable, os.path.abspath(__file__), "--child", d.address, alphas.fd_socket, alphas.token.hex(),
-                            str(alphas.session), str(lease)], stdout=subprocess.PIPE, timeout=4 * CALL_S, check=True)
+                            str(alphas.session), str(lease), key(1).hex()], stdout=subprocess.PIPE, timeout=4 * CALL_S, check=True)
         said = json.loads(p.stdout)
         self.assertEqual(said["tenant"], "OK")  # the kernel says that this user is beta's
-        for name in ("HELLO", "CALLER", "MAP", "RELEASE"):
+        for name in ("HELLO", "CALLER", "MAP", "RELEASE", "CALL"):
             self.assertEqual(said["foreign"][name], said["absent"][name], name)
+        self.assertEqual(set(said["foreign"]["CALL"]), set(packet_types("method")), "a local call without a case")
         self.assertNotIn(1, said["offered"])  # alpha's extent
         answers = {"WELCOME", "EXTENT", "REPLY", "OFFER"}
-        nameless = {"UNMAPPED", "PREMAP", "CALL"}  # of the attachment, or of the session that CALLER has named
+        nameless = {"UNMAPPED", "PREMAP"}  # of the attachment
         self.assertEqual(set(packet_types()), answers | nameless | set(said["foreign"]), "a packet without a case")
         with self.acting(d, "alpha"):
             self.assertEqual(self.contents(d, alphas.session, [1]), [b"A"])
@@ -343,6 +345,24 @@ class Tenants(unittest.TestCase):
             self.assertLessEqual(rows["terrace_tenant_extent_bytes"], 2 << 20)
             self.assertGreater(rows["terrace_tenant_blocks"], 0)
 
+    def test_rows_of_the_first_tenants(self):
+        def named(d):
+            return {s.labels for s in d.admin.Stats(pb.StatsRequest(), timeout=CALL_S).stats if s.name.startswith("terrace_tenant_")}
+        d = self.daemon()
+        with self.acting(d, "ops"):
+            self.assertEqual(named(d), set())  # off by default
+        d = self.daemon("--tenant-metrics", "2", "--metrics-address", "127.0.0.1:0")
+        self.store(d, "alpha", [1, 2], 65)
+        self.store(d, "beta", [1], 66)
+        with self.acting(d, "ops"):
+            self.assertEqual(named(d), {"tenant=default", "tenant=alpha"})
+        port = re.search(r"event=ready .*metrics_port=(\d+)", d.log()).group(1)
+        with urllib.request.urlopen("http://127.0.0.1:%s/metrics" % port, timeout=CALL_S) as reply:
+            text = reply.read().decode()
+        self.assertIn('terrace_tenant_blocks{tenant="alpha"} 2\n', text)
+        self.assertIn("terrace_tenants_without_rows 2\n", text)
+        self.assertNotIn('tenant="beta"', text)
+
     # ---- restarts ----
 
     def test_blocks_stay_with_their_tenant(self):
@@ -418,9 +438,21 @@ class Tenants(unittest.TestCase):
             self.assertEqual(self.contents(d, session, [1]), [bytes([i])])
 
 
-def child(address, fd_socket, token, session, lease):
+def local_requests(session, attachment, lease, k):
+    """Method of CALL -> a request of it with a session, a lease (or reservation) and a key."""
+    one = pb.Keys(keys=k, key_bytes=len(k))
+    return {
+        "LOOKUP": pb.LookupRequest(session=session, keys=one, states=True), "LEASE": pb.LeaseRequest(session=session, keys=one, attachment=attachment),
+        "GIVE_BACK": pb.ReleaseRequest(session=session, leases=[lease]), "RESERVE": pb.ReserveRequest(session=session, keys=one, attachment=attachment),
+        "COMMIT": pb.CommitRequest(session=session, items=[pb.CommitItem(reservation=lease)]),
+        "ABORT": pb.AbortRequest(session=session, reservations=[lease]), "TOUCH": pb.TouchRequest(session=session, keys=one),
+        "REPORT": pb.ReportRequest(session=session), "WARM": pb.WarmRequest(session=session, keys=one),
+    }
+
+
+def child(address, fd_socket, token, session, lease, k):
     """A process of beta's user at the descriptor socket, with what is alpha's and what is nobody's."""
-    n = packet_types()
+    n, methods = packet_types(), packet_types("method")
     os.setgroups([])
     os.setresgid(UID, UID, UID)
     os.setresuid(UID, UID, UID)
@@ -437,14 +469,35 @@ def child(address, fd_socket, token, session, lease):
                 s.send(struct.pack("<IHH", HEAD, VERSION, n[kind]) + t)
                 head = struct.unpack("<IHHII", s.recv(4096)[:16])
                 return head[:4]
-        for name, t, extent, l in (("foreign", bytes.fromhex(token), 1, int(lease)), ("absent", os.urandom(16), 9999, 77)):
+        def called(own, attachment, session, l, k):
+            """What each local call says, with that session and with the caller's own, of which a reservation is given back."""
+            with connected() as s:
+                s.send(struct.pack("<IHH", HEAD, VERSION, n["CALLER"]) + own.token)
+                s.recv(4096)
+                out = {}
+                for use in (session, own.session):
+                    for name, q in local_requests(use, attachment, l, k).items():
+                        s.send(struct.pack("<IHHIIQ", HEAD, VERSION, n["CALL"], methods[name], 0, 0) + q.SerializeToString())
+                        reply = s.recv(192 * 1024)
+                        status, body = struct.unpack("<I", reply[8:12])[0], reply[16:].hex()
+                        if name == "RESERVE" and status == 0:  # its handles are new ones each time
+                            granted = pb.ReserveReply.FromString(reply[16:])
+                            body = list(granted.status)
+                            q = pb.AbortRequest(session=own.session, reservations=granted.reservation)
+                            s.send(struct.pack("<IHHIIQ", HEAD, VERSION, n["CALL"], methods["ABORT"], 0, 0) + q.SerializeToString())
+                            s.recv(192 * 1024)
+                        out.setdefault(name, []).append([status, body])
+                return out
+        for name, t, extent, l, h, wanted in (("foreign", bytes.fromhex(token), 1, int(lease), int(session), bytes.fromhex(k)),
+                                              ("absent", os.urandom(16), 9999, 77, 78, key(9001))):
             own = terrace_pb2_grpc.CacheStub(c).OpenSession(pb.OpenSessionRequest(layouts=[layout()], tenant="beta", engine="e"),
                                                             timeout=CALL_S)  # which ends with its last process
             said["tenant"] = "OK"
             said[name]["HELLO"], said[name]["CALLER"] = first("HELLO", t), first("CALLER", t)
             with connected() as s:
                 s.send(struct.pack("<IHH", HEAD, VERSION, n["HELLO"]) + own.token)
-                s.recv(4096)
+                attachment = struct.unpack("<IHHIIQQQ", s.recv(4096))[7]
+                said[name]["CALL"] = called(own, attachment, h, l, wanted)
                 s.send(struct.pack("<IHHII", HEAD, VERSION, n["MAP"], extent, 0))
                 data, fds, _, _ = socket.recv_fds(s, 4096, 4)
                 said[name]["MAP"] = [struct.unpack("<I", data[8:12])[0], len(fds)]

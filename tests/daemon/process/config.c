@@ -61,7 +61,8 @@ static const char *origin_of(const char *name)
 static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" },
-	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "tenants", "/x/tenants" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
+	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "tenants", "/x/tenants" },
+	{ "tenant_metrics", "12" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "s3fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
 	{ "slab_bytes", "4MiB" }, { "disk_depth", "9" }, { "disk_slow", "3s" }, { "spill_share", "0.5" },
