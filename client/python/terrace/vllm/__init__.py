@@ -1,0 +1,30 @@
+"""vLLM served by Terrace: its KV pages go to the daemon's memory and disks, and come back after a restart or in another engine.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
+                                            "kv_role": "kv_both"}'
+
+TerraceConnector is vLLM's own OffloadingConnector whose store (TerraceOffloadingSpec) is the daemon. Nothing of vLLM is patched. Importing
+this package imports neither vLLM nor torch; the two names do. Options, in "kv_connector_extra_config", all of them optional:
+
+    terrace.address       of the daemon ("unix:PATH"); else $TERRACE_ADDRESS, or the usual place
+    terrace.tenant        whose blocks these are; else the daemon's word
+    terrace.call_ms       the longest that a call to the daemon may take, 250. No request waits longer for a daemon that has stopped
+    terrace.share         "restarts" (default): warns if keys will not be the same after a restart; "required": refuses to start then;
+                          "process": this engine process alone, says nothing
+    terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing
+    terrace.load          "estimate" (default): nothing is loaded that computing it would be quicker; "always"
+
+How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py, which knows whether the
+daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether loading pays, compatibility.py which versions ran.
+"""
+
+import importlib
+
+_HOMES = {"TerraceConnector": ".connector", "TerraceOffloadingSpec": ".spec"}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

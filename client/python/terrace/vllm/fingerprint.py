@@ -1,0 +1,105 @@
+"""Which engines may share bytes: the text whose hash is the layout's fingerprint.
+
+vLLM's block hashes have tokens, cache salt, images, and an adapter's name and path. All else that the bytes of a page depend on stands here: the
+model's weights and its configuration (with rope), dtypes, the page format with the attention backend that wrote it, the hash algorithm, the place of this
+worker among the parallel ones, and vLLM's version.
+
+Weights are named by what they are, not by their path: by a commit, where the model came from a hub's cache, else by their bytes. Up to FULL_BYTES
+all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces spread over it, its size, and its time of change.
+"""
+
+import hashlib
+import json
+import os
+import re
+
+FULL_BYTES = 2 << 30
+SAMPLES, SAMPLE_BYTES, HEAD_BYTES = 256, 4096, 1 << 20
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
+_VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "architectures_source")
+
+
+def _hash_file(digest, path, full):
+    size = os.path.getsize(path)
+    digest.update(b"%s %d;" % (os.path.basename(path).encode(), size))
+    with open(path, "rb") as file:
+        if full:
+            for chunk in iter(lambda: file.read(1 << 20), b""):
+                digest.update(chunk)
+            return
+        digest.update(file.read(HEAD_BYTES))
+        for i in range(SAMPLES):
+            file.seek(i * max(size - SAMPLE_BYTES, 0) // SAMPLES)
+            digest.update(file.read(SAMPLE_BYTES))
+    digest.update(b"%d;" % os.stat(path).st_mtime_ns)
+
+
+def digest_of(path):
+    """What a file, or a folder's weights and JSON files, are: hex. None: there are none."""
+    if os.path.isfile(path):
+        files = [path]
+    elif os.path.isdir(path):
+        files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json",)))
+    else:
+        return None
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    full = sum(map(os.path.getsize, files)) <= FULL_BYTES
+    for file in files:
+        _hash_file(digest, file, full)
+    return digest.hexdigest()
+
+
+def weights_of(model, revision, commit):
+    """A text that names the weights. Raises ValueError where there is nothing that would tell two revisions apart."""
+    if commit:
+        return "commit " + commit
+    snapshot = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", os.path.realpath(model))
+    if snapshot:
+        return "commit " + snapshot.group(1)
+    digest = digest_of(model)
+    if digest:
+        return "bytes " + digest
+    if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
+        return "commit " + revision
+    raise ValueError("terrace.vllm cannot tell which revision of %r this is: give the model as a local folder, or --revision with a full "
+                     "commit hash, so that two revisions never share blocks" % model)
+
+
+def model_config_text(hf_config):
+    """The model's configuration as vLLM uses it, with overrides, rope among it."""
+    known = {k: v for k, v in hf_config.to_dict().items() if k not in _VOLATILE}
+    return json.dumps(known, sort_keys=True, default=str)
+
+
+def attention_text(platform, dtype, block_tokens, head_dim, cache_dtype):
+    """The attention backend's own form of pages. That of a CPU depends on the instructions that it has."""
+    if not platform.is_cpu():
+        return os.environ.get("VLLM_ATTENTION_BACKEND", "default")
+    from vllm.v1.attention.backends import cpu_attn
+    return "cpu " + cpu_attn._get_attn_isa(dtype, block_tokens, head_dim, cache_dtype)
+
+
+def text_of(vllm_config, kv_cache_config, more=""):
+    """The fingerprint's text of an engine, without its groups' own parts."""
+    import vllm
+    from vllm.platforms import current_platform
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    parts = {
+        "vllm": vllm.__version__,
+        "weights": weights_of(model.model, model.revision, getattr(model.hf_config, "_commit_hash", None)),
+        "config": model_config_text(model.hf_config),
+        "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype), "quantization": str(model.quantization),
+        "load_format": str(vllm_config.load_config.load_format), "max_model_len": str(model.max_model_len)
+        if "dynamic" in model_config_text(model.hf_config) else "",
+        "hashes": cache.prefix_caching_hash_algo,
+        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.decode_context_parallel_size,
+                     parallel.prefill_context_parallel_size],
+        "platform": current_platform.device_name,
+        "attention": attention_text(current_platform, model.dtype, kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size,
+                                    model.get_head_size(), cache.cache_dtype)
+        + str(getattr(vllm_config, "attention_config", "")),
+        "more": more,
+    }
+    return json.dumps(parts, sort_keys=True)

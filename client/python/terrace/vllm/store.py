@@ -1,0 +1,106 @@
+"""The daemon as an engine's process sees it: a session for each KV group, and whether the daemon is there.
+
+An engine goes on without its daemon. The first call that fails because the daemon is absent, dead or stopped puts the store down: from then on
+every call is answered with Down at once, and one thread tries to reach the daemon again, four times a second, with new sessions. Leases of
+the old ones keep their bytes. Nothing raises into vLLM: callers catch Down and terrace.Error, and take both for a miss.
+
+A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block is its hash (32 bytes with
+sha256 and sha256_cbor, 16 with xxhash), and the group is the layout.
+"""
+
+import logging
+import threading
+
+import terrace
+
+logger = logging.getLogger("vllm.terrace")  # below vllm's logger, so that vLLM's settings hold
+RETRY_S = 0.25
+
+
+class Down(Exception):
+    """The daemon cannot be reached now."""
+
+
+_GONE = (terrace.Unavailable, terrace.Stale, terrace.Deadline)
+
+
+class Store:
+    """The sessions of one process. layouts: {group: terrace.Layout}."""
+
+    def __init__(self, layouts, address=None, tenant=None, call_s=0.25, engine="vllm"):
+        self._layouts, self._address, self._tenant, self._engine = layouts, address, tenant, engine
+        self.call_s = call_s
+        self._lock = threading.Lock()
+        self._sessions = None
+        self._closed = threading.Event()
+        self._trier = None
+        self._said_down = False
+        try:
+            self._sessions = self._open(5.0)
+        except (terrace.Error, OSError) as e:
+            self._down(e)
+
+    @property
+    def up(self):
+        """True while the daemon answers."""
+        return self._sessions is not None
+
+    def block_bytes(self, group):
+        """Bytes of a group's block."""
+        return self._layouts[group].block_bytes
+
+    def block_tokens(self, group):
+        """Tokens of a group's block."""
+        return self._layouts[group].block_tokens
+
+    def _open(self, timeout):
+        client = terrace.connect(self._address, timeout=timeout)
+        sessions = {}
+        for group, layout in self._layouts.items():
+            # Rules of windows and states are vLLM's, which asks for single keys of such groups.
+            sessions[group] = client.session([layout], tenant=self._tenant, engine=self._engine, unchained_keys=len(self._layouts) > 1)
+            if not sessions[group].borrows:
+                raise terrace.Unavailable(terrace.Status.UNAVAILABLE, "the daemon lends no memory to this process: it must be on the same "
+                                          "node and reached by its Unix socket")
+        return sessions
+
+    def _down(self, error):
+        with self._lock:
+            self._sessions = None
+            if self._closed.is_set() or (self._trier is not None and self._trier.is_alive()):
+                return
+            logger.warning("Terrace does not answer (%s): the engine goes on without it, and tries it again every %g s", error, RETRY_S)
+            self._trier = threading.Thread(target=self._try, name="terrace-reopen", daemon=True)
+            self._trier.start()
+
+    def _try(self):
+        while not self._closed.wait(RETRY_S):
+            try:
+                sessions = self._open(2.0)
+                next(iter(sessions.values())).lookup([bytes(16)], timeout=2.0)  # a daemon that is stopped may still take connections
+            except (terrace.Error, OSError):
+                continue
+            with self._lock:
+                if not self._closed.is_set():
+                    self._sessions = sessions
+                self._trier = None
+            logger.warning("Terrace answers again")
+            return
+
+    def call(self, group, function):
+        """function(session) of the group's session. Raises Down, or terrace.Error where the daemon refused this call alone."""
+        sessions = self._sessions
+        if sessions is None:
+            raise Down()
+        try:
+            return function(sessions[group])
+        except _GONE as e:
+            if sessions is self._sessions:
+                self._down(e)
+            raise Down() from e
+
+    def close(self):
+        """Ends the trying, and the sessions once nothing uses them."""
+        self._closed.set()
+        with self._lock:
+            self._sessions = None

@@ -1,0 +1,119 @@
+"""The worker's side: copies pages between the engine's memory and blocks of the daemon's, a thread for stores and one for loads.
+
+A load leases the blocks in this process, while the manager's lease protects them. If that fails all the same, because the daemon has gone
+between, the job is reported as done, as vLLM's worker wants it, and its request as one whose load failed: vLLM then computes. A store that
+fails is dropped: nothing is published that was not written whole.
+"""
+
+import concurrent.futures
+import logging
+import threading
+import time
+
+import terrace
+from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+
+from .store import Down
+
+logger = logging.getLogger("vllm.terrace")
+
+
+def by_group(transfer, block_ids):
+    """{group: [index of a key]}. vLLM gives a block for each key, in the order of the keys."""
+    if len(transfer.keys) != len(block_ids):
+        raise ValueError("vLLM gave %d blocks for %d keys" % (len(block_ids), len(transfer.keys)))
+    groups = {}
+    for i, (_, group) in enumerate(transfer.keys):
+        groups.setdefault(group, []).append(i)
+    return groups
+
+
+class TerraceWorker(OffloadingWorker):
+    """vLLM's OffloadingWorker over a Store. pages: {group: Pages}. before_store: waits until the pages are written (of a GPU)."""
+
+    def __init__(self, store, pages, before_store=None):
+        self._store, self._pages, self._before_store = store, pages, before_store
+        self._stores = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-store")
+        self._loads = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-load")
+        self._lock = threading.Lock()
+        self._jobs, self._finished = {}, []  # of finished jobs: (result, request whose load has failed, or None)
+        self._failed = set()
+
+    def submit_store(self, job_id, src_spec, dst_spec):
+        if self._before_store is not None:
+            self._before_store()
+        return self._submit(self._stores, job_id, self._store_pages, dst_spec, [int(b) for b in src_spec.block_ids])
+
+    def submit_load(self, job_id, src_spec, dst_spec):
+        return self._submit(self._loads, job_id, self._load_pages, src_spec, [int(b) for b in dst_spec.block_ids])
+
+    def _submit(self, pool, job_id, function, transfer, block_ids):
+        self._jobs[job_id] = pool.submit(self._run, job_id, function, transfer, block_ids)
+        return True
+
+    def _run(self, job_id, function, transfer, block_ids):
+        began, copied, whole = time.monotonic(), 0, False
+        try:
+            copied, whole = function(transfer, block_ids)
+        except Down:
+            pass
+        except terrace.Error as e:
+            logger.debug("a transfer of Terrace failed: %s", e)
+        except Exception:  # nothing of ours may end the engine
+            logger.exception("a transfer of Terrace failed")
+        with self._lock:
+            failed = transfer.req_id if not whole and function == self._load_pages else None
+            self._finished.append((TransferResult(job_id, True, copied, time.monotonic() - began), failed))
+
+    def _store_pages(self, transfer, block_ids):
+        copied = 0
+        for group, chosen in by_group(transfer, block_ids).items():
+            keys = [transfer.keys[i][0] for i in chosen]
+            tokens = self._store.block_tokens(group)
+            infos = [terrace.BlockInfo(parent=transfer.infos[i][0], position=transfer.infos[i][1], tokens=tokens) for i in chosen]
+            slots = self._store.call(group, lambda s: s.reserve(keys, infos, timeout=self._store.call_s))
+            try:
+                wrote = [n for n, status in enumerate(slots.statuses) if status == terrace.Status.OK]
+                for n in wrote:
+                    self._pages[group].store(block_ids[chosen[n]], slots.block(n))
+                if wrote:
+                    self._store.call(group, lambda _: slots.commit(timeout=self._store.call_s))
+                copied += len(wrote) * self._store.block_bytes(group)
+            finally:
+                slots.close()  # aborts what was not committed
+        return copied, True
+
+    def _load_pages(self, transfer, block_ids):
+        copied = 0
+        for group, chosen in by_group(transfer, block_ids).items():
+            keys = [transfer.keys[i][0] for i in chosen]
+            lease = self._store.call(group, lambda s: s.lease(keys, all=True, timeout=self._store.call_s))
+            if lease is None:
+                return copied, False
+            with lease:
+                for n, i in enumerate(chosen):
+                    self._pages[group].load(block_ids[i], lease.block(n))
+                copied += len(chosen) * self._store.block_bytes(group)
+        return copied, True
+
+    def get_finished(self):
+        with self._lock:
+            finished, self._finished = self._finished, []
+        for result, failed in finished:
+            self._jobs.pop(result.job_id, None)
+            if failed is not None:
+                self._failed.add(failed)
+        return [result for result, _ in finished]
+
+    def take_failed(self):
+        """Requests whose load has failed, of those that get_finished() has told of since the last call. On the thread of get_finished()."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def wait(self, job_ids):
+        concurrent.futures.wait([self._jobs[job] for job in job_ids if job in self._jobs])
+
+    def shutdown(self):
+        self._stores.shutdown(wait=True)
+        self._loads.shutdown(wait=True)
+        self._store.close()
