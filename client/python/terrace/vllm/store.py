@@ -15,6 +15,7 @@ import terrace
 
 logger = logging.getLogger("vllm.terrace")  # below vllm's logger, so that vLLM's settings hold
 RETRY_S = 0.25
+FIRST_S = 5.0  # for the first connection; a daemon that is absent is then tried on
 
 
 class Down(Exception):
@@ -36,7 +37,7 @@ class Store:
         self._trier = None
         self._said_down = False
         try:
-            self._sessions = self._open(5.0)
+            self._sessions = self._open(FIRST_S)
         except (terrace.Error, OSError) as e:
             self._down(e)
 
