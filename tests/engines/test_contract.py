@@ -8,6 +8,7 @@ for vLLM's classes, and must be answered as it was.
 
 import glob
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -336,6 +337,7 @@ class Absent(unittest.TestCase):
     """Daemons that are not there, die, or stop."""
 
     def setUp(self):
+        self.numbers = itertools.count()
         self.daemon = Daemon(TERRACED, "--host-bytes", "32MiB", start=False)
         self.addCleanup(self.daemon.close)
 
@@ -344,12 +346,12 @@ class Absent(unittest.TestCase):
 
     def wait_for_hit(self, engine, keys):
         def there():
-            there.n += 1
-            context = engine.context("wait %d" % there.n, keys)
-            engine.put(context, keys, content)
-            there.n += 1
-            return {a.name for a in engine.look(engine.context("wait %d" % there.n, keys), keys)} == {"HIT"}
-        there.n = 0
+            request = "wait %d" % next(self.numbers)
+            engine.put(engine.context(request, keys), keys, content)
+            context = engine.context(request, keys)
+            answers = {a.name for a in engine.look(context, keys)}
+            engine.manager.on_request_finished(context)
+            return answers == {"HIT"}
         wait_for(there, 60, "the engine has found the daemon")
 
     def test_absent_then_there_then_killed(self):

@@ -2,8 +2,8 @@
 """vLLM on a CPU, served by Terrace: `test_vllm.py TERRACED LIBTERRACE PYTHON MODEL [TEST]`, with the Python that has vLLM. See run.sh.
 With `--record FILE` in the place of TEST it makes vllm_calls.jsonl anew, which test_contract.py replays.
 
-An engine needs a minute to start, most of it to import. So one process has the engines of most tests, one after the other, and only what is to
-be killed, or to stand beside, has its own. Prompts are held-out tokens of the model's; texts are compared as tokens, greedy.
+An engine needs a minute to start, most of it to import. vLLM has one KV connector a process, also for engines that have none, so each engine with
+Terrace has a process of its own, and those without share one. Prompts are held-out tokens of the model's; texts are compared as tokens, greedy.
 """
 
 import json
@@ -84,6 +84,8 @@ class Process:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
     def logged(self):
         with open(self.log, encoding="utf-8", errors="replace") as log:
@@ -103,11 +105,19 @@ class Shows(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder, True)
         cls.daemon = Daemon(TERRACED, *FLAGS, "--disks", os.path.join(cls.folder, "disk") + ":1GiB")
         cls.addClassCleanup(cls.daemon.close)
+        cls.alone = Process(cls.daemon, log="alone")
+        cls.addClassCleanup(cls.alone.kill)
         cls.engine = Process(cls.daemon)
         cls.addClassCleanup(cls.engine.kill)
-        cls.engine.ask("start", "plain", {"model": MODEL})
-        cls.texts = cls.engine.ask("generate", "plain", requests(20), {})["tokens"]
+        cls.alone.send("start", "plain", {"model": MODEL})
         cls.engine.ask("start", "terrace", {"model": MODEL, "terrace": {"terrace.load": "always"}})
+        cls.alone.receive()
+        cls.texts = cls.plain(requests(20))
+
+    @classmethod
+    def plain(cls, prompts, **options):
+        """The texts of vLLM without Terrace."""
+        return cls.alone.ask("generate", "plain", prompts, options)["tokens"]
 
     def same(self, engine, count=4, name="terrace", **options):
         """The texts are those of vLLM alone, with nothing in vLLM's own cache before each request. The longest request's seconds."""
@@ -157,7 +167,7 @@ class Shows(unittest.TestCase):
         wait_for(lambda: self.stored() > stored, 120, "it stores")
         beside.kill()
         say("killed while it stored")
-        plain = self.engine.ask("generate", "plain", requests(20, system=3), {})["tokens"]
+        plain = self.plain(requests(20, system=3))
         self.assertEqual(self.engine.ask("generate", "terrace", requests(20, system=3), {})["tokens"], plain)
         self.assertGreater(self.hits(self.engine), 0)
 
@@ -168,9 +178,10 @@ class Shows(unittest.TestCase):
             for turn in range(7):
                 prompts = [TOKENS[at:at + length] for at in range(turn * 37 + (7 if kind == "decode" else 0), 15000, 2000)]
                 seconds = {}
-                for name in ("plain", "terrace") if turn % 2 else ("terrace", "plain"):
-                    self.engine.ask("reset", name)
-                    seconds[name] = self.engine.ask("generate", name, prompts, {"at_once": True, "max_tokens": out, "salt": "%s %d" % (kind, turn)})
+                pair = (("plain", self.alone), ("terrace", self.engine))
+                for name, process in pair if turn % 2 else pair[::-1]:
+                    process.ask("reset", name)
+                    seconds[name] = process.ask("generate", name, prompts, {"at_once": True, "max_tokens": out, "salt": "%s %d" % (kind, turn)})
                 self.assertEqual(seconds["plain"]["tokens"], seconds["terrace"]["tokens"])
                 ratios.append(seconds["plain"]["seconds"][0] / seconds["terrace"]["seconds"][0])
             figures[kind] = sorted(ratios)
@@ -199,7 +210,7 @@ class Shows(unittest.TestCase):
 
     def test_4_never_mixed(self):
         prompts = requests(2, system=5)
-        plain = self.engine.ask("generate", "plain", prompts, {})["tokens"]
+        plain = self.plain(prompts)
         came = {}
         for turn, salt in enumerate(("a", "b", "a")):
             self.engine.ask("reset", "terrace")
@@ -222,37 +233,36 @@ class Shows(unittest.TestCase):
                 weights[at] ^= 0x80
             file.seek(8 + head)
             file.write(weights)
-        self.engine.ask("start", "plain 2", {"model": other})
-        theirs = self.engine.ask("generate", "plain 2", requests(4), {})["tokens"]
-        self.engine.ask("stop", "plain 2")
+        self.alone.ask("start", "plain 2", {"model": other})
+        theirs = self.alone.ask("generate", "plain 2", requests(4), {})["tokens"]
+        self.alone.ask("stop", "plain 2")
         self.assertNotEqual(theirs, self.texts[:4])
-        self.engine.ask("start", "terrace 2", {"model": other, "terrace": {"terrace.load": "always"}})
-        answer = self.engine.ask("generate", "terrace 2", requests(4), {})
-        self.assertEqual(answer["tokens"], theirs)
-        self.assertEqual(external(self.engine, "terrace 2")[1], 0)
-        self.engine.ask("reset", "terrace 2")
-        self.assertEqual(self.engine.ask("generate", "terrace 2", requests(4), {})["tokens"], theirs)
-        self.assertGreater(external(self.engine, "terrace 2")[1], 0)
-        self.engine.ask("stop", "terrace 2")
+        revision = Process(self.daemon, log="revision")
+        self.addCleanup(revision.kill)
+        revision.ask("start", "terrace", {"model": other, "terrace": {"terrace.load": "always"}})
+        self.assertEqual(revision.ask("generate", "terrace", requests(4), {})["tokens"], theirs)
+        self.assertEqual(external(revision)[1], 0)
+        time.sleep(1)
+        revision.ask("reset", "terrace")
+        self.assertEqual(revision.ask("generate", "terrace", requests(4), {})["tokens"], theirs)
+        self.assertGreater(external(revision)[1], 0)
+        say("two revisions share nothing, and find their own: %d tokens" % external(revision)[1])
         self.same(self.engine)
 
-    def with_daemon(self, *flags, command=()):
-        """An engine "other" over a daemon of its own."""
-        daemon = Daemon(TERRACED, *flags, start=False)
-        if command:
-            ours = daemon.command
-            daemon.command = lambda: [*command, *ours()]
-        daemon.start()
-        self.addCleanup(daemon.close)
-        self.engine.ask("start", "other", {"model": MODEL, "terrace": {"terrace.address": daemon.address, "terrace.load": "always"}})
-        self.addCleanup(self.engine.ask, "stop", "other")
-        return daemon
+    def over(self, daemon, log, **extra):
+        """An engine in a process of its own, over a daemon of its own."""
+        engine = Process(daemon, log=log)
+        self.addCleanup(engine.kill)
+        engine.ask("start", "terrace", {"model": MODEL, "terrace": extra})
+        return engine
 
     def test_5_flipped_bits(self):
         disk = os.path.join(self.folder, "flipped")
-        daemon = self.with_daemon(*FLAGS, "--disks", disk + ":256MiB")
-        self.same(self.engine, 2, "other")
-        wait_for(lambda: (self.same(self.engine, 1, "other"), external(self.engine, "other")[1])[1] > 0, 60, "blocks are stored")
+        daemon = Daemon(TERRACED, *FLAGS, "--disks", disk + ":256MiB")
+        self.addCleanup(daemon.close)
+        engine = self.over(daemon, "flipped", **{"terrace.load": "always"})
+        self.same(engine, 2)
+        wait_for(lambda: self.hits(engine, 1) > 0, 60, "blocks are stored")
         daemon.stop()  # orderly: all of it is on the disk
         flipped = 0
         for folder, _, names in os.walk(disk):
@@ -272,18 +282,20 @@ class Shows(unittest.TestCase):
         self.assertGreater(flipped, 0)
         daemon.start()
         wait_for(lambda: daemon.stats()["terrace_restored"] == 1, 60, "the disk is taken up")
-        self.same(self.engine, 4, "other")
+        self.same(engine, 4)
         bad = {n: v for n, v in daemon.stats().items() if re.search("corrupt|checksum|crc", n) and v}
         say("%d bits flipped on the disk, the same texts; the daemon counted %s" % (flipped, bad))
 
     def test_6_full(self):
-        self.with_daemon("--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--disks", os.path.join(self.folder, "small") + ":16MiB")
+        daemon = Daemon(TERRACED, "--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--disks", os.path.join(self.folder, "small") + ":16MiB")
+        self.addCleanup(daemon.close)
+        engine = self.over(daemon, "full", **{"terrace.load": "always"})
         prompts = [prompt for system in range(6) for prompt in requests(2, system=system)]
-        plain = self.engine.ask("generate", "plain", prompts, {})["tokens"]
+        plain = self.plain(prompts)
         for _ in range(3):
-            self.engine.ask("reset", "other")
-            self.assertEqual(self.engine.ask("generate", "other", prompts, {})["tokens"], plain)
-        say("memory and disk full: the same texts, %d of %d tokens from Terrace" % external(self.engine, "other")[::-1])
+            engine.ask("reset", "terrace")
+            self.assertEqual(engine.ask("generate", "terrace", prompts, {})["tokens"], plain)
+        say("memory and disk full: the same texts, %d of %d tokens from Terrace" % external(engine)[::-1])
 
     def test_7_slow_disk(self):
         """5 MB/s: a block is 512 KiB, and read in one piece."""
@@ -295,13 +307,11 @@ class Shows(unittest.TestCase):
         flags = (*FLAGS, "--disks", disk + ":256MiB")
         with_blocks = Daemon(TERRACED, *flags)
         self.addCleanup(with_blocks.close)
-        options = {"model": MODEL, "terrace": {"terrace.address": with_blocks.address}}
-        self.engine.ask("start", "slow", options)
-        self.addCleanup(self.engine.ask, "stop", "slow")
+        engine = self.over(with_blocks, "slow")
         systems = list(range(7, 15))
         prompts = [requests(1, system=s)[0] for s in systems]
-        plain = self.engine.ask("generate", "plain", prompts, {"max_tokens": 1})
-        self.assertEqual(self.engine.ask("generate", "slow", prompts, {"max_tokens": 1})["tokens"], plain["tokens"])
+        plain = self.plain(prompts, max_tokens=1)
+        self.assertEqual(engine.ask("generate", "terrace", prompts, {"max_tokens": 1})["tokens"], plain)
         time.sleep(1)
         with_blocks.stop()
         ours = with_blocks.command
@@ -309,14 +319,14 @@ class Shows(unittest.TestCase):
         with_blocks.start()
         wait_for(lambda: with_blocks.stats()["terrace_restored"] == 1, 60, "the disk is taken up")
         time.sleep(2)  # the engine finds it again
-        seconds = {"plain": [], "slow": []}
+        seconds = {"plain": [], "terrace": []}
         for prompt in prompts:
-            for name in seconds:
-                self.engine.ask("reset", name)
-                seconds[name] += self.engine.ask("generate", name, [prompt], {"max_tokens": 1})["seconds"]
-        wanted, came = external(self.engine, "slow")
+            for name, process in (("plain", self.alone), ("terrace", engine)):
+                process.ask("reset", name)
+                seconds[name] += process.ask("generate", name, [prompt], {"max_tokens": 1})["seconds"]
+        wanted, came = external(engine)
         say("a disk of 5 MB/s: first token after %.0f ms, computing alone %.0f ms (sums of %d); %d tokens of %d were loaded"
-            % (1e3 * sum(seconds["slow"]), 1e3 * sum(seconds["plain"]), len(prompts), came, wanted))
+            % (1e3 * sum(seconds["terrace"]), 1e3 * sum(seconds["plain"]), len(prompts), came, wanted))
         with_blocks.process.kill()
 
 

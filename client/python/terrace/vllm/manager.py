@@ -67,6 +67,7 @@ class TerraceManager(OffloadingManager):
         self._asked = {}  # by request
         self._salts = {}  # by request, of those that have one
         self._known = {}  # keys that are stored, as far as is known, and when that was learned, the oldest first
+        self._known_of = store.generation
         self._generation = b""  # in all keys, once vLLM's cache was reset
         self._counts = {}
 
@@ -152,6 +153,9 @@ class TerraceManager(OffloadingManager):
     def prepare_store(self, keys, req_context):
         if not self._store.up:
             return PrepareStoreOutput(keys_to_store=[], store_spec=TerraceTransfer(req_context.req_id, []), evicted_keys=[])
+        if self._known_of != self._store.generation:
+            self._known_of = self._store.generation
+            self._known.clear()
         chosen, transfer, infos, before, now = [], [], [], {}, time.monotonic()
         places = getattr(req_context, "_offload_key_positions", None) or dict.fromkeys(keys, 0)
         wanted = set(keys)

@@ -35,7 +35,7 @@ class Store:
         self._sessions = None
         self._closed = threading.Event()
         self._trier = None
-        self._said_down = False
+        self.generation = 0  # of the sessions: another daemon may have none of the blocks
         try:
             self._sessions = self._open(FIRST_S)
         except (terrace.Error, OSError) as e:
@@ -83,6 +83,7 @@ class Store:
                 continue
             with self._lock:
                 if not self._closed.is_set():
+                    self.generation += 1
                     self._sessions = sessions
                 self._trier = None
             logger.warning("Terrace answers again")
