@@ -4,7 +4,12 @@ A block is the pages of the group's layers side by side, in vLLM's order of laye
 through torch, so that the engine's memory may be a CPU's or a GPU's.
 """
 
+import warnings
+
 import torch
+
+# Of a leased block, which is read alone.
+warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
 
 
 class Pages:
