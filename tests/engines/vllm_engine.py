@@ -1,19 +1,25 @@
 """A vLLM engine, or several, in a process of its own: `vllm_engine.py`, with the Python of a virtual environment that has vLLM.
 
-One JSON list a line of standard input, [command, name, argument...], has one line of JSON in answer. vLLM's own output goes to standard error. Engines compute
-in float32, so that texts do not depend on how many tokens a step has. With
-VLLM_ENABLE_V1_MULTIPROCESSING=0 in the environment scheduler and worker are in this process, else each is in one of its own.
+One JSON list a line of standard input, [command, name, argument...], has one line of JSON in answer. vLLM's own output
+goes to standard error. Engines compute in float32, so that texts do not depend on how many tokens a step has; but
+options["dtype"] is another. With VLLM_ENABLE_V1_MULTIPROCESSING=0 in the environment scheduler and worker are in this
+process, else each is in one of its own.
 
-    ["start", name, options]                 an engine over options["model"], with Terrace if there is options["terrace"], its extra configuration;
-                                             options["record"]: a file that gets what vLLM asks of the manager, for test_contract.py
-    ["generate", name, prompts, options]     prompts of token ids, one after the other or, with options["at_once"], together:
-                                             {"tokens", "cached", "seconds"}, a prompt each; seconds of all together if at once
-    ["reset", name]                          empties vLLM's own prefix cache
-    ["metrics", name]                        {name: value} of counters
+    ["start", name, options]              an engine over options["model"], with Terrace if there is options["terrace"],
+                                          its extra configuration; options["more"]: arguments of vLLM's
+                                          options["record"]: a file that gets what vLLM asks of the manager, for
+                                          test_contract.py
+                                          options["audit"]: a file that gets a sum of each page that was stored or loaded
+    ["generate", name, prompts, options]  prompts of token ids, one after the other or, with options["at_once"], together:
+                                          {"tokens", "cached", "seconds"}, a prompt each; seconds of all together if at once
+                                          options["adapter"]: [name, number, path] of a LoRA adapter
+    ["reset", name]                       empties vLLM's own prefix cache
+    ["metrics", name]                     {name: value} of counters
     ["stop", name]
 """
 
 import gc
+import hashlib
 import json
 import os
 import sys
@@ -48,6 +54,36 @@ def record(path):
         setattr(TerraceManager, name, wrapped(name, getattr(TerraceManager, name), with_keys))
 
 
+def audit(path):
+    """Every page that is stored or loaded from now on has a JSON list a line: ["store" or "load", layout and key, sum of its
+    bytes in vLLM's memory]. A page whose bytes change while it is stored has the sum "torn", and a load that fails has no line."""
+    from terrace.vllm.worker import TerraceWorker, by_group
+    out = open(path, "a", encoding="utf-8")
+
+    def sums(self, transfer, block_ids):
+        for group, chosen in by_group(transfer, block_ids).items():
+            for i in chosen:
+                digest = hashlib.sha256()
+                for tensor, size in self._pages[group]._refs:
+                    digest.update(tensor[block_ids[i], :size].contiguous().numpy().tobytes())
+                yield "%d %s" % (group, transfer.keys[i][0].hex()), digest.hexdigest()
+
+    def wrapped(name, function):
+        def call(self, transfer, block_ids):
+            before = list(sums(self, transfer, block_ids)) if name == "store" else None
+            copied, whole = function(self, transfer, block_ids)
+            after = list(sums(self, transfer, block_ids)) if whole else []
+            for n, (key, value) in enumerate(after):
+                json.dump([name, key, value if before is None or before[n][1] == value else "torn"], out)
+                out.write("\n")
+            out.flush()
+            return copied, whole
+        return call
+    for name in ("store", "load"):
+        attribute = "_%s_pages" % name
+        setattr(TerraceWorker, attribute, wrapped(name, getattr(TerraceWorker, attribute)))
+
+
 class Engines:
     def __init__(self):
         self.engines = {}
@@ -58,11 +94,13 @@ class Engines:
         more = dict(options.get("more", {}))
         if "record" in options:
             record(options["record"])
+        if "audit" in options:
+            audit(options["audit"])
         if options.get("terrace") is not None:
             more["kv_transfer_config"] = KVTransferConfig(kv_connector="TerraceConnector", kv_connector_module_path="terrace.vllm",
                                                           kv_role="kv_both", kv_connector_extra_config=options["terrace"])
-        self.engines[name] = LLM(model=options["model"], enforce_eager=True, max_model_len=2048, dtype="float32", max_num_seqs=64,
-                                 disable_log_stats=False, block_size=32, **more)
+        self.engines[name] = LLM(model=options["model"], enforce_eager=True, max_model_len=2048, max_num_seqs=64,
+                                 dtype=options.get("dtype", "float32"), disable_log_stats=False, block_size=32, **more)
         return "OK"
 
     def generate(self, name, prompts, options):
@@ -70,7 +108,7 @@ class Engines:
         from vllm.lora.request import LoRARequest
         params = SamplingParams(temperature=0, max_tokens=options.get("max_tokens", 16), ignore_eos=True)
         salt = {"cache_salt": options["salt"]} if "salt" in options else {}
-        more = {"lora_request": LoRARequest("adapter", options.get("adapter_id", 1), options["adapter"])} if "adapter" in options else {}
+        more = {"lora_request": LoRARequest(*options["adapter"])} if "adapter" in options else {}
         texts = [{"prompt_token_ids": prompt, **salt} for prompt in prompts]
         outputs, seconds = [], []
         for batch in [texts] if options.get("at_once") else [[text] for text in texts]:

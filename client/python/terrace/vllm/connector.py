@@ -83,11 +83,19 @@ class TerraceConnector(OffloadingConnector):
         super().on_new_request(request)
 
     def _adapter(self, lora):
-        """What an adapter's bytes are. One that cannot be read shares with nobody."""
-        if lora.lora_path not in self._adapters:
-            digest = fingerprint.digest_of(lora.lora_path)
-            self._adapters[lora.lora_path] = digest.encode() if digest else os.urandom(32)
-        return self._adapters[lora.lora_path]
+        """What the bytes of an adapter are. An adapter that cannot be read shares with no other request, nor does one whose
+        files have changed since its first request: vLLM may have the old ones or the new ones."""
+        try:
+            files = fingerprint.stamp_of(lora.lora_path)
+            if lora.lora_path not in self._adapters:
+                self._adapters[lora.lora_path] = (files, fingerprint.digest_of(lora.lora_path))
+            known, digest = self._adapters[lora.lora_path]
+            if digest is not None and known == files:
+                return digest.encode()
+        except OSError as e:
+            logger.debug("an adapter cannot be read: %s", e)
+        self._adapters[lora.lora_path] = (None, None)
+        return os.urandom(32)
 
     def build_connector_meta(self, scheduler_output):
         tokens = sum(scheduler_output.num_scheduled_tokens.values())

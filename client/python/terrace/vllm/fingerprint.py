@@ -34,14 +34,24 @@ def _hash_file(digest, path, full):
     digest.update(b"%d;" % os.stat(path).st_mtime_ns)
 
 
-def digest_of(path):
-    """What a file, or a folder's weights and JSON files, are: hex. None: there are none."""
+def files_of(path):
+    """A file, or a folder's weights and JSON files."""
     if os.path.isfile(path):
-        files = [path]
-    elif os.path.isdir(path):
-        files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json",)))
-    else:
-        return None
+        return [path]
+    if not os.path.isdir(path):
+        return []
+    return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json",)))
+
+
+def stamp_of(path):
+    """What changes when one of these files is written or replaced."""
+    stats = [(name, os.stat(name)) for name in files_of(path)]
+    return [(name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats]
+
+
+def digest_of(path):
+    """What the bytes of these files are: hex. None: there are none."""
+    files = files_of(path)
     if not files:
         return None
     digest = hashlib.sha256()
