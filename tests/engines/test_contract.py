@@ -150,11 +150,13 @@ class Spec:
 
 
 class Engine:
-    """The part of vLLM's that calls: one group of 32 tokens a block."""
+    """The part of vLLM's that calls: one group of 32 tokens a block, and one worker, whose number is `rank` of `ranks`."""
 
-    def __init__(self, daemon, groups=(0,), tokens=TOKENS, **more):
-        layouts = {g: terrace.Layout.opaque("contract group %d" % g, "test/pages/1", BLOCK, block_tokens=tokens) for g in groups}
-        self.store, self.worker_store = (Store(layouts, daemon.address, **more) for _ in range(2))
+    def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, **more):
+        layouts = {g: [terrace.Layout.opaque("contract group %d rank %d" % (g, r), "test/pages/1", BLOCK, block_tokens=tokens)
+                       for r in range(ranks)] for g in groups}
+        self.store = Store(layouts, daemon.address, **more)
+        self.worker_store = Store({g: of[rank:rank + 1] for g, of in layouts.items()}, daemon.address, **more)
         self.manager = TerraceManager(self.store, Estimate(), dict.fromkeys(groups, tokens), always_load=True)
         self.pages = {g: BytePages(256) for g in groups}
         self.worker = TerraceWorker(self.worker_store, self.pages)
@@ -279,6 +281,19 @@ class Calls(unittest.TestCase):
         wanted = full + window[3:]
         self.assertEqual(engine.load(context, wanted), {key: content(key) for key in wanted})
 
+    def test_workers_have_parts(self):
+        """A block is there once each of two workers has stored its part, and each gets its own back."""
+        engines = [self.engine(rank=rank, ranks=2) for rank in range(2)]
+        keys = keys_of(7, 4)
+        parts = [lambda key: content(key + b"0"), lambda key: content(key + b"1")]
+        engines[0].put(engines[0].context("put", keys), keys, parts[0])
+        self.assertEqual(self.hits(engines[1], "half", keys), [False] * 4)
+        engines[1].put(engines[1].context("put", keys[:3]), keys[:3], parts[1])
+        for rank, engine in enumerate(engines):
+            context = engine.context("look", keys)
+            self.assertEqual([a.name for a in engine.look(context, keys)], ["HIT"] * 3 + ["MISS"])
+            self.assertEqual(engine.load(context, keys[:3]), {key: parts[rank](key) for key in keys[:3]})
+
     def test_partial_tails_are_not_stored(self):
         engine = self.engine()
         keys = keys_of(2, 3)
@@ -317,6 +332,22 @@ class Calls(unittest.TestCase):
             more = keys_of(1000 + n, 128)[:99]
             other.put(other.context("more %d" % n, more), more, content)
         self.assertEqual(engine.load(context, keys), {key: content(key) for key in keys})
+
+    def test_what_was_evicted_is_stored_again(self):
+        engine, other = self.engine(), self.engine()
+        keys = keys_of(8, 4)
+        self.assertEqual(engine.put(engine.context("put", keys), keys, content), keys)
+        self.assertEqual(engine.put(engine.context("again", keys), keys, content), [])  # they are known to be there
+        numbers = itertools.count()
+
+        def evicted():
+            for _ in range(20):
+                more = keys_of(3000 + next(numbers), 128)[:99]
+                other.put(other.context("more", more), more, content)
+            return engine.store.call(0, lambda session: session.lookup([key[:-4] for key in keys[:1]])) == 0
+        wait_for(evicted, 60, "the first block is evicted")
+        self.assertFalse(self.hits(engine, "look", keys)[0])
+        self.assertIn(keys[0], engine.put(engine.context("after", keys), keys, content))
 
     def test_requests_that_end_give_back(self):
         engine = self.engine()

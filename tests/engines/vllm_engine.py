@@ -6,7 +6,7 @@ options["dtype"] is another. With VLLM_ENABLE_V1_MULTIPROCESSING=0 in the enviro
 process, else each is in one of its own.
 
     ["start", name, options]              an engine over options["model"], with Terrace if there is options["terrace"],
-                                          its extra configuration; options["more"]: arguments of vLLM's
+                                          its extra configuration; options["more"]: arguments of vLLM's;
                                           options["record"]: a file that gets what vLLM asks of the manager, for
                                           test_contract.py
                                           options["audit"]: a file that gets a sum of each page that was stored or loaded
@@ -30,6 +30,8 @@ os.dup2(2, 1)
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # bound to cores, a worker does not start on a machine of two
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# Threads that wait for each other at each step make an engine many times slower where other processes want the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def record(path):
@@ -94,7 +96,7 @@ class Engines:
         more = dict(options.get("more", {}))
         if "record" in options:
             record(options["record"])
-        if "audit" in options:
+        if "audit" in options and "terrace" in options:
             audit(options["audit"])
         if options.get("terrace") is not None:
             more["kv_transfer_config"] = KVTransferConfig(kv_connector="TerraceConnector", kv_connector_module_path="terrace.vllm",

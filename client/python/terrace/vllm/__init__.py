@@ -18,13 +18,16 @@ How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the
 daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether loading pays, compatibility.py which versions ran.
 """
 
+from __future__ import annotations
+
 import importlib
+from typing import Any
 
 _HOMES = {"TerraceConnector": ".connector", "TerraceOffloadingSpec": ".spec"}
 __all__ = list(_HOMES)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError("module %r has no attribute %r" % (__name__, name))
     return getattr(importlib.import_module(_HOMES[name], __name__), name)

@@ -5,8 +5,11 @@ was slow gets another chance; what is tried without a known rate may take a tent
 be called by any thread.
 """
 
+from __future__ import annotations
+
 import threading
 import time
+from typing import Callable, Optional
 
 SHARE_OF_NEW = 0.25
 FORGET_S = 30.0
@@ -17,10 +20,11 @@ UNKNOWN_COMPUTE_S = 0.05  # what a load may take while no step was measured
 class Rate:
     """Units a second."""
 
-    def __init__(self, clock=time.monotonic):
-        self._clock, self._rate, self._at = clock, None, None
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._at = clock, 0.0
+        self._rate: Optional[float] = None
 
-    def add(self, units, seconds):
+    def add(self, units: float, seconds: float) -> None:
         """A measure: `units` took `seconds`."""
         if units <= 0 or seconds <= 0:
             return
@@ -28,7 +32,7 @@ class Rate:
         self._rate = new if self._rate is None else self._rate + SHARE_OF_NEW * (new - self._rate)
         self._at = self._clock()
 
-    def seconds(self, units, forget=None):
+    def seconds(self, units: float, forget: Optional[float] = None) -> Optional[float]:
         """What `units` would take; None: not known."""
         if self._rate is None or (forget is not None and self._clock() - self._at > forget):
             return None
@@ -38,27 +42,27 @@ class Rate:
 class Estimate:
     """What is known of one engine and its store."""
 
-    def __init__(self, clock=time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._compute, self._disk = Rate(clock), Rate(clock)
 
-    def computed(self, tokens, seconds):
+    def computed(self, tokens: int, seconds: float) -> None:
         """A step of the engine computed so many tokens."""
         with self._lock:
             self._compute.add(tokens, seconds)
 
-    def loaded(self, disk_bytes, seconds):
+    def loaded(self, disk_bytes: int, seconds: float) -> None:
         """So many bytes came from disks."""
         with self._lock:
             self._disk.add(disk_bytes, seconds)
 
-    def compute_s(self, tokens):
+    def compute_s(self, tokens: int) -> float:
         """What computing the tokens takes; UNKNOWN_COMPUTE_S while that is not known."""
         with self._lock:
             seconds = self._compute.seconds(tokens)
         return UNKNOWN_COMPUTE_S if seconds is None else seconds
 
-    def budget_s(self, tokens, disk_bytes):
+    def budget_s(self, tokens: int, disk_bytes: int) -> float:
         """How long a load that spares the computing of so many tokens may be waited for; 0.0: do not load. Without disk_bytes the blocks are in
         memory, and the copy is always quicker than the computing."""
         compute = self.compute_s(tokens)

@@ -8,10 +8,13 @@ Weights are named by what they are, not by their path: by a commit, where the mo
 all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces spread over it, its size, and its time of change.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
+from typing import Any, Optional
 
 FULL_BYTES = 2 << 30
 SAMPLES, SAMPLE_BYTES, HEAD_BYTES = 256, 4096, 1 << 20
@@ -19,7 +22,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "architectures_source")
 
 
-def _hash_file(digest, path, full):
+def _hash_file(digest: hashlib._Hash, path: str, full: bool) -> None:
     size = os.path.getsize(path)
     digest.update(b"%s %d;" % (os.path.basename(path).encode(), size))
     with open(path, "rb") as file:
@@ -34,7 +37,7 @@ def _hash_file(digest, path, full):
     digest.update(b"%d;" % os.stat(path).st_mtime_ns)
 
 
-def files_of(path):
+def files_of(path: str) -> list[str]:
     """A file, or a folder's weights and JSON files."""
     if os.path.isfile(path):
         return [path]
@@ -43,13 +46,13 @@ def files_of(path):
     return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json",)))
 
 
-def stamp_of(path):
+def stamp_of(path: str) -> list[tuple[str, int, int, int, int]]:
     """What changes when one of these files is written or replaced."""
     stats = [(name, os.stat(name)) for name in files_of(path)]
     return [(name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 
-def digest_of(path):
+def digest_of(path: str) -> Optional[str]:
     """What the bytes of these files are: hex. None: there are none."""
     files = files_of(path)
     if not files:
@@ -61,7 +64,7 @@ def digest_of(path):
     return digest.hexdigest()
 
 
-def weights_of(model, revision, commit):
+def weights_of(model: str, revision: Optional[str], commit: Optional[str]) -> str:
     """A text that names the weights. Raises ValueError where there is nothing that would tell two revisions apart."""
     if commit:
         return "commit " + commit
@@ -77,21 +80,21 @@ def weights_of(model, revision, commit):
                      "commit hash, so that two revisions never share blocks" % model)
 
 
-def model_config_text(hf_config):
+def model_config_text(hf_config: Any) -> str:
     """The model's configuration as vLLM uses it, with overrides, rope among it."""
     known = {k: v for k, v in hf_config.to_dict().items() if k not in _VOLATILE}
     return json.dumps(known, sort_keys=True, default=str)
 
 
-def attention_text(platform, dtype, block_tokens, head_dim, cache_dtype):
+def attention_text(platform: Any, dtype: Any, block_tokens: int, head_dim: int, cache_dtype: Any) -> str:
     """The attention backend's own form of pages. That of a CPU depends on the instructions that it has."""
     if not platform.is_cpu():
         return os.environ.get("VLLM_ATTENTION_BACKEND", "default")
     from vllm.v1.attention.backends import cpu_attn
-    return "cpu " + cpu_attn._get_attn_isa(dtype, block_tokens, head_dim, cache_dtype)
+    return "cpu %s" % cpu_attn._get_attn_isa(dtype, block_tokens, head_dim, cache_dtype)
 
 
-def text_of(vllm_config, kv_cache_config, more=""):
+def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
     """The fingerprint's text of an engine, without its groups' own parts."""
     import vllm
     from vllm.platforms import current_platform

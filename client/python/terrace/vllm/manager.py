@@ -6,19 +6,27 @@ vLLM has loaded it. While that runs the answer is RETRY, and vLLM asks again in 
 (estimate.py): from then on the answer is MISS, and the engine computes.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import hashlib
 import logging
 import os
 import time
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingEvent, OffloadingManager, PrepareStoreOutput,
                                      RequestOffloadingContext)
 from vllm.v1.kv_offload import base as interface
 
-from .store import Down
+from .estimate import Estimate
+from .store import Down, Store
 
+Key = tuple[bytes, int]  # of a block in the daemon, and its group
+Wanted = dict[int, list[tuple[bytes, bytes]]]  # {group: [(vLLM's key, the daemon's)]}
+Seen = tuple[bytes, bytes, str]  # vLLM's key, the daemon's, "host" or "disk"
+Found = tuple[list[terrace.Lease], dict[bytes, str], list[Key]]
 logger = logging.getLogger("vllm.terrace")
 FIRST_WAIT_S = 0.005  # a lookup of blocks in memory is answered within this, mostly
 KEEP_MISS_S = 0.5  # for which a request's miss is not asked again
@@ -27,12 +35,12 @@ KNOWN_S = 30.0  # and for how long: the daemon may evict them
 THREADS = 4
 
 
-def split(key):
+def split(key: bytes) -> Key:
     """(hash, group) of vLLM's offload key."""
     return interface.get_offload_block_hash(key), interface.get_offload_group_idx(key)
 
 
-def salted(block_hash, salt):
+def salted(block_hash: bytes, salt: bytes) -> bytes:
     """The daemon's key. A salt is of an adapter: vLLM's hash has its name and path, but not its bytes."""
     return hashlib.blake2b(block_hash + salt, digest_size=len(block_hash)).digest() if salt else block_hash
 
@@ -40,18 +48,20 @@ def salted(block_hash, salt):
 class TerraceTransfer(LoadStoreSpec):
     """What the worker needs of a load or a store: keys in the order of vLLM's blocks, a key each."""
 
-    def __init__(self, req_id, keys, infos=()):
+    def __init__(self, req_id: str, keys: list[Key],
+                 infos: Sequence[tuple[Optional[bytes], int]] = ()) -> None:
         self.req_id = req_id
-        self.keys = keys  # [(key, group)]
-        self.infos = infos  # of a store: [(parent or None, position)]
+        self.keys = keys
+        self.infos = infos  # of a store: (parent or None, position)
 
 
 class _Asked:
     """A request's lookup, under way or answered."""
 
-    def __init__(self, future, deadline):
+    def __init__(self, future: concurrent.futures.Future[Found], deadline: Callable[[], float]) -> None:
         self.future, self.deadline, self.at = future, deadline, time.monotonic()
-        self.leases, self.keys, self.sources = [], frozenset(), {}
+        self.leases: list[terrace.Lease] = []
+        self.sources: dict[bytes, str] = {}
         self.answered = False
         self.loading = False
 
@@ -59,35 +69,36 @@ class _Asked:
 class TerraceManager(OffloadingManager):
     """vLLM's OffloadingManager over a Store."""
 
-    def __init__(self, store, estimate, tokens_per_block, events=False, always_load=False):
+    def __init__(self, store: Store, estimate: Estimate, tokens_per_block: dict[int, int], events: bool = False,
+                 always_load: bool = False) -> None:
         self._store, self.estimate, self._tokens = store, estimate, tokens_per_block  # {group: tokens}
-        self._events = [] if events else None
+        self._events: Optional[list[OffloadingEvent]] = [] if events else None
         self._always = always_load
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="terrace-lookup")
-        self._asked = {}  # by request
-        self._salts = {}  # by request, of those that have one
-        self._known = {}  # keys that are stored, as far as is known, and when that was learned, the oldest first
+        self._asked: dict[str, _Asked] = {}  # by request
+        self._salts: dict[str, bytes] = {}  # by request, of those that have one
+        # Keys that are stored, as far as is known, and when that was learned, the oldest first.
+        self._known: dict[Key, float] = {}
         self._known_of = store.generation
         self._generation = b""  # in all keys, once vLLM's cache was reset
-        self._counts = {}
+        self._counts: dict[str, int] = {}
 
-    def salt(self, req_id, salt):
+    def salt(self, req_id: str, salt: bytes) -> None:
         """What is to be mixed into the keys of a request; before on_new_request."""
         self._salts[req_id] = salt
 
-    def _key(self, key, req_id):
-        """(the daemon's key, group)."""
+    def _key(self, key: bytes, req_id: str) -> Key:
         block_hash, group = split(key)
         return salted(block_hash, self._generation + self._salts.get(req_id, b"")), group
 
-    def _count(self, name, by=1):
+    def _count(self, name: str, by: int = 1) -> None:
         self._counts[name] = self._counts.get(name, 0) + by
 
     # ---- lookups ----
 
-    def lookup(self, key, req_context):
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         asked = self._asked.get(req_context.req_id)
-        if asked is not None and asked.answered and not asked.keys and time.monotonic() - asked.at > KEEP_MISS_S:
+        if asked is not None and asked.answered and not asked.sources and time.monotonic() - asked.at > KEEP_MISS_S:
             asked = None
         if asked is None:
             if not self._store.up:
@@ -98,13 +109,13 @@ class TerraceManager(OffloadingManager):
             if not asked.future.done() and time.monotonic() < asked.deadline():
                 return LookupResult.RETRY
             self._answer(asked)
-        return LookupResult.HIT if key in asked.keys else LookupResult.MISS
+        return LookupResult.HIT if key in asked.sources else LookupResult.MISS
 
-    def _ask(self, first, req_context):
+    def _ask(self, first: bytes, req_context: Any) -> _Asked:
         """Begins a request's lookup, for the keys from the first that vLLM wants of each group."""
         positions = getattr(req_context, "_offload_key_positions", None) or {first: 0}
         at = positions.get(first, 0)
-        wanted = {}
+        wanted: Wanted = {}
         for key, end in positions.items():
             mine, group = self._key(key, req_context.req_id)
             # What ends inside a block is a partial tail, which is not stored here.
@@ -116,30 +127,31 @@ class TerraceManager(OffloadingManager):
         longest = self._store.call_s if self._always else min(self._store.call_s, self.estimate.compute_s(tokens))
         return _Asked(self._pool.submit(search.run, wanted), lambda: began + max(FIRST_WAIT_S, search.budget or longest))
 
-    def _answer(self, asked):
+    def _answer(self, asked: _Asked) -> None:
         asked.answered, asked.at = True, time.monotonic()
         if not asked.future.done():
             self._count("late")
             asked.future.add_done_callback(lambda done: _release(done.result()[0]))
             return
-        asked.leases, asked.sources = asked.future.result()
-        asked.keys = asked.sources.keys()
+        asked.leases, asked.sources, absent = asked.future.result()
+        for known in absent:
+            self._known.pop(known, None)
 
-    def get_load_source(self, key, req_context):
+    def get_load_source(self, key: bytes, req_context: Any) -> Any:
         """The tier that a block came from; of versions of vLLM that ask."""
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
         asked = self._asked.get(req_context.req_id)
         return CacheHitSource.DISK if asked and asked.sources.get(key) == "disk" else CacheHitSource.HOST
 
-    def prepare_load(self, keys, req_context):
+    def prepare_load(self, keys: Sequence[bytes], req_context: Any) -> TerraceTransfer:
         self._asked[req_context.req_id].loading = True
         self._count("load_blocks", len(keys))
         return TerraceTransfer(req_context.req_id, [self._key(key, req_context.req_id) for key in keys])
 
-    def complete_load(self, keys, req_context):
+    def complete_load(self, keys: Iterable[bytes], req_context: Any) -> None:
         self._forget(req_context.req_id)
 
-    def _forget(self, req_id):
+    def _forget(self, req_id: str) -> None:
         asked = self._asked.pop(req_id, None)
         if asked is None:
             return
@@ -150,13 +162,17 @@ class TerraceManager(OffloadingManager):
 
     # ---- stores ----
 
-    def prepare_store(self, keys, req_context):
+    def prepare_store(self, keys: Iterable[bytes], req_context: Any) -> PrepareStoreOutput:
         if not self._store.up:
             return PrepareStoreOutput(keys_to_store=[], store_spec=TerraceTransfer(req_context.req_id, []), evicted_keys=[])
         if self._known_of != self._store.generation:
             self._known_of = self._store.generation
             self._known.clear()
-        chosen, transfer, infos, before, now = [], [], [], {}, time.monotonic()
+        chosen: list[bytes] = []
+        transfer: list[Key] = []
+        infos: list[tuple[Optional[bytes], int]] = []
+        before: dict[int, bytes] = {}
+        now = time.monotonic()
         places = getattr(req_context, "_offload_key_positions", None) or dict.fromkeys(keys, 0)
         wanted = set(keys)
         for key, end in places.items():
@@ -173,7 +189,7 @@ class TerraceManager(OffloadingManager):
         return PrepareStoreOutput(keys_to_store=[chosen[i] for i in order], evicted_keys=[], store_spec=TerraceTransfer(
             req_context.req_id, [transfer[i] for i in order], [infos[i] for i in order]))
 
-    def complete_store(self, keys, req_context, success=True):
+    def complete_store(self, keys: Iterable[bytes], req_context: Any, success: bool = True) -> None:
         if not success or not self._store.up:
             return
         for key in keys:
@@ -188,10 +204,10 @@ class TerraceManager(OffloadingManager):
 
     # ---- the rest ----
 
-    def on_new_request(self, req_context):
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
-    def on_request_finished(self, req_context):
+    def on_request_finished(self, req_context: Any) -> None:
         asked = self._asked.get(req_context.req_id)
         if asked is None or not asked.loading:
             self._forget(req_context.req_id)
@@ -199,11 +215,11 @@ class TerraceManager(OffloadingManager):
         while len(self._salts) > 4096:
             self._salts.pop(next(iter(self._salts)))
 
-    def take_events(self):
+    def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, [] if self._events is not None else None
         return events or ()
 
-    def reset_cache(self):
+    def reset_cache(self) -> None:
         """vLLM's weights may have changed (a reinforcement learner's): nothing from before may be found again. The daemon's blocks are of
         every engine of the fingerprint, so this engine leaves them alone and uses keys of its own from now on."""
         for req_id in list(self._asked):
@@ -211,7 +227,7 @@ class TerraceManager(OffloadingManager):
         self._known.clear()
         self._generation = os.urandom(16)
 
-    def get_stats(self):
+    def get_stats(self) -> Any:
         if not self._counts:
             return None
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -222,14 +238,14 @@ class TerraceManager(OffloadingManager):
         self._counts = {}
         return stats
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         for req_id in list(self._asked):
             self._forget(req_id)
         self._pool.shutdown(wait=False)
         self._store.close()
 
 
-def _release(leases):
+def _release(leases: list[terrace.Lease]) -> None:
     for lease in leases:
         lease.close()
 
@@ -237,15 +253,20 @@ def _release(leases):
 class _Search:
     """One request's lookup and lease, on a thread of the manager's."""
 
-    def __init__(self, store, estimate, tokens, always):
+    def __init__(self, store: Store, estimate: Estimate, tokens: dict[int, int], always: bool) -> None:
         self._store, self.estimate, self._tokens, self._always = store, estimate, tokens, always
-        self.budget = None  # seconds, once it is known
+        self.budget: Optional[float] = None  # seconds, once it is known
 
-    def run(self, wanted):
-        """([leases], {vLLM's key: "host" or "disk"}). wanted: {group: [(vLLM's key, the daemon's)]}. Never raises."""
-        leases, sources = [], {}
+    def run(self, wanted: Wanted) -> Found:
+        """([leases], {vLLM's key: "host" or "disk"}, [(the daemon's key, group)] that are to be stored again: they were evicted,
+        or found to be corrupt). wanted: {group: [(vLLM's key, the daemon's)]}. Never raises."""
+        leases: list[terrace.Lease] = []
+        sources: dict[bytes, str] = {}
+        absent: list[Key] = []
         try:
             seen = {group: self._states(group, keys) for group, keys in wanted.items()}
+            stored = {(mine, group) for group, keys in seen.items() for _, mine, _ in keys}
+            absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys if (mine, group) not in stored]
             disk_bytes = sum(self._store.block_bytes(group) * sum(source == "disk" for _, _, source in keys)
                              for group, keys in seen.items())
             tokens = max((len(keys) * self._tokens[group] for group, keys in seen.items()), default=0)
@@ -255,7 +276,7 @@ class _Search:
                 disk_bytes = 0
             began = time.monotonic()
             for group, keys in seen.items():
-                self._lease(group, keys, leases, sources)
+                absent += self._lease(group, keys, leases, sources)
             if disk_bytes:
                 came = sum(self._store.block_bytes(split(key)[1]) for key, source in sources.items() if source == "disk")
                 self.estimate.loaded(max(came, 1), time.monotonic() - began)
@@ -265,25 +286,28 @@ class _Search:
             logger.debug("a lookup of Terrace failed: %s", e)
         except Exception:  # nothing of ours may end the engine
             logger.exception("a lookup of Terrace failed")
-        return leases, sources
+        return leases, sources, absent
 
-    def _states(self, group, keys):
-        """[(vLLM's key, the daemon's, "host" or "disk")] of those that are stored."""
+    def _states(self, group: int, keys: list[tuple[bytes, bytes]]) -> list[Seen]:
+        """[(vLLM's key, the daemon's, "host" or "disk")] of those of which every worker's part is stored."""
         _, states = self._store.call(group, lambda s: s.lookup([mine for _, mine in keys], states=True, timeout=self._store.call_s))
-        names = {terrace.State.HOST: "host", terrace.State.DISK: "disk"}
-        return [(key, mine, names[state[0]]) for (key, mine), state in zip(keys, states) if state[0] in names]
+        there = (terrace.State.HOST, terrace.State.DISK)
+        return [(key, mine, "disk" if terrace.State.DISK in parts else "host") for (key, mine), parts in zip(keys, states)
+                if all(part in there for part in parts)]
 
-    def _lease(self, group, keys, leases, sources):
+    def _lease(self, group: int, keys: list[Seen], leases: list[terrace.Lease], sources: dict[bytes, str]) -> list[Key]:
+        """[(the daemon's key, group)] that could not be leased."""
         if not keys:
-            return
+            return []
         timeout = max(0.02, min(self._store.call_s, self.budget or 0))
         lease = self._store.call(group, lambda s: s.lease([mine for _, mine, _ in keys], timeout=timeout))
         if lease is not None:
             leases.append(lease)
             sources.update((key, source) for key, _, source in keys[:len(lease)])
+        return [(mine, group) for _, mine, _ in keys[0 if lease is None else len(lease):]]
 
 
-def _before_disk(keys):
+def _before_disk(keys: list[Seen]) -> list[Seen]:
     for i, (_, _, source) in enumerate(keys):
         if source == "disk":
             return keys[:i]

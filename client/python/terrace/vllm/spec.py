@@ -1,8 +1,15 @@
 """vLLM's OffloadingSpec whose store is the daemon: makes the manager in the scheduler's process and the worker in the worker's.
 
+Each tensor parallel worker has a layout of its own, by its rank, because it has pages of its own. The scheduler's session
+has the layouts of all of them: a block is a hit once every worker has stored its part.
+
 A spec sees too little of vLLM's configuration to know which bytes may be shared, and a plain OffloadingConnector cannot be told of a load that
 failed. So TerraceConnector makes the spec, and a spec that was made by another is refused.
 """
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingSpec
@@ -24,10 +31,10 @@ class TerraceOffloadingSpec(OffloadingSpec):
     """See the top of the file. Options: terrace.vllm."""
 
     @classmethod
-    def build_metric_definitions(cls, extra_config):
+    def build_metric_definitions(cls, extra_config: Any) -> dict[str, OffloadingCounterMetadata]:
         return {name: OffloadingCounterMetadata(documentation=text) for name, text in METRICS.values()}
 
-    def __init__(self, config):
+    def __init__(self, config: Any) -> None:
         compatibility.check()
         super().__init__(config)
         private = self.extra_config.get(PRIVATE)
@@ -38,24 +45,32 @@ class TerraceOffloadingSpec(OffloadingSpec):
             raise ValueError("terrace.vllm: a block of Terrace is one block of vLLM: leave blocks_per_chunk and block_size out of "
                              "kv_connector_extra_config, and set --block-size")
         self._private = private
-        self.manager = self.worker = None
+        self.manager: Optional[TerraceManager] = None
+        self.worker: Any = None
 
-    def _store(self, role):
-        layouts = {}
+    def _ranks(self) -> range:
+        """Of the workers whose pages differ. Of MLA the pages are all the same, and vLLM has the first worker store them."""
+        replicated = getattr(self.config, "replicated_layout", False)
+        return range(1 if replicated else self.config.parallel.world_size)
+
+    def _store(self, role: str, ranks: Sequence[int]) -> Store:
+        layouts: dict[int, Sequence[terrace.Layout]] = {}
         for group in self.config.groups:
             text, size = self._private["groups"][group.group_id]
-            layouts[group.group_id] = terrace.Layout.opaque(text, "vllm/pages/1", -(-size // 16) * 16, block_tokens=group.tokens_per_block)
+            layouts[group.group_id] = [
+                terrace.Layout.opaque("%s rank %d" % (text, rank), "vllm/pages/1", -(-size // 16) * 16,
+                                      block_tokens=group.tokens_per_block) for rank in ranks]
         return Store(layouts, self.extra_config.get("terrace.address"), self.extra_config.get("terrace.tenant"),
                      float(self.extra_config.get("terrace.call_ms", 250)) / 1000, "vllm-" + role)
 
-    def get_manager(self):
+    def get_manager(self) -> TerraceManager:
         if self.manager is None:
             tokens = {group.group_id: group.tokens_per_block for group in self.config.groups}
-            self.manager = TerraceManager(self._store("scheduler"), Estimate(), tokens, self.config.enable_kv_cache_events,
+            self.manager = TerraceManager(self._store("scheduler", self._ranks()), Estimate(), tokens, self.config.enable_kv_cache_events,
                                           self.extra_config.get("terrace.load", "estimate") == "always")
         return self.manager
 
-    def get_worker(self, kv_caches):
+    def get_worker(self, kv_caches: Any) -> Any:
         if self.worker is None:
             from .pages import of_groups
             from .worker import TerraceWorker
@@ -64,14 +79,18 @@ class TerraceOffloadingSpec(OffloadingSpec):
                 if one.block_bytes != self._private["groups"][group][1]:
                     raise ValueError("terrace.vllm: group %d has %d bytes a block in the worker and %d in vLLM's configuration: this form of "
                                      "KV cache is not supported" % (group, one.block_bytes, self._private["groups"][group][1]))
-            self.worker = TerraceWorker(self._store("worker"), pages, _waiter(kv_caches))
+            rank = min(self.config.parallel.rank, len(self._ranks()) - 1)
+            self.worker = TerraceWorker(self._store("worker", [rank]), pages, _waiter(kv_caches))
         return self.worker
 
 
-def _waiter(kv_caches):
+def _waiter(kv_caches: Any) -> Optional[Callable[[], None]]:
     """What waits until the device has written the pages; None for a CPU, whose work is done when it returns."""
     device = kv_caches.tensors[0].tensor.device
     if device.type == "cpu":
         return None
     import torch
-    return lambda: torch.accelerator.current_stream(device).synchronize()
+
+    def wait() -> None:
+        torch.accelerator.current_stream(device).synchronize()
+    return wait

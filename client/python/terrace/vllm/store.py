@@ -5,14 +5,18 @@ every call is answered with Down at once, and one thread tries to reach the daem
 the old ones keep their bytes. Nothing raises into vLLM: callers catch Down and terrace.Error, and take both for a miss.
 
 A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block is its hash (32 bytes with
-sha256 and sha256_cbor, 16 with xxhash), and the group is the layout.
+sha256 and sha256_cbor, 16 with xxhash), and the group is the layout, or a layout for each worker.
 """
+
+from __future__ import annotations
 
 import logging
 import threading
+from typing import Callable, Optional, Sequence, TypeVar
 
 import terrace
 
+T = TypeVar("T")
 logger = logging.getLogger("vllm.terrace")  # below vllm's logger, so that vLLM's settings hold
 RETRY_S = 0.25
 FIRST_S = 5.0  # for the first connection; a daemon that is absent is then tried on
@@ -26,15 +30,16 @@ _GONE = (terrace.Unavailable, terrace.Stale, terrace.Deadline)
 
 
 class Store:
-    """The sessions of one process. layouts: {group: terrace.Layout}."""
+    """The sessions of one process. layouts: {group: [terrace.Layout]}, one for each worker that has pages of its own."""
 
-    def __init__(self, layouts, address=None, tenant=None, call_s=0.25, engine="vllm"):
+    def __init__(self, layouts: dict[int, Sequence[terrace.Layout]], address: Optional[str] = None,
+                 tenant: Optional[str] = None, call_s: float = 0.25, engine: str = "vllm") -> None:
         self._layouts, self._address, self._tenant, self._engine = layouts, address, tenant, engine
         self.call_s = call_s
         self._lock = threading.Lock()
-        self._sessions = None
+        self._sessions: Optional[dict[int, terrace.Session]] = None
         self._closed = threading.Event()
-        self._trier = None
+        self._trier: Optional[threading.Thread] = None
         self.generation = 0  # of the sessions: another daemon may have none of the blocks
         try:
             self._sessions = self._open(FIRST_S)
@@ -42,30 +47,30 @@ class Store:
             self._down(e)
 
     @property
-    def up(self):
+    def up(self) -> bool:
         """True while the daemon answers."""
         return self._sessions is not None
 
-    def block_bytes(self, group):
-        """Bytes of a group's block."""
-        return self._layouts[group].block_bytes
+    def block_bytes(self, group: int) -> int:
+        """Bytes of a group's block in all layouts."""
+        return sum(layout.block_bytes for layout in self._layouts[group])
 
-    def block_tokens(self, group):
+    def block_tokens(self, group: int) -> int:
         """Tokens of a group's block."""
-        return self._layouts[group].block_tokens
+        return self._layouts[group][0].block_tokens
 
-    def _open(self, timeout):
+    def _open(self, timeout: float) -> dict[int, terrace.Session]:
         client = terrace.connect(self._address, timeout=timeout)
         sessions = {}
-        for group, layout in self._layouts.items():
+        for group, layouts in self._layouts.items():
             # Rules of windows and states are vLLM's, which asks for single keys of such groups.
-            sessions[group] = client.session([layout], tenant=self._tenant, engine=self._engine, unchained_keys=len(self._layouts) > 1)
+            sessions[group] = client.session(layouts, tenant=self._tenant, engine=self._engine, unchained_keys=len(self._layouts) > 1)
             if not sessions[group].borrows:
                 raise terrace.Unavailable(terrace.Status.UNAVAILABLE, "the daemon lends no memory to this process: it must be on the same "
                                           "node and reached by its Unix socket")
         return sessions
 
-    def _down(self, error):
+    def _down(self, error: Exception) -> None:
         with self._lock:
             self._sessions = None
             if self._closed.is_set() or (self._trier is not None and self._trier.is_alive()):
@@ -74,7 +79,7 @@ class Store:
             self._trier = threading.Thread(target=self._try, name="terrace-reopen", daemon=True)
             self._trier.start()
 
-    def _try(self):
+    def _try(self) -> None:
         while not self._closed.wait(RETRY_S):
             try:
                 sessions = self._open(2.0)
@@ -89,7 +94,7 @@ class Store:
             logger.warning("Terrace answers again")
             return
 
-    def call(self, group, function):
+    def call(self, group: int, function: Callable[[terrace.Session], T]) -> T:
         """function(session) of the group's session. Raises Down, or terrace.Error where the daemon refused this call alone."""
         sessions = self._sessions
         if sessions is None:
@@ -101,7 +106,7 @@ class Store:
                 self._down(e)
             raise Down() from e
 
-    def close(self):
+    def close(self) -> None:
         """Ends the trying, and the sessions once nothing uses them."""
         self._closed.set()
         with self._lock:

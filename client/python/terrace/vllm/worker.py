@@ -5,24 +5,28 @@ between, the job is reported as done, as vLLM's worker wants it, and its request
 fails is dropped: nothing is published that was not written whole.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import logging
 import threading
 import time
+from typing import Any, Callable, Iterable, Optional
 
 import terrace
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
-from .store import Down
+from .store import Down, Store
 
+Copy = Callable[[Any, list[int]], tuple[int, bool]]  # a TerraceTransfer, vLLM's blocks: bytes copied, and whether all were
 logger = logging.getLogger("vllm.terrace")
 
 
-def by_group(transfer, block_ids):
+def by_group(transfer: Any, block_ids: list[int]) -> dict[int, list[int]]:
     """{group: [index of a key]}. vLLM gives a block for each key, in the order of the keys."""
     if len(transfer.keys) != len(block_ids):
         raise ValueError("vLLM gave %d blocks for %d keys" % (len(block_ids), len(transfer.keys)))
-    groups = {}
+    groups: dict[int, list[int]] = {}
     for i, (_, group) in enumerate(transfer.keys):
         groups.setdefault(group, []).append(i)
     return groups
@@ -31,27 +35,29 @@ def by_group(transfer, block_ids):
 class TerraceWorker(OffloadingWorker):
     """vLLM's OffloadingWorker over a Store. pages: {group: Pages}. before_store: waits until the pages are written (of a GPU)."""
 
-    def __init__(self, store, pages, before_store=None):
+    def __init__(self, store: Store, pages: Any, before_store: Optional[Callable[[], None]] = None) -> None:
         self._store, self._pages, self._before_store = store, pages, before_store
         self._stores = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-store")
         self._loads = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-load")
         self._lock = threading.Lock()
-        self._jobs, self._finished = {}, []  # of finished jobs: (result, request whose load has failed, or None)
-        self._failed = set()
+        self._jobs: dict[int, concurrent.futures.Future[None]] = {}
+        self._finished: list[tuple[TransferResult, Optional[str]]] = []  # with the request, if its load has failed
+        self._failed: set[str] = set()
 
-    def submit_store(self, job_id, src_spec, dst_spec):
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         if self._before_store is not None:
             self._before_store()
         return self._submit(self._stores, job_id, self._store_pages, dst_spec, [int(b) for b in src_spec.block_ids])
 
-    def submit_load(self, job_id, src_spec, dst_spec):
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         return self._submit(self._loads, job_id, self._load_pages, src_spec, [int(b) for b in dst_spec.block_ids])
 
-    def _submit(self, pool, job_id, function, transfer, block_ids):
+    def _submit(self, pool: concurrent.futures.Executor, job_id: int, function: Copy, transfer: Any,
+                block_ids: list[int]) -> bool:
         self._jobs[job_id] = pool.submit(self._run, job_id, function, transfer, block_ids)
         return True
 
-    def _run(self, job_id, function, transfer, block_ids):
+    def _run(self, job_id: int, function: Copy, transfer: Any, block_ids: list[int]) -> None:
         began, copied, whole = time.monotonic(), 0, False
         try:
             copied, whole = function(transfer, block_ids)
@@ -65,7 +71,7 @@ class TerraceWorker(OffloadingWorker):
             failed = transfer.req_id if not whole and function == self._load_pages else None
             self._finished.append((TransferResult(job_id, True, copied, time.monotonic() - began), failed))
 
-    def _store_pages(self, transfer, block_ids):
+    def _store_pages(self, transfer: Any, block_ids: list[int]) -> tuple[int, bool]:
         copied = 0
         for group, chosen in by_group(transfer, block_ids).items():
             keys = [transfer.keys[i][0] for i in chosen]
@@ -83,7 +89,7 @@ class TerraceWorker(OffloadingWorker):
                 slots.close()  # aborts what was not committed
         return copied, True
 
-    def _load_pages(self, transfer, block_ids):
+    def _load_pages(self, transfer: Any, block_ids: list[int]) -> tuple[int, bool]:
         copied = 0
         for group, chosen in by_group(transfer, block_ids).items():
             keys = [transfer.keys[i][0] for i in chosen]
@@ -96,7 +102,7 @@ class TerraceWorker(OffloadingWorker):
                 copied += len(chosen) * self._store.block_bytes(group)
         return copied, True
 
-    def get_finished(self):
+    def get_finished(self) -> list[TransferResult]:
         with self._lock:
             finished, self._finished = self._finished, []
         for result, failed in finished:
@@ -105,15 +111,15 @@ class TerraceWorker(OffloadingWorker):
                 self._failed.add(failed)
         return [result for result, _ in finished]
 
-    def take_failed(self):
+    def take_failed(self) -> set[str]:
         """Requests whose load has failed, of those that get_finished() has told of since the last call. On the thread of get_finished()."""
         failed, self._failed = self._failed, set()
         return failed
 
-    def wait(self, job_ids):
+    def wait(self, job_ids: Iterable[int]) -> None:
         concurrent.futures.wait([self._jobs[job] for job in job_ids if job in self._jobs])
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         self._stores.shutdown(wait=True)
         self._loads.shutdown(wait=True)
         self._store.close()
