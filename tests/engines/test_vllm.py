@@ -13,6 +13,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 
 TERRACED, LIBRARY, PYTHON, MODEL = sys.argv[1:5]
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -106,13 +108,20 @@ def say(text):
     print("    " + text, flush=True)
 
 
+def environment(daemon):
+    """That of engines. Threads that wait for each other at each step make an engine many times slower where other processes want
+    the cores; and bound to cores, a worker does not start on a machine of two."""
+    return {**os.environ, "LIBTERRACE": LIBRARY, "PYTHONPATH": os.path.join(ROOT, "client", "python"),
+            "TERRACE_ADDRESS": daemon.address, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+
+
 class Process:
     """A process with engines."""
 
     def __init__(self, daemon, one_process=True, log="engine"):
         self.log = os.path.join(LOGS, log + ".log")
-        env = {**os.environ, "LIBTERRACE": LIBRARY, "PYTHONPATH": os.path.join(ROOT, "client", "python"), "TERRACE_ADDRESS": daemon.address,
-               "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if one_process else "1", "PYTHONDONTWRITEBYTECODE": ""}
+        env = {**environment(daemon), "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if one_process else "1"}
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen([PYTHON, os.path.join(HERE, "vllm_engine.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=out, env=env, text=True, start_new_session=True)
@@ -495,6 +504,7 @@ class Shows(unittest.TestCase):
         nine tenths of the tokens come from Terrace."""
         prompts = requests(4)
         plain = self.without("plain " + log, prompts, [{}], start)[0]
+        self.assertGreater(len({str(text) for text in plain}), 1)
         engine = self.over(self.daemon, log, start, **ALWAYS)
         self.assertEqual(engine.ask("generate", "terrace", prompts, {})["tokens"], plain)
         possible = sum((len(prompt) - 1) // BLOCK for prompt in prompts) * BLOCK
@@ -518,6 +528,68 @@ class Shows(unittest.TestCase):
         came = self.again(start, "hybrid")
         self.assertEqual({key.split()[0] for key in self.loads(path)}, {"0", "1"})
         say("layers with and without a window: the same texts, %d of %d tokens from Terrace" % came)
+
+    def serve(self, log):
+        """The line of README.md, and a way to ask its server."""
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            options = re.search(r"^    vllm serve MODEL --kv-transfer-config '([^']*)'$", file.read(), re.M).group(1)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        env = {**environment(self.daemon), "VLLM_SERVER_DEV_MODE": "1"}
+        with open(os.path.join(LOGS, log + ".log"), "ab") as out:
+            server = subprocess.Popen([PYTHON, "-m", "vllm.entrypoints.cli.main", "serve", MODEL, "--kv-transfer-config", options,
+                                       "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "2048",
+                                       "--block-size", str(BLOCK), "--enforce-eager"],
+                                      stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
+
+        def end():
+            try:
+                os.killpg(server.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            server.wait()
+        self.addCleanup(end)
+
+        def ask(path, body=None):
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request("http://127.0.0.1:%d%s" % (port, path), data, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=START_S) as answer:
+                return answer.read().decode()
+
+        def there():
+            self.assertIsNone(server.poll(), "the server has ended: see " + out.name)
+            try:
+                ask("/health")
+            except OSError:
+                return False
+            return True
+        wait_for(there, START_S, "vllm serve answers")
+        return ask, end
+
+    def test_d_serve(self):
+        """README's line, restarted in between."""
+        prompt = requests(1, system=4)[0]
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+        ask, end = self.serve("serve")
+        stored = self.stored()
+        text = json.loads(ask("/v1/completions", body))["choices"][0]["text"]
+        ask("/v1/completions", {**body, "prompt": [1] * 40, "max_tokens": 40})  # steps in which the stores end
+        wait_for(lambda: self.stored() >= stored + len(prompt) // BLOCK, 120, "the blocks are stored")
+        end()
+        ask, end = self.serve("serve")
+
+        def hits():
+            ask("/reset_prefix_cache", {})
+            self.assertEqual(json.loads(ask("/v1/completions", body))["choices"][0]["text"], text)
+            found = re.search(r"^vllm:external_prefix_cache_hits_total\{.*\} (\S+)$", ask("/metrics"), re.M)
+            return float(found.group(1)) if found else 0
+        wait_for(lambda: hits() > 0, 120, "a server that was restarted loads from Terrace")
+        metrics = ask("/metrics")
+        self.assertRegex(metrics, r"(?m)^vllm:terrace_load_blocks_total\{.*\} [1-9]")
+        end()
+        say("vllm serve, restarted: the same text, %d tokens from Terrace" % float(
+            re.search(r"^vllm:external_prefix_cache_hits_total\{.*\} (\S+)$", metrics, re.M).group(1)))
 
 
 def record(path):

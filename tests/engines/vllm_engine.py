@@ -27,11 +27,6 @@ import time
 
 REPLIES = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # bound to cores, a worker does not start on a machine of two
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-# Threads that wait for each other at each step make an engine many times slower where other processes want the cores.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def record(path):
