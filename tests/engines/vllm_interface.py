@@ -21,7 +21,9 @@ USED = {
         "ReqContext": ["req_id", "_offload_key_positions"],
         "OffloadingEvent": None,
     },
-    "vllm/v1/kv_offload/config.py": {"OffloadingConfig": ["groups", "enable_kv_cache_events", "extra_config"],
+    "vllm/v1/kv_offload/config.py": {"OffloadingConfig": ["groups", "enable_kv_cache_events", "extra_config", "parallel",
+                                                          "replicated_layout"],
+                                     "OffloadingParallelConfig": ["rank", "world_size"],
                                      "OffloadingGroupConfig": ["tokens_per_block", "group_id"]},
     "vllm/v1/kv_offload/factory.py": {"OffloadingSpecFactory": ["get_spec_cls", "create_spec"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/base.py": {
