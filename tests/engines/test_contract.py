@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -118,6 +119,28 @@ class Fingerprints(unittest.TestCase):
             other = self.model("f", b"w" * 1000)
             os.utime(os.path.join(other, "model.safetensors"), ns=(1, 1))
             self.assertNotEqual(large, fingerprint.weights_of(other, None, None))
+
+    def test_groups(self):
+        """Scheduler and worker have one layout, also where the scheduler's configuration has one form of several."""
+        def form(size, **more):
+            return types.SimpleNamespace(page_size_bytes=size, **more)
+
+        def group(spec, *layers):
+            return types.SimpleNamespace(kv_cache_spec=spec, layer_names=list(layers))
+        forms = {"a": form(64), "b": form(32)}
+        worker, scheduler = group(types.SimpleNamespace(kv_cache_specs=forms), "a", "b"), group(forms["a"], "a", "b")
+        self.assertEqual(fingerprint.group_text(0, worker), fingerprint.group_text(0, scheduler))
+        self.assertIsNone(fingerprint.group_bytes(worker))
+        self.assertEqual(fingerprint.group_bytes(group(form(64, unpadded_page_size_bytes=48), "a", "b")), 96)
+        for other in (group(form(32), "a", "b"), group(forms["a"], "a"), group(form(64, window=128), "a", "b")):
+            self.assertNotEqual(fingerprint.group_text(0, other), fingerprint.group_text(0, scheduler))
+        self.assertNotEqual(fingerprint.group_text(1, scheduler), fingerprint.group_text(0, scheduler))
+
+    def test_rope_that_depends_on_length(self):
+        for rope, matters in (({"rope_type": "llama3"}, False), ({"rope_type": "yarn"}, False), ({"rope_type": "dynamic"}, True),
+                              ({"type": "longrope"}, True), ({"rope_type": "default"}, False)):
+            text = fingerprint.model_config_text(types.SimpleNamespace(to_dict=lambda rope=rope: {"rope_scaling": rope}))
+            self.assertEqual(bool(fingerprint._LENGTH_MATTERS.search(text)), matters, rope)
 
     def test_commits(self):
         commit = "0123456789abcdef0123456789abcdef01234567"

@@ -22,6 +22,7 @@ USED = {
         "OffloadingEvent": None,
     },
     "vllm/v1/kv_offload/config.py": {"OffloadingConfig": ["groups", "enable_kv_cache_events", "extra_config", "parallel",
+                                                          "worker_kv_bytes_per_block",
                                                           "replicated_layout"],
                                      "OffloadingParallelConfig": ["rank", "world_size"],
                                      "OffloadingGroupConfig": ["tokens_per_block", "group_id"]},

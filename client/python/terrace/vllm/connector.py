@@ -57,14 +57,6 @@ def check_parallel(parallel: Any) -> None:
                          "parallel" % (parallel.world_size, parallel.tensor_parallel_size))
 
 
-def group_bytes(group: Any) -> int:
-    """Bytes of a block of a KV group, all its layers, without padding between them."""
-    spec = group.kv_cache_spec
-    specs = getattr(spec, "kv_cache_specs", None)
-    each = [specs[name] for name in group.layer_names] if specs else [spec] * len(group.layer_names)
-    return sum(getattr(one, "unpadded_page_size_bytes", one.page_size_bytes) for one in each)
-
-
 class TerraceConnector(OffloadingConnector):
     """See the top of the file, and terrace.vllm for options."""
 
@@ -76,10 +68,8 @@ class TerraceConnector(OffloadingConnector):
         vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         text = fingerprint.text_of(vllm_config, kv_cache_config, str(extra.get("terrace.identity", "")))
         # A layout a group: a model's groups with equal pages still hold other layers.
-        extra[PRIVATE] = {"groups": {
-            number: ("%s group %d %r %r" % (text, number, group.layer_names, type(group.kv_cache_spec).__name__),
-                     group_bytes(group))
-            for number, group in enumerate(kv_cache_config.kv_cache_groups)}}
+        extra[PRIVATE] = {"groups": {number: (text + " " + fingerprint.group_text(number, group), fingerprint.group_bytes(group))
+                                     for number, group in enumerate(kv_cache_config.kv_cache_groups)}}
         super().__init__(vllm_config, role, kv_cache_config)
         self._step: Optional[tuple[float, int]] = None  # when a step began that computes enough tokens, and how many
         self._adapters: dict[str, tuple[Any, Optional[str]]] = {}  # by path: the stamp of the files, their digest

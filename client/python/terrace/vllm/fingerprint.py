@@ -19,6 +19,7 @@ from typing import Any, Optional
 FULL_BYTES = 2 << 30
 SAMPLES, SAMPLE_BYTES, HEAD_BYTES = 256, 4096, 1 << 20
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
+_LENGTH_MATTERS = re.compile(r'"(rope_type|type)": "(?!default"|linear"|llama3"|yarn")')  # rope that depends on max_model_len
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "architectures_source")
 
 
@@ -94,6 +95,29 @@ def attention_text(platform: Any, dtype: Any, block_tokens: int, head_dim: int, 
     return "cpu %s" % cpu_attn._get_attn_isa(dtype, block_tokens, head_dim, cache_dtype)
 
 
+def group_text(number: int, group: Any) -> str:
+    """A KV group: its layers and their form. Of a group with several forms the scheduler's configuration has the first form in
+    the place of all, and the worker's has all; so it is the first in both."""
+    forms = getattr(group.kv_cache_spec, "kv_cache_specs", None)
+    return "group %d %r %r" % (number, group.layer_names, next(iter(forms.values())) if forms else group.kv_cache_spec)
+
+
+def group_bytes(group: Any) -> Optional[int]:
+    """Bytes of a block of a KV group of one form, all its layers, without padding between them; None: there are several."""
+    spec = group.kv_cache_spec
+    if hasattr(spec, "kv_cache_specs"):
+        return None
+    return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes)) * len(group.layer_names)
+
+
+def _weights_of_draft(speculative: Any) -> str:
+    """The model whose layers guess tokens and have KV of their own."""
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is None:
+        return ""
+    return weights_of(draft.model, draft.revision, getattr(draft.hf_config, "_commit_hash", None)) + model_config_text(draft.hf_config)
+
+
 def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
     """The fingerprint's text of an engine, without its groups' own parts."""
     import vllm
@@ -102,10 +126,11 @@ def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
     parts = {
         "vllm": vllm.__version__,
         "weights": weights_of(model.model, model.revision, getattr(model.hf_config, "_commit_hash", None)),
+        "draft": _weights_of_draft(vllm_config.speculative_config),
         "config": model_config_text(model.hf_config),
         "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype), "quantization": str(model.quantization),
-        "load_format": str(vllm_config.load_config.load_format), "max_model_len": str(model.max_model_len)
-        if "dynamic" in model_config_text(model.hf_config) else "",
+        "load_format": str(vllm_config.load_config.load_format), "seed": str(model.seed),  # of dummy weights
+        "max_model_len": str(model.max_model_len) if _LENGTH_MATTERS.search(model_config_text(model.hf_config)) else "",
         "hashes": cache.prefix_caching_hash_algo,
         "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.decode_context_parallel_size,
                      parallel.prefill_context_parallel_size],

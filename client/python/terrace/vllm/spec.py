@@ -53,12 +53,20 @@ class TerraceOffloadingSpec(OffloadingSpec):
         replicated = getattr(self.config, "replicated_layout", False)
         return range(1 if replicated else self.config.parallel.world_size)
 
+    def _block_bytes(self, group_id: int) -> int:
+        """Of a worker. Of one group vLLM says it, for the scheduler too, which does not know all forms of the group's layers."""
+        groups = self._private["groups"]
+        size = int(self.config.worker_kv_bytes_per_block) if len(groups) == 1 else groups[group_id][1]
+        if size is None:
+            raise ValueError("terrace.vllm: group %d of several has layers of several forms, which is not supported" % group_id)
+        return -(-int(size) // 16) * 16
+
     def _store(self, role: str, ranks: Sequence[int]) -> Store:
         layouts: dict[int, Sequence[terrace.Layout]] = {}
         for group in self.config.groups:
-            text, size = self._private["groups"][group.group_id]
+            text, _ = self._private["groups"][group.group_id]
             layouts[group.group_id] = [
-                terrace.Layout.opaque("%s rank %d" % (text, rank), "vllm/pages/1", -(-size // 16) * 16,
+                terrace.Layout.opaque("%s rank %d" % (text, rank), "vllm/pages/1", self._block_bytes(group.group_id),
                                       block_tokens=group.tokens_per_block) for rank in ranks]
         return Store(layouts, self.extra_config.get("terrace.address"), self.extra_config.get("terrace.tenant"),
                      float(self.extra_config.get("terrace.call_ms", 250)) / 1000, "vllm-" + role)
@@ -76,9 +84,9 @@ class TerraceOffloadingSpec(OffloadingSpec):
             from .worker import TerraceWorker
             pages = of_groups(kv_caches, [group.group_id for group in self.config.groups])
             for group, one in pages.items():
-                if one.block_bytes != self._private["groups"][group][1]:
-                    raise ValueError("terrace.vllm: group %d has %d bytes a block in the worker and %d in vLLM's configuration: this form of "
-                                     "KV cache is not supported" % (group, one.block_bytes, self._private["groups"][group][1]))
+                if one.block_bytes > self._block_bytes(group):
+                    raise ValueError("terrace.vllm: group %d has %d bytes a block in the worker and %d in vLLM's configuration: this "
+                                     "form of KV cache is not supported" % (group, one.block_bytes, self._block_bytes(group)))
             rank = min(self.config.parallel.rank, len(self._ranks()) - 1)
             self.worker = TerraceWorker(self._store("worker", [rank]), pages, _waiter(kv_caches))
         return self.worker
