@@ -609,6 +609,27 @@ class Shows(unittest.TestCase):
         say("vllm serve, restarted: the same text, %d tokens from Terrace" % float(
             re.search(r"^vllm:external_prefix_cache_hits_total\{.*\} (\S+)$", metrics, re.M).group(1)))
 
+    def test_e_hashes(self):
+        """Keys of other algorithms. Those of xxhash are others in each process, unless it is told not to."""
+        came = self.again({"model": MODEL, "more": {"prefix_caching_hash_algo": "sha256_cbor"}}, "cbor")
+        say("sha256_cbor: the same texts, %d of %d tokens from Terrace" % came)
+        start = {"model": MODEL, "more": {"prefix_caching_hash_algo": "xxhash"}}
+        with self.assertRaisesRegex(AssertionError, "terrace.share is .required., but .*PYTHONHASHSEED"):
+            self.over(self.daemon, "refused", start, **ALWAYS, **{"terrace.share": "required"})
+        start["env"] = {"PYTHONHASHSEED": "7"}
+        prompts, came = requests(2), []
+        for log in ("xxhash", "xxhash again"):
+            engine = self.over(self.daemon, log, start, **ALWAYS, **{"terrace.share": "required"})
+            stored = self.stored()
+            self.assertEqual(engine.ask("generate", "terrace", prompts, {})["tokens"], self.texts[:2])
+            came.append(external(engine)[1])
+            if not came[0]:
+                wait_for(lambda s=stored: self.stored() >= s + SYSTEM // BLOCK, 60, "the blocks are stored")
+            engine.kill()
+        self.assertEqual(came[0], 0)
+        self.assertGreaterEqual(came[1], SYSTEM)
+        say("xxhash: refused without PYTHONHASHSEED; with it %d tokens of another process's" % came[1])
+
 
 def record(path):
     """Makes vllm_calls.jsonl: two requests with a common beginning, each twice, with vLLM's own cache emptied before."""

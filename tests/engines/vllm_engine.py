@@ -7,6 +7,7 @@ process, else each is in one of its own.
 
     ["start", name, options]              an engine over options["model"], with Terrace if there is options["terrace"],
                                           its extra configuration; options["more"]: arguments of vLLM's;
+                                          options["env"]: environment
                                           options["record"]: a file that gets what vLLM asks of the manager, for
                                           test_contract.py
                                           options["audit"]: a file that gets a sum of each page that was stored or loaded
@@ -86,6 +87,7 @@ class Engines:
         self.engines = {}
 
     def start(self, name, options):
+        os.environ.update(options.get("env", {}))
         from vllm import LLM
         from vllm.config import KVTransferConfig
         more = dict(options.get("more", {}))
