@@ -1,12 +1,14 @@
-/* The queue of ends, as ends.h describes it.
+/* Queues of ends, as ends.h describes them.
  *
- * `arrived` is a stack that any thread pushes to. The thread whose push finds it empty becomes responsible: it takes
- * the lock and runs ends until none is left. Under the lock, all that has arrived moves to the list `due`, from which
- * ends are run one by one. If another holder ran the ends meanwhile, the responsible thread finds nothing to do.
+ * `arrived` is a stack that any thread pushes to. The thread whose push finds it empty becomes responsible: it runs
+ * ends until none is left, or wakes the queue's thread. Under the lock, all that has arrived moves to the list `due`,
+ * from which ends are run one by one. If another holder ran the ends meanwhile, the responsible thread finds nothing to
+ * do.
  *
- * Ends appended with the lock stand in the list `own` until the lock is left. Ends beyond the bound then move to `due`,
- * and the queue's own thread is woken. So `own` is empty while the lock is free. While `due` is not empty, a thread in
- * ends_run is between two holds, or the queue's own thread is on its way there.
+ * Ends appended with the lock stand in the list `own` until the lock is left. Ends beyond the bound then move to the
+ * `due` of a queue. After ends_hold that is the caller's queue, and the caller goes on; else it is the common queue,
+ * and the thread of struct ends is woken. So `own` is empty while the lock is free. While the common `due` is not
+ * empty, a thread in ends_run is between two holds, or the thread of struct ends is on its way there.
  */
 #include "daemon/block/ends.h"
 
@@ -42,15 +44,35 @@ static struct end *list_take(struct end_list *l)
 	return e;
 }
 
+/* Before all others. */
+static void list_put_back(struct end_list *l, struct end *e)
+{
+	e->next = l->first;
+	if (!l->first)
+		l->last = &e->next;
+	l->first = e;
+}
+
 void ends_append(struct cache *c, struct end *e)
 {
 	e->next = NULL;
 	list_add(&c->ends->own, e, &e->next);
 }
 
-bool ends_push(struct cache *c, struct end *e)
+void ends_again(struct cache *c, struct end *e)
 {
-	struct end *_Atomic *arrived = &c->ends->arrived;
+	c->ends->again = e;
+}
+
+void end_queue_init(struct end_queue *q)
+{
+	atomic_init(&q->arrived, NULL);
+	list_init(&q->due);
+}
+
+bool end_queue_push(struct end_queue *q, struct end *e)
+{
+	struct end *_Atomic *arrived = &q->arrived;
 	struct end *before = atomic_load_explicit(arrived, memory_order_relaxed);
 
 	do
@@ -59,8 +81,18 @@ bool ends_push(struct cache *c, struct end *e)
 	return !before;
 }
 
+bool ends_push(struct cache *c, struct end *e)
+{
+	return end_queue_push(&c->ends->queue, e);
+}
+
+static bool is_queued(const struct end_queue *q)
+{
+	return q->due.first || atomic_load_explicit(&q->arrived, memory_order_relaxed);
+}
+
 /* With the lock. Moves what has arrived to `due`, in the order of arrival. */
-static void arrivals_take(struct ends *q)
+static void arrivals_take(struct end_queue *q)
 {
 	struct end *e = atomic_exchange_explicit(&q->arrived, NULL, memory_order_acquire), *first = NULL, *next;
 	struct end **last = e ? &e->next : NULL;
@@ -76,9 +108,10 @@ static void arrivals_take(struct ends *q)
 
 /* ---- one hold of the lock ---- */
 
+/* GPUs first: what they bring down may want memory before what disks load. */
 static void pump(struct cache *c, uint32_t tiers)
 {
-	for (int i = 0; i < TIER_KINDS; i++)
+	for (int i = TIER_KINDS - 1; i >= 0; i--)
 		if (tiers >> i & 1 && c->tiers[i] && c->tiers[i]->pump)
 			c->tiers[i]->pump(c);
 }
@@ -90,16 +123,20 @@ static uint32_t list_run(struct cache *c, struct end_list *l, uint32_t *budget)
 
 	for (; l->first && *budget; --*budget) {
 		struct end *e = list_take(l);
+		const uint32_t named = e->tiers;
 
-		tiers |= 1u << e->tier;
 		e->run(c, e); /* e may be freed */
+		tiers |= c->ends->again ? 0 : named;
+		if (c->ends->again)
+			list_put_back(l, c->ends->again);
+		c->ends->again = NULL;
 	}
 	return tiers;
 }
 
 /* A pump may queue ends of what it could not begin: they run within the same bound. True: the bound was reached, and
  * the rest is in `due`. */
-static bool own_run(struct cache *c, uint32_t *budget)
+static bool own_run(struct cache *c, struct end_list *due, uint32_t *budget)
 {
 	struct ends *q = c->ends;
 
@@ -107,7 +144,7 @@ static bool own_run(struct cache *c, uint32_t *budget)
 		pump(c, list_run(c, &q->own, budget));
 	if (!q->own.first)
 		return false;
-	list_add(&q->due, q->own.first, q->own.last);
+	list_add(due, q->own.first, q->own.last);
 	list_init(&q->own);
 	return true;
 }
@@ -127,36 +164,43 @@ static void before_unlock(struct cache *c)
 {
 	uint32_t budget = ENDS_A_HOLD;
 
-	if (c->ends->own.first && own_run(c, &budget))
+	if (c->ends->own.first && own_run(c, &c->ends->queue.due, &budget))
 		thread_wake(c->ends);
 	if (c->publish)
 		c->publish(c);
 }
 
-/* With the lock. True: there is more. */
-static bool hold(struct cache *c)
+/* With the lock, which it leaves: cache_unlock would run as many ends again. True: there is more. */
+static bool hold(struct cache *c, struct end_queue *q)
 {
-	struct ends *q = c->ends;
 	uint32_t budget = ENDS_A_HOLD;
+	bool more;
 
 	arrivals_take(q);
 	pump(c, list_run(c, &q->due, &budget));
-	own_run(c, &budget);
-	return q->due.first || atomic_load_explicit(&q->arrived, memory_order_relaxed);
+	own_run(c, &q->due, &budget);
+	more = is_queued(q);
+	if (c->publish)
+		c->publish(c);
+	pthread_mutex_unlock(&c->lock);
+	return more;
+}
+
+bool ends_hold(struct cache *c, struct end_queue *q)
+{
+	if (!is_queued(q))
+		return false;
+	hold(c, q);
+	cache_lock(c);
+	return true;
 }
 
 void ends_run(struct cache *c)
 {
-	bool more;
-
 	cache_thread_enter(); /* the catalog's thread is not registered with the index */
-	do {
+	do
 		cache_lock(c);
-		more = hold(c);
-		if (c->publish)
-			c->publish(c);
-		pthread_mutex_unlock(&c->lock); /* cache_unlock would run as many again */
-	} while (more);
+	while (hold(c, &c->ends->queue));
 	cache_thread_leave();
 }
 
@@ -194,8 +238,8 @@ bool ends_create(struct cache *c)
 
 	if (!q)
 		return false;
+	end_queue_init(&q->queue);
 	list_init(&q->own);
-	list_init(&q->due);
 	pthread_mutex_init(&q->mutex, NULL);
 	pthread_cond_init(&q->wake, NULL);
 	if (pthread_create(&q->thread, NULL, ends_main, c)) {

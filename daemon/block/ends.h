@@ -1,16 +1,19 @@
-/* The queue of ends: of transfers, and of other work that is begun with the cache's lock and ends later.
+/* Queues of ends: of transfers, and of other work that is begun with the cache's lock and ends later.
  *
  * A struct end is embedded in its request, so that queueing it cannot fail. Each queued end is run exactly once, with
- * the lock. Ends that one thread queues run in that order. After the ends of one hold of the lock, each tier that one
- * of them names is pumped once (tier_ops.pump). No end runs inside the call that begins a transfer, nor inside another
- * end.
+ * the lock; an end of many parts runs a part at a time (ends_again). Ends that one thread queues run in that order. In
+ * one hold of the lock at most ENDS_A_HOLD ends or parts run; after them, each tier that one of these ends names is
+ * pumped once (tier_ops.pump). No end runs inside the call that begins a transfer, nor inside another end.
  *
- * An end comes by one of two ways:
- * - ends_arrive, from a thread without the lock, as a rule the one on which a disk or a driver completes. The first of
- *   several such threads takes the lock and runs the ends of all; the others return at once.
+ * An end comes by one of three ways:
+ * - ends_arrive, from a thread without the lock, as a rule the one on which a disk completes. The first of several such
+ *   threads takes the lock and runs the ends of all; the others return at once.
+ * - end_queue_push, from a thread without the lock, to a queue that has a thread of its own: each GPU's completion
+ *   thread runs that GPU's queue by ends_hold. The device's threads only append.
  * - ends_append, from a thread with the lock: a transfer that waited for memory has failed, or a device was lost. That
- *   thread runs the end before it leaves the lock, ENDS_A_HOLD at most; the queue's own thread runs the rest. So a call
- *   that leaves the lock runs at most ENDS_A_HOLD ends, and none that arrived on other threads.
+ *   thread runs the end before it leaves the lock, ENDS_A_HOLD at most. The rest is run by the thread of struct ends,
+ *   or, after ends_hold, by the caller's next ends_hold. So a call that leaves the lock runs at most ENDS_A_HOLD ends,
+ *   and none that arrived on other threads.
  */
 #ifndef TERRACE_DAEMON_BLOCK_ENDS_H
 #define TERRACE_DAEMON_BLOCK_ENDS_H
@@ -28,18 +31,23 @@ struct end {
 	/* With the lock, which it does not leave. It may free the struct that contains e, and may queue e again. */
 	void (*run)(struct cache *c, struct end *e);
 	struct end *next;
-	enum tier_kind tier;           /* the tier that is pumped after it; TIER_KINDS: none */
+	uint32_t tiers;                /* the tiers that are pumped after it, 1u << TIER_... each */
 };
 
 struct end_list {
 	struct end *first, **last;
 };
 
+struct end_queue {
+	struct end *_Atomic arrived;   /* not looked at yet, the last first; any thread */
+	struct end_list due;           /* with the cache's lock: what is to be run */
+};
+
 struct ends {
-	struct end *_Atomic arrived;   /* by ends_arrive, not looked at yet, the last first; any thread */
+	struct end_queue queue;        /* of ends_arrive, and of what a bound left over; ends_run runs it */
 	/* with the cache's lock: appended by the thread that holds it; empty while the lock is free */
 	struct end_list own;
-	struct end_list due;           /* what ends_run is to run */
+	struct end *again;             /* with the cache's lock: the running end, if it has more parts */
 	pthread_mutex_t mutex;         /* of the two below; nothing is locked in it */
 	bool woken, over;
 	pthread_cond_t wake;
@@ -61,5 +69,16 @@ bool ends_push(struct cache *c, struct end *e);
 void ends_run(struct cache *c);
 /* With the lock. */
 void ends_append(struct cache *c, struct end *e);
+/* By e's run: e has more parts, and run is called again for the next one. Its tiers are pumped after the last part. */
+void ends_again(struct cache *c, struct end *e);
+
+/* ---- a queue with a thread of its own ---- */
+
+void end_queue_init(struct end_queue *q);
+/* Any thread; e may be gone when it returns. True: the queue was empty, so the caller must wake the queue's thread. */
+bool end_queue_push(struct end_queue *q, struct end *e);
+/* With the lock, by the queue's thread: runs what is queued, ENDS_A_HOLD at most, then leaves the lock and takes it
+ * again. False: nothing is queued, and the lock was not left. */
+bool ends_hold(struct cache *c, struct end_queue *q);
 
 #endif

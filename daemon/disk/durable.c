@@ -190,7 +190,6 @@ static struct sync_request *sync_request(struct cache *c, struct cache_wait *w)
 	if (!e)
 		return NULL;
 	e->cache = c;
-	e->end.tier = TIER_KINDS;
 	e->link.sync_request = true;
 	wait_link_in(w, &e->link);
 	return e;

@@ -252,7 +252,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 	if (!k)
 		return NULL;
 	*k = (struct scrub_look){ .io = { .done = look_done },
-				  .end = { .run = look_over, .tier = TIER_DISK },
+				  .end = { .run = look_over, .tiers = 1u << TIER_DISK },
 				  .cache = c,
 				  .unit = b->slab_map->class->unit,
 				  .pool = b->pool,

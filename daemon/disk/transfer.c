@@ -77,7 +77,7 @@ struct disk_transfer *tier_transfer_create(struct cache *c, enum transfer_kind k
 
 	if (!m)
 		return NULL;
-	m->end.tier = TIER_DISK;
+	m->end.tiers = 1u << TIER_DISK;
 	m->cache = c;
 	m->kind = kind;
 	m->unit = u;

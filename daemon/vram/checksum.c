@@ -42,7 +42,6 @@ enum {
 	PIECE_BYTES = 64 << 10, RUN_BYTES = 128 << 10, /* of one layer of several blocks; of blocks as they lie */
 	SHORT_BYTES = 4 << 20,         /* a list of less has too few of the large pieces for the threads: it is in small ones in any case */
 	HEADERS = 16,
-	SUMS_A_HOLD = 128,
 	LINE = 64,
 	TRANSFER_HINT_DISTANCE = 6, BLOCK_HINT_DISTANCE = 3, /* of the one that is looked at */
 	STALL_US = 20 * 1000,          /* a layer takes a tenth of that to be copied, or the list has not begun */
@@ -203,22 +202,11 @@ static void sum_end(struct cache *c, struct vram_slot *s, struct block *b, const
 	c->vram->room_due = true;
 }
 
-bool vram_sums_end(struct cache *c, struct gpu *g)
+void vram_sum_end(struct cache *c, struct sum_list *l, uint32_t i)
 {
-	struct sum_list *l = vram_sums_next_ended(g);
+	const uint32_t sum = l->status ? 0 : piece_sums_of(&l->sums, i);
 
-	for (uint32_t i = 0; l && i < l->count; i++) {
-		const uint32_t sum = l->status ? 0 : piece_sums_of(&l->sums, i);
-
-		if (i && i % SUMS_A_HOLD == 0) {
-			cache_unlock(c);
-			cache_lock(c);
-		}
-		sum_end(c, l->slot[i], l->block[i], l->status ? NULL : &sum, *l->why ? l->why : status_text(l->status));
-	}
-	if (l)
-		vram_sums_ended(l);
-	return l;
+	sum_end(c, l->slot[i], l->block[i], l->status ? NULL : &sum, *l->why ? l->why : status_text(l->status));
 }
 
 void vram_sums_fail(struct cache *c, struct gpu *g)

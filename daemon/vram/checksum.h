@@ -9,6 +9,7 @@ struct block;
 struct cache;
 struct copy_batch;
 struct gpu;
+struct sum_list;
 struct vram_slot;
 
 /* The one checksum over all checksums in a slot's header, which a GPU's slot keeps. */
@@ -28,8 +29,8 @@ bool vram_copy_batch_sum_across(struct copy_batch *f);
 /* The block has just been published in that slot, and all its bytes are there; the zeroing of the rest is complete. Its
  * GPU computes the checksum; the block is pinned until that is known: see vram/commit_sums.h. */
 void vram_sum_begin(struct cache *c, struct vram_slot *s);
-/* By the completion thread: checksums have come, or will not. False: none have. */
-bool vram_sums_end(struct cache *c, struct gpu *g);
+/* The checksum of block i of an ended list has come, or will not: by the list's status. */
+void vram_sum_end(struct cache *c, struct sum_list *l, uint32_t i);
 /* The GPU is lost, or the tier stops: slots whose checksum the device has not begun get none. */
 void vram_sums_fail(struct cache *c, struct gpu *g);
 /* Without the lock. enter: by the submission thread, in the order of the upload batches, before the batch begins. look:

@@ -4,6 +4,9 @@
  */
 #include "daemon/vram/commit_sums.h"
 
+#include "daemon/block/ends.h"
+#include "daemon/block/lock.h"
+#include "daemon/vram/gpu_ends.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
@@ -29,7 +32,6 @@ struct commit_sums {
 	bool lost;                     /* a list has ended with the GPU */
 	/* With the lock of the queues: */
 	struct vram_slot *first, **end;
-	struct sum_list *ended, **ended_end;
 	_Atomic uint32_t lists;        /* that have begun, and are not done with */
 };
 
@@ -42,7 +44,6 @@ struct commit_sums *vram_sums_create(void)
 	q->staged_end = &q->staged;
 	q->waiting_end = &q->waiting;
 	q->end = &q->first;
-	q->ended_end = &q->ended;
 	return q;
 }
 
@@ -120,12 +121,8 @@ static void list_done(struct piece_sums *sums, enum status s)
 	struct gpu *g = l->gpu;
 
 	l->status = s;
-	l->next = NULL;
 	pthread_mutex_lock(&g->queue_lock);
-	*g->commit_sums->ended_end = l;
-	g->commit_sums->ended_end = &l->next;
-	g->completion_due = true;
-	pthread_cond_signal(&g->completion_work);
+	gpu_ends_push(g, &l->end);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -160,6 +157,7 @@ static struct sum_list *list_make(struct gpu *g, const struct vram_slot *first, 
 	if (!l)
 		return NULL;
 	*l = (struct sum_list){ .gpu = g, .count = count };
+	l->end = (struct end){ .run = g->ends->sums, .tiers = 1u << TIER_GPU };
 	l->slot = (struct vram_slot **)&l->at[count];
 	l->block = (struct block **)&l->slot[count];
 	l->sums = (struct piece_sums){ .ops = g->cache->vram->ops, .device = g->device, .done = list_done };
@@ -209,20 +207,9 @@ bool vram_sums_under_way(const struct gpu *g)
 	return atomic_load_explicit(&g->commit_sums->lists, memory_order_acquire);
 }
 
-struct sum_list *vram_sums_next_ended(struct gpu *g)
+void vram_sums_end_begun(const struct sum_list *l)
 {
-	struct commit_sums *q = g->commit_sums;
-	struct sum_list *l;
-
-	pthread_mutex_lock(&g->queue_lock);
-	l = q->ended;
-	if (l)
-		q->ended = l->next;
-	if (!q->ended)
-		q->ended_end = &q->ended;
-	pthread_mutex_unlock(&g->queue_lock);
-	q->lost |= l && l->status == STATUS_UNAVAILABLE;
-	return l;
+	l->gpu->commit_sums->lost |= l->status == STATUS_UNAVAILABLE;
 }
 
 bool vram_sums_lost(const struct gpu *g)

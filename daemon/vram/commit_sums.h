@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/ends.h"
 #include "daemon/vram/piece_sums.h"
 #include "store/device.h"
 #include "store/status.h"
@@ -35,8 +36,8 @@ struct vram_slot;
 struct sum_list {
 	struct piece_sums sums;        /* first */
 	struct gpu *gpu;
-	struct sum_list *next;
-	uint32_t count;
+	struct end end;                /* in the GPU's queue of ends */
+	uint32_t count, ended;         /* blocks; those that have ended */
 	enum status status;
 	char why[DEVICE_WORDS_MAX];    /* why it could not be begun; empty: it was begun */
 	struct vram_slot **slot;       /* [count] */
@@ -58,8 +59,8 @@ struct vram_slot *vram_sums_unsent(struct gpu *g);
 void vram_sum_wait(struct vram_transfer *m, struct gpu *g);
 /* The downloads that wait. They are the caller's. */
 struct vram_transfer *vram_summed_take(struct gpu *g);
-/* A list that has ended, or NULL. The caller calls vram_sums_ended() when it is done with the list. */
-struct sum_list *vram_sums_next_ended(struct gpu *g);
+/* The end of the list has begun; it is over, and the list is freed. */
+void vram_sums_end_begun(const struct sum_list *l);
 void vram_sums_ended(struct sum_list *l);
 /* Whether the GPU is lost. An ended list may have reported that before the tier knows. */
 bool vram_sums_lost(const struct gpu *g);
@@ -73,7 +74,7 @@ struct sum_list *vram_sums_take(struct gpu *g);
 
 /* ---- without ---- */
 
-/* By the submission thread: hands the list to the device; vram_sums_next_ended() returns it at its end. */
+/* By the submission thread: hands the list to the device. Its end follows in the GPU's queue (vram/batch_end.h). */
 void vram_sums_send(struct sum_list *l);
 /* Any thread: whether lists have begun and are not done with. */
 bool vram_sums_under_way(const struct gpu *g);

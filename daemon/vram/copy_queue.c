@@ -1,7 +1,7 @@
 /* The submission thread: each GPU has one. It makes copy batches from the transfers in the GPU's queues and gives them
  * to the device. It does not take the cache's lock, which calls hold while they still fill the queue. It alone gives
  * batches to the device, so that those of one direction run in the order of their queue. The completion thread runs the
- * ends (vram/vram.c).
+ * ends (vram/batch_end.h).
  *
  * An enqueued transfer belongs to the cache until the lock is left, then to the submission thread, under the lock of
  * the GPU's queues.
@@ -12,6 +12,7 @@
 #include "daemon/vram/copy_queue.h"
 
 #include "daemon/block/block.h"
+#include "daemon/block/ends.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
@@ -19,6 +20,7 @@
 #include "daemon/block/values.h"
 #include "daemon/vram/checksum.h"
 #include "daemon/vram/commit_sums.h"
+#include "daemon/vram/gpu_ends.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
@@ -538,6 +540,12 @@ static void transfers_fail(const struct copy_batch *f)
 	vram_fences_fail(f->gpu);
 }
 
+/* Its end needs what takes long: its bytes are to be checked, or the device is to be asked whether it is lost. */
+static bool is_unready(const struct copy_batch *f)
+{
+	return f->status == STATUS_UNAVAILABLE || (vram_copy_batch_sums(f) && !f->sealed);
+}
+
 void vram_copy_batch_ended(void *copy_batch)
 {
 	struct copy_batch *f = copy_batch;
@@ -545,13 +553,12 @@ void vram_copy_batch_ended(void *copy_batch)
 
 	vram_times_add(f);
 	pthread_mutex_lock(&g->queue_lock);
-	f->next = NULL;
-	*g->ended_end = f;
-	g->ended_end = &f->next;
 	g->queue[f->copy.way].under_way--;
 	submission_ring(g);
-	g->completion_due = true;
-	pthread_cond_signal(&g->completion_work);
+	if (is_unready(f))
+		gpu_ends_push_unready(g, f);
+	else
+		gpu_ends_push(g, &f->end);
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
@@ -594,6 +601,7 @@ static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, cons
 	if (!f)
 		return NULL;
 	*f = (struct copy_batch){ .gpu = g };
+	f->end = (struct end){ .run = g->ends->batch, .tiers = 1u << TIER_GPU | 1u << TIER_DISK };
 	f->copy = (struct device_copy){ .pairs = f->pairs, .count = pairs, .parts = parts, .way = way,
 					.done = copy_batch_done,
 					.part_bytes = count ? p->geometry.layer_bytes : FENCE_BYTES };

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/block/ends.h"
 #include "store/device.h"
 #include "store/status.h"
 
@@ -21,7 +22,9 @@ enum list_kind { LIST_LEASE, LIST_UP, LIST_DOWN, LIST_ACROSS, LIST_KINDS };
 struct copy_batch {
 	struct device_copy copy;       /* first */
 	struct gpu *gpu;
-	struct copy_batch *next;       /* of the ended batches; of those to be checked */
+	struct end end;                /* in the GPU's queue of ends */
+	uint32_t ended;                /* transfers that have ended; `transfers` begins behind them */
+	struct copy_batch *next;       /* of the unready batches; of those to be checked */
 	struct vram_transfer *transfers, *fence;
 	struct vram_transfer **each;   /* [copy.count], the transfers again; uploads: those to be summed first */
 	enum status status;

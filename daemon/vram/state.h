@@ -25,6 +25,7 @@ struct cache_wait_link;
 struct commit_sums;
 struct device;
 struct copy_batch;
+struct gpu_ends;
 struct gpu_scratch;
 struct list_times;
 struct vram_prefetch;
@@ -55,9 +56,9 @@ struct gpu {
 	struct vram_slot *prefetched_first, *prefetched_last; /* prefetched copies, oldest first */
 	uint64_t prefetched_bytes;     /* of these */
 	uint32_t fetching;             /* uploads in STEP_HOST */
-	/* of the queues, of ended batches, and of what submission and completion thread wait for; a leaf lock */
+	/* of the queues, and of what submission and completion thread wait for; a leaf lock */
 	pthread_mutex_t queue_lock;
-	struct copy_batch *ended, **ended_end; /* with it */
+	struct gpu_ends *ends;         /* vram/gpu_ends.h */
 	bool halted, over;             /* with it: no batch is made any more; the submission thread is to end */
 	/* with it: a batch that was made, for the submission thread to begin. NULL: none */
 	struct copy_batch *taken;

@@ -198,6 +198,7 @@ static void gpu_free(struct gpu *g)
 	free(g->times);
 	free(g->queue);
 	free(g->commit_sums);
+	free(g->ends);
 	free(g->scratch);
 	free(g);
 }

@@ -28,6 +28,7 @@
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/fetch.h"
+#include "daemon/vram/gpu_ends.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/progress.h"
@@ -201,7 +202,7 @@ static void transfer_due(struct cache *c, struct vram_transfer *m, void (*run)(s
 {
 	m->step = STEP_DUE;
 	m->ended = s;
-	m->end = (struct end){ .run = run, .tier = TIER_KINDS };
+	m->end = (struct end){ .run = run };
 	ends_append(c, &m->end);
 }
 
@@ -783,18 +784,17 @@ static void down_summed(struct cache *c, struct end *e)
 {
 	struct vram_transfer *m = vram_transfer_of_end(e);
 
+	m->gpu->ends->feed_due = true;
 	down_end(c, m, vram_sums_lost(m->gpu) ? STATUS_UNAVAILABLE : STATUS_OK);
 }
 
-bool vram_summed_end(struct cache *c, struct gpu *g)
+void vram_summed_end(struct cache *c, struct gpu *g)
 {
-	struct vram_transfer *first = vram_summed_take(g);
-
-	for (struct vram_transfer *m = first, *next; m; m = next) {
+	for (struct vram_transfer *m = vram_summed_take(g), *next; m; m = next) {
 		next = m->next;
 		transfer_due(c, m, down_summed, STATUS_OK);
+		m->end.tiers = 1u << TIER_GPU;
 	}
-	return first;
 }
 
 /* ---- ends ---- */

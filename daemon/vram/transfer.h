@@ -30,8 +30,8 @@ struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, c
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
 /* Downloads that have come, and waited for checksums of that GPU, end when the lock is left, or go on waiting for those
- * that are still due. False: there are none. */
-bool vram_summed_end(struct cache *c, struct gpu *g);
+ * that are still due. */
+void vram_summed_end(struct cache *c, struct gpu *g);
 /* Ends the transfer so, and tells its links. By the completion thread, or by an end. */
 void vram_transfer_end(struct cache *c, struct vram_transfer *m, enum status s);
 /* The transfer ends with UNAVAILABLE when the lock is left. The caller has taken it out of all lists. */

@@ -2,8 +2,8 @@
  * (vram/stop.c).
  *
  * Each GPU has two threads. The *submission thread* (vram/copy_queue.c) gives copy batches to the device. The
- * *completion thread*, here, does the rest, and all that takes long: it ends batches, which includes the checksums of
- * downloads, makes extents, asks the device whether it is lost, and sweeps up after a loss.
+ * *completion thread*, here, does the rest, and all that takes long: it runs the GPU's queue of ends
+ * (vram/batch_end.h), makes extents, asks the device whether it is lost, and sweeps up after a loss.
  */
 #include "daemon/vram/vram.h"
 
@@ -15,10 +15,11 @@
 #include "daemon/block/quota.h"
 #include "daemon/block/tier.h"
 #include "daemon/threads/deadline.h"
-#include "daemon/vram/checksum.h"
+#include "daemon/vram/batch_end.h"
 #include "daemon/vram/commit_sums.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/evict.h"
+#include "daemon/vram/gpu_ends.h"
 #include "daemon/vram/lost.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/placement.h"
@@ -43,7 +44,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ASK_EVERY_US = 50 * 1000, ENDS_HINT_DISTANCE = 4 };
+enum { ASK_EVERY_US = 50 * 1000 };
 
 /* ---- birth ---- */
 
@@ -118,6 +119,7 @@ static void gpu_discard(struct gpu *g)
 	free(g->times);
 	free(g->queue);
 	free(g->commit_sums);
+	free(g->ends);
 	free(g->scratch);
 	free(g);
 }
@@ -132,10 +134,13 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->queue = calloc(3, sizeof(*g->queue));
 	g->times = calloc(LIST_KINDS, sizeof(*g->times));
 	g->commit_sums = vram_sums_create();
-	if (!g->scratch || !g->queue || !g->times || !g->commit_sums) {
+	g->ends = gpu_ends_create();
+	if (!g->scratch || !g->queue || !g->times || !g->commit_sums || !g->ends) {
 		gpu_discard(g);
 		return NULL;
 	}
+	g->ends->batch = copy_batch_end_run;
+	g->ends->sums = sum_list_end_run;
 	g->cache = c;
 	g->number = number;
 	gpu_rate_init(g);
@@ -145,7 +150,6 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 		g->queue[way].staged_end = &g->queue[way].staged;
 	}
 	g->waiting_end = &g->waiting;
-	g->ended_end = &g->ended;
 	pthread_cond_init(&g->submission_work, NULL);
 	pthread_mutex_init(&g->queue_lock, NULL);
 	pthread_mutex_init(&g->summing_lock, NULL);
@@ -253,108 +257,6 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	return true;
 }
 
-/* What an end looks at is mostly in another processor's cache: that of the next few is on its way. */
-static void ends_fetch(const struct cache *c, const struct copy_batch *f, uint32_t at)
-{
-	const uint32_t transfers = f->transfers && !f->mixed ? f->copy.count : 0;
-	const struct vram_transfer *m;
-
-	if (at + 2 * ENDS_HINT_DISTANCE < transfers) {
-		m = f->each[at + 2 * ENDS_HINT_DISTANCE];
-		__builtin_prefetch(m, 1);
-		__builtin_prefetch(&m->step, 1);
-		__builtin_prefetch(&m->done);
-	}
-	if (at + ENDS_HINT_DISTANCE >= transfers)
-		return;
-	m = f->each[at + ENDS_HINT_DISTANCE];
-	block_hint(m->block);
-	__builtin_prefetch(m->slot, 1);
-	__builtin_prefetch(&m->slot->block, 1);
-	__builtin_prefetch(m->done, 1);
-	observe_soon(c, m->block->node.id, f->copy.way != DEVICE_DOWN);
-}
-
-/* With a GPU that is lost the device may not know what has come: the sums do. */
-static enum status came(const struct copy_batch *f, const struct vram_transfer *m)
-{
-	return f->copy.way == DEVICE_DOWN && f->status == STATUS_UNAVAILABLE && !m->bad ? STATUS_OK : f->status;
-}
-
-/* With the lock, which it leaves: a list has ended. */
-static void copy_batch_end(struct cache *c, struct copy_batch *f)
-{
-	struct gpu *g = f->gpu;
-	struct vram_transfer *m, *next;
-	uint32_t ended = 0;
-
-	observe_uses_due(c);
-	if (vram_copy_batch_sums(f) && !f->sealed) {
-		cache_unlock(c);
-		vram_copy_batch_seal_here(c, f);
-		cache_lock(c);
-	}
-	vram_copy_batch_timed(f);
-	if (f->status == STATUS_UNAVAILABLE && gpu_asks(c, g))
-		gpu_lost(g, "a list of copies was lost with it");
-	for (m = f->transfers; m; m = next) {
-		next = m->next;
-		ends_fetch(c, f, ended);
-		vram_read_ended(c, m, came(f, m));
-		if (++ended % ENDS_A_HOLD)
-			continue;
-		cache_unlock(c);
-		cache_lock(c);
-	}
-	if (f->fence)
-		vram_transfer_end(c, f->fence, f->status);
-	/* Not before: what the last of its blocks hold comes free with it, and who finds no memory waits for
-	 * lists alone. */
-	atomic_fetch_sub_explicit(&g->queue[f->copy.way].copy_batches, 1, memory_order_relaxed);
-	free(f);
-	pthread_cond_broadcast(&c->vram->room); /* who stops the tier waits for the last list */
-	vram_feed_host(c);
-	if (g->waiting) /* what has come down may go from there */
-		vram_feed(c, g);
-	vram_room_keep(c, g);
-	vram_pump(c);
-	tiers_pump(c);
-	observe_copies_ended(c);
-}
-
-static bool ended_take(struct cache *c, struct gpu *g)
-{
-	struct copy_batch *f;
-
-	pthread_mutex_lock(&g->queue_lock);
-	f = g->ended;
-	if (f)
-		g->ended = f->next;
-	if (!g->ended)
-		g->ended_end = &g->ended;
-	pthread_mutex_unlock(&g->queue_lock);
-	if (!f)
-		return false;
-	copy_batch_end(c, f);
-	return true;
-}
-
-static bool summed_take(struct cache *c, struct gpu *g)
-{
-	if (!vram_sums_end(c, g))
-		return false;
-	if (vram_summed_end(c, g)) {
-		cache_unlock(c);
-		ends_run(c);
-		cache_lock(c);
-	}
-	if (g->waiting) /* what was pinned for its sum may go */
-		vram_feed(c, g);
-	vram_room_keep(c, g);
-	vram_pump(c);
-	return true;
-}
-
 /* False: it was asked a moment ago. */
 static bool loss_look(struct cache *c, struct gpu *g)
 {
@@ -386,6 +288,14 @@ static void completion_wait(struct cache *c, struct gpu *g)
 	cache_lock(c);
 }
 
+/* With the lock, which it leaves: does all that there is to do. True: the tier stops, and nothing is under way. */
+static bool is_over(struct cache *c, struct gpu *g)
+{
+	while (gpu_ends_run(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
+		continue;
+	return c->vram->stopping && !gpu_has_copy_batches(g) && !vram_sums_under_way(g);
+}
+
 static void *gpu_completion(void *arg)
 {
 	struct gpu *g = arg;
@@ -393,12 +303,8 @@ static void *gpu_completion(void *arg)
 
 	cache_thread_enter();
 	cache_lock(c);
-	while (!c->vram->stopping || gpu_has_copy_batches(g) || vram_sums_under_way(g)) {
-		if (ended_take(c, g) || summed_take(c, g) ||
-		    (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))
-			continue;
+	while (!is_over(c, g))
 		completion_wait(c, g);
-	}
 	vram_thread_ended(c);
 	cache_unlock(c);
 	cache_thread_leave();
@@ -523,6 +429,7 @@ const struct tier_ops gpu_tier = {
 	.copies_changed = copies_changed,
 	.fetch = vram_fetch,
 	.in_flight = vram_downloading,
+	.pump = gpu_ends_pump,
 	.room_changed = vram_rooms_tell,
 	.extent_made = extent_made,
 	.lost = lost,

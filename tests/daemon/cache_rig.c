@@ -348,7 +348,7 @@ uint32_t rig_ends_arrived(const struct cache *c)
 {
 	uint32_t n = 0;
 
-	for (const struct end *e = atomic_load(&c->ends->arrived); e; e = e->next)
+	for (const struct end *e = atomic_load(&c->ends->queue.arrived); e; e = e->next)
 		n++;
 	return n;
 }

@@ -20,6 +20,7 @@ struct note {
 	pthread_t by;                  /* the thread that ran it */
 	_Atomic uint32_t times;
 	struct note *then;             /* it queues that one; NULL: none */
+	uint32_t parts;                /* that are to come, behind this one */
 };
 
 static struct world {
@@ -27,7 +28,8 @@ static struct world {
 	struct note note[BURST];
 	/* With the lock: */
 	bool running;                  /* an end or a pump */
-	uint32_t last[THREADS];        /* the number that was run last, of each producer, from 1 on */
+	/* the number that was run last, of each producer, from 1 on */
+	uint32_t last[THREADS + 2];
 	uint32_t in_hold, most_in_hold, holds, pumps, pumps_in_hold;
 	struct note *from_pump;        /* the pump queues it, once */
 	_Atomic uint32_t run;
@@ -39,6 +41,12 @@ static void note_run(struct cache *c, struct end *e)
 
 	ck_assert_ptr_eq(c, &w->c);
 	ck_assert(!w->running);
+	if (n->parts) {
+		n->parts--;
+		w->in_hold++;
+		ends_again(c, e);
+		return;
+	}
 	w->running = true;
 	ck_assert_uint_eq(atomic_fetch_add(&n->times, 1), 0);
 	ck_assert_uint_gt(n->number, w->last[n->producer]);
@@ -83,7 +91,7 @@ static void world_open(void)
 	w->c.tiers[TIER_DISK] = &counting;
 	w->c.publish = hold_over;
 	for (uint32_t i = 0; i < BURST; i++) {
-		w->note[i].end = (struct end){ .run = note_run, .tier = TIER_DISK };
+		w->note[i].end = (struct end){ .run = note_run, .tiers = 1u << TIER_DISK };
 		w->note[i].number = i + 1;
 	}
 	ck_assert(ends_create(&w->c));
@@ -235,6 +243,92 @@ START_TEST(each_is_run_once_and_in_its_order)
 }
 END_TEST
 
+/* An end of many parts is run to its end before the next one, in bounded holds; the tier is pumped after its last part.
+ */
+START_TEST(parts_count_in_the_bound)
+{
+	world_open();
+	w->note[0].parts = 3 * ENDS_A_HOLD - 1;
+	cache_lock(&w->c);
+	for (uint32_t i = 0; i < ENDS_A_HOLD; i++)
+		ends_append(&w->c, &w->note[i].end);
+	cache_unlock(&w->c);
+	RIG_AWAIT(atomic_load(&w->run) == ENDS_A_HOLD);
+	cache_lock(&w->c);
+	each_was_run_once(ENDS_A_HOLD);
+	ck_assert_uint_eq(run_by(pthread_self()), 0);
+	ck_assert_uint_eq(w->holds, 4);
+	ck_assert_uint_eq(w->pumps, 2); /* after the third hold, and the fourth */
+	cache_unlock(&w->c);
+	world_close();
+}
+END_TEST
+
+static struct end_queue beside;
+
+static void *pushes(void *arg)
+{
+	const uint32_t producer = (uint32_t)(uintptr_t)arg;
+
+	for (uint32_t i = producer * EACH; i < (producer + 1) * EACH; i++) {
+		if (i == EACH - 1 || i == 2 * EACH - 1)
+			continue;
+		w->note[i].producer = producer;
+		end_queue_push(&beside, &w->note[i].end);
+	}
+	return NULL;
+}
+
+/* A queue with a thread of its own: no other thread runs what it has, and what its ends append is left to it, too. */
+START_TEST(a_queue_beside_is_run_by_its_thread)
+{
+	pthread_t t[THREADS];
+	uint32_t holds = 0;
+
+	world_open();
+	end_queue_init(&beside);
+	cache_lock(&w->c);
+	ck_assert(!ends_hold(&w->c, &beside));
+	cache_unlock(&w->c);
+	w->note[0].then = &w->note[EACH - 1]; /* which is not pushed */
+	w->note[EACH - 1].producer = THREADS;
+	w->from_pump = &w->note[2 * EACH - 1];
+	w->note[2 * EACH - 1].producer = THREADS + 1;
+	for (uintptr_t i = 0; i < THREADS; i++)
+		pthread_create(&t[i], NULL, pushes, (void *)i);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	ends_run(&w->c);
+	ck_assert_uint_eq(atomic_load(&w->run), 0);
+	cache_lock(&w->c);
+	while (ends_hold(&w->c, &beside))
+		holds++;
+	cache_unlock(&w->c);
+	each_was_run_once(BURST);
+	ck_assert_uint_eq(run_by(pthread_self()), BURST);
+	ck_assert_uint_eq(w->holds, BURST / ENDS_A_HOLD);
+	ck_assert_uint_eq(holds, w->holds);
+	world_close();
+}
+END_TEST
+
+/* The first that is pushed to an empty queue, and no other, wakes the queue's thread. */
+START_TEST(a_push_says_whether_the_queue_was_empty)
+{
+	world_open();
+	end_queue_init(&beside);
+	for (int round = 0; round < 2; round++) {
+		ck_assert(end_queue_push(&beside, &w->note[2 * round].end));
+		ck_assert(!end_queue_push(&beside, &w->note[2 * round + 1].end));
+		cache_lock(&w->c);
+		ck_assert(ends_hold(&w->c, &beside));
+		cache_unlock(&w->c);
+	}
+	each_was_run_once(4);
+	world_close();
+}
+END_TEST
+
 /* A burst, and at once the end of the queue. */
 START_TEST(none_is_lost_at_the_end)
 {
@@ -258,6 +352,9 @@ int main(void)
 		the_rest_is_not_the_next_holders,
 		what_arrives_is_not_the_holders,
 		each_is_run_once_and_in_its_order,
+		parts_count_in_the_bound,
+		a_queue_beside_is_run_by_its_thread,
+		a_push_says_whether_the_queue_was_empty,
 		none_is_lost_at_the_end,
 	};
 
