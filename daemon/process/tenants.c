@@ -39,14 +39,14 @@ static const char *const names[] = { "tenant", "uids",       "gids",           "
 				     "admins", "host_bytes", "host_bytes_max", "pinned_bytes_max" };
 enum { N_TENANT, N_UIDS, N_GIDS, N_ENGINES, N_ADMINS, N_HOST_BYTES, N_HOST_BYTES_MAX, N_PINNED_BYTES_MAX, NAMES };
 
-/* FNV-1a of the name. */
+/* FNV-1a of the name, from 2 on and below WHO_NO_TENANT. */
 static uint32_t number_of(const char *name)
 {
 	uint32_t h = 2166136261u;
 
 	for (const char *p = name; *p; p++)
 		h = (h ^ (unsigned char)*p) * 16777619u;
-	return !strcmp(name, "default") ? TENANT_DEFAULT : h > TENANT_DEFAULT ? h : h + 2;
+	return !strcmp(name, "default") ? TENANT_DEFAULT : 2 + h % (WHO_NO_TENANT - 2);
 }
 
 static bool name_ok(const char *name)
