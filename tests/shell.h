@@ -19,7 +19,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/rpc/reply.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/device.h"
 #include "terrace.pb-c.h"

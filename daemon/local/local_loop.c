@@ -11,7 +11,7 @@
 #include "daemon/process/rights.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/handler.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/threads/pool.h"
 #include "proto/adaptive_poll.h"
 #include "store/status.h"

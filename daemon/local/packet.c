@@ -2,7 +2,7 @@
 #include "daemon/local/packet.h"
 
 #include "daemon/rpc/handler.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "terrace.pb-c.h"
 
 #include <string.h>

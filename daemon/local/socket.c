@@ -28,7 +28,7 @@
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
 #include "daemon/vram/progress.h"

@@ -5,7 +5,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/handler.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "store/status.h"
 
 #include <stdarg.h>

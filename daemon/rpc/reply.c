@@ -5,7 +5,7 @@
 #include "daemon/block/values.h"
 #include "daemon/process/log_character.h"
 #include "daemon/rpc/call.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/stats.h"
 #include "kernels/format.h"
 #include "proto/layout_message.h"

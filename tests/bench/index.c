@@ -9,7 +9,7 @@
 #include "daemon/block/views.h"
 #include "daemon/cache.h"
 #include "daemon/call/lookup.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/status.h"
 #include "tests/bench/bench.h"

@@ -26,6 +26,7 @@
 #include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
+#include "daemon/session/open.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/queue.h"

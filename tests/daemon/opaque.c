@@ -7,7 +7,7 @@
 #include "daemon/block/views.h"
 #include "daemon/call/faults.h"
 #include "daemon/call/lease.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/state.h"
 #include "kernels/format.h"
 #include "store/slot.h"

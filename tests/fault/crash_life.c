@@ -25,7 +25,7 @@
 #include "daemon/disk/state.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/arena/arena.h"
 #include "store/catalog/catalog.h"

@@ -6,7 +6,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "store/status.h"
 
 #include <string.h>

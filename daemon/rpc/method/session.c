@@ -13,7 +13,7 @@
 #include "daemon/rpc/reply.h"
 #include "daemon/session/budget.h"
 #include "daemon/session/end.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/stats.h"
 #include "kernels/format.h"
 #include "proto/layout_message.h"

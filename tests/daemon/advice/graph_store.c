@@ -9,7 +9,7 @@
 #include "daemon/block/values.h"
 #include "daemon/call/settle.h"
 #include "daemon/disk/state.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "eviction/graph_edges.h"
 #include "eviction/graph_mail.h"
 #include "store/catalog/catalog.h"

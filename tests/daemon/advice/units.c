@@ -12,7 +12,7 @@
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "eviction/policy.h"
 #include "eviction/replay/read.h"
 #include "eviction/trace.h"

@@ -14,7 +14,7 @@
 #include "daemon/call/stream.h"
 #include "daemon/call/warm.h"
 #include "daemon/session/end.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/session/watch.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"

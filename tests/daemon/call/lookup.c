@@ -10,7 +10,7 @@
 #include "daemon/call/stream.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/slot.h"
 #include "store/status.h"

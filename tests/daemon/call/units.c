@@ -14,6 +14,7 @@
 #include "daemon/call/stream.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
+#include "daemon/session/open.h"
 #include "daemon/session/session.h"
 #include "store/index.h"
 #include "store/slot.h"

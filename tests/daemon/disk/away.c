@@ -6,7 +6,7 @@
 #include "daemon/cache.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/stats.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"

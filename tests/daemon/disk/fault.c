@@ -15,7 +15,7 @@
 #include "daemon/disk/stats.h"
 #include "daemon/disk/tier.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"

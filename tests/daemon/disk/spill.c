@@ -7,7 +7,7 @@
 #include "daemon/call/lookup.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "eviction/policy.h"
 #include "kernels/format.h"
 #include "store/ring/ring.h"

@@ -12,7 +12,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/part.h"
 #include "daemon/process/stats.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "tests/asleep.h"
 #include "tests/shell.h"

@@ -5,7 +5,7 @@
 #include "daemon/call/lease.h"
 #include "daemon/local/packet.h"
 #include "daemon/process/daemon.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/vram.h"
 #include "kernels/format.h"
 #include "tests/asleep.h"

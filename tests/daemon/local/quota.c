@@ -8,7 +8,7 @@
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/part.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/threads/pool.h"
 #include "kernels/format.h"
 #include "proto/fdsock.h"

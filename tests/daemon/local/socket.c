@@ -9,7 +9,7 @@
 #include "daemon/call/stats.h"
 #include "daemon/local/socket.h"
 #include "daemon/process/daemon.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "tests/asleep.h"
 #include "tests/daemon/local/socket_rig.h"

@@ -10,6 +10,7 @@
 #include "daemon/call/reserve.h"
 #include "daemon/memory/evict.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/open.h"
 #include "daemon/session/session.h"
 #include "kernels/format.h"
 #include "store/arena/arena.h"

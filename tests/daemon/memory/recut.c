@@ -11,7 +11,7 @@
 #include "daemon/call/lease.h"
 #include "daemon/call/reserve.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"

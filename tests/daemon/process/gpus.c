@@ -21,7 +21,7 @@
 #include "daemon/process/log.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/offer.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/stats.h"
 #include "kernels/format.h"
 #include "store/status.h"

@@ -7,7 +7,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "health.pb-c.h"
 #include "kernels/format.h"
 #include "proto/layout_message.h"

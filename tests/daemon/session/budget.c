@@ -8,7 +8,7 @@
 #include "daemon/call/reserve.h"
 #include "daemon/call/warm.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/status.h"
 #include "tests/daemon/vram/rig.h"

@@ -11,7 +11,7 @@
 #include "daemon/call/stream.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/session/watch.h"
 #include "kernels/format.h"
 #include "store/host/extent.h"

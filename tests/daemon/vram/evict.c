@@ -4,7 +4,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/state.h"

@@ -9,7 +9,7 @@
 #include "daemon/call/reserve.h"
 #include "daemon/call/warm.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/queue.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"

@@ -8,7 +8,7 @@
 #include "daemon/call/delete.h"
 #include "daemon/call/reserve.h"
 #include "daemon/call/warm.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/copy_queue.h"
 #include "daemon/vram/state.h"
 #include "eviction/policy.h"

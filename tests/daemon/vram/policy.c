@@ -5,7 +5,7 @@
 #include "daemon/call/explain.h"
 #include "daemon/call/lease.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/format.h"
 #include "store/status.h"
 #include "tests/daemon/vram/rig.h"

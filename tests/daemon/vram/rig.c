@@ -17,7 +17,7 @@
 #include "daemon/call/warm.h"
 #include "daemon/disk/state.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/vram.h"

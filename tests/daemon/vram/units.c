@@ -8,7 +8,7 @@
 #include "daemon/call/lookup.h"
 #include "daemon/call/reserve.h"
 #include "daemon/session/attachment.h"
-#include "daemon/session/session.h"
+#include "daemon/session/open.h"
 #include "kernels/behind.h"
 #include "tests/daemon/vram/rig.h"
 
