@@ -122,6 +122,8 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 
 	for (uint32_t i = 0; i < r->count; i++)
 		r->name[i] = letter_read(m, l, names + i);
+	r->whole = key_mix(r->session, r->name[r->count - 1]);
+	r->part = r->present ? key_mix(r->session, r->name[r->present - 1]) : 0;
 }
 
 /* ---- what is one request ---- */
@@ -131,7 +133,7 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 static bool was_told(struct cache *c, const struct request *r)
 {
 	struct expected *e = &c->advice->expected;
-	uint64_t whole = request_whole(r, r->count);
+	const uint64_t whole = r->whole;
 
 	if (r->kind == REQUEST_REPORT)
 		return false;
@@ -148,7 +150,7 @@ static bool was_told(struct cache *c, const struct request *r)
 		uint32_t i = e->next++ % EXPECTED_MAX;
 
 		e->whole[i] = whole;
-		e->part[i] = r->present ? request_whole(r, r->present) : 0;
+		e->part[i] = r->part;
 		e->until_us[i] = c->now_us + EXPECTED_US;
 	}
 	return false;

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "daemon/block/grid.h"
-#include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/values.h"
 
@@ -34,6 +33,8 @@ struct request {
 	uint32_t first;                /* position of the first key; of a session with a grid */
 	struct grid grid;              /* unit 0: of a plain session */
 	uint64_t conversation;         /* a number for each chain that goes on */
+	/* a number for all its keys in that session; for the keys of the prefix that was present, 0: none was */
+	uint64_t whole, part;
 	struct layout_pool *pool[CACHE_LAYOUTS_MAX];
 	uint64_t name[CACHE_KEYS_MAX];
 };
@@ -67,12 +68,6 @@ void advice_read(struct cache *c, uint32_t keys);
 static inline uint32_t request_unit(const struct request *r)
 {
 	return r->grid.unit ? r->grid.unit : r->pool[0]->layout.block_tokens;
-}
-
-/* A number for the first `count` keys of a request of that session. */
-static inline uint64_t request_whole(const struct request *r, uint32_t count)
-{
-	return key_mix(r->session, r->name[count - 1]);
 }
 
 #endif

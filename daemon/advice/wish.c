@@ -46,8 +46,8 @@ struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct requ
 	struct wish *w = wish_take(c, q);
 
 	w->kind = kind;
-	w->whole = request_whole(r, r->count);
-	w->part = r->present ? request_whole(r, r->present) : w->whole;
+	w->whole = r->whole;
+	w->part = r->present ? r->part : r->whole;
 	w->until_us = c->now_us + (kind == PREFETCH_ASKED ? PREFETCH_ASKED_US : q->expected_us);
 	return w;
 }
@@ -139,12 +139,10 @@ void wish_grant(struct cache *c, struct wish *w, struct prefetch_outcome *outcom
 
 void wish_leased(struct cache *c, struct wish_queue *q, const struct request *r)
 {
-	const uint64_t whole = request_whole(r, r->count);
-
 	for (uint32_t i = 0; i < q->size; i++) {
 		struct wish *w = &q->wish[i];
 
-		if (w->count && w->kind == PREFETCH_ASKED && (w->whole == whole || w->part == whole))
+		if (w->count && w->kind == PREFETCH_ASKED && (w->whole == r->whole || w->part == r->whole))
 			wish_drop(c, q, w);
 	}
 }

@@ -22,7 +22,7 @@ struct request;
 enum { WISH_BLOCKS = 1024 };
 
 struct wish {
-	uint64_t whole, part;          /* of its request: request_whole() of all keys, and of those that were there */
+	uint64_t whole, part;          /* those of its request; `part` is `whole` if no prefix was present */
 	uint64_t until_us;
 	enum prefetch_kind kind;
 	uint32_t gpu;                  /* in the GPUs' queue: where the blocks are wanted */
