@@ -46,6 +46,11 @@ uint64_t vram_offset(const struct vram_slot *s)
 	return s->span->place->offset + s->index * s->span->place->stride;
 }
 
+uint64_t vram_address(const struct vram_slot *s)
+{
+	return s->span->place->address + s->index * s->span->place->stride;
+}
+
 struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g)
 {
 	struct vram_slot *s = b->vram;

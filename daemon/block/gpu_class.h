@@ -113,8 +113,9 @@ __attribute__((cold)) void vram_accounting(struct block *b, uint32_t all, bool o
 void vram_slot_hold(struct vram_slot *s, bool on);
 /* The pins that hold that copy: its own, and those of all copies. */
 uint32_t vram_slot_pins(const struct vram_slot *s);
-/* Where a slot begins in its extent. */
+/* Where a slot begins in its extent; its address on the device. */
 uint64_t vram_offset(const struct vram_slot *s);
+uint64_t vram_address(const struct vram_slot *s);
 /* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
 struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
 /* The same, dead slots and those of lost GPUs included. */

@@ -11,7 +11,6 @@
 #include "daemon/vram/gpu_ends.h"
 #include "daemon/vram/lost.h"
 #include "daemon/vram/queue.h"
-#include "daemon/vram/slot_map.h"
 #include "daemon/vram/source.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"

@@ -10,7 +10,6 @@
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/status.h"
 
@@ -182,7 +181,7 @@ struct sum_list *vram_sums_take(struct gpu *g)
 	for (uint32_t i = 0; i < count; i++, s = s->sum_next) {
 		l->slot[i] = s;
 		l->block[i] = s->block;
-		l->at[i] = s->span->place->address + s->index * s->span->place->stride;
+		l->at[i] = vram_address(s);
 	}
 	q->first = s;
 	if (!s)

@@ -13,6 +13,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/ends.h"
+#include "daemon/block/gpu_class.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
@@ -28,7 +29,6 @@
 #include "daemon/vram/scratch.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/stats.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
 #include "store/slot.h"
@@ -76,11 +76,6 @@ uint32_t gpu_copy_batches(const struct gpu *g, enum device_way way)
 bool gpu_has_copy_batches(const struct gpu *g)
 {
 	return gpu_copy_batches(g, DEVICE_UP) || gpu_copy_batches(g, DEVICE_DOWN) || gpu_copy_batches(g, DEVICE_ACROSS);
-}
-
-static uint64_t vram_address(const struct vram_slot *s)
-{
-	return s->span->place->address + s->index * s->span->place->stride;
 }
 
 static struct device_pair pair_of(const struct vram_transfer *m)

@@ -264,7 +264,7 @@ static bool take_over(struct cache *c, struct vram_class *k, enum vram_need need
 	return false;
 }
 
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out)
+static enum status room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out)
 {
 	struct vram_class *k = vp->class;
 	struct met met;
@@ -292,6 +292,21 @@ enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need
 	if (vram_trading(k))
 		return STATUS_BUSY;
 	return take_dirty(c, vp, need, &met, out);
+}
+
+enum status vram_slot_take(struct cache *c, struct vram_pool *vp, const struct vram_slot_want *w,
+			   struct vram_slot **out)
+{
+	struct arena_slot slot;
+	const enum status s = room_take(c, vp, w->need, &slot);
+
+	if (s)
+		return s;
+	*out = vram_attach(w->block, vp, &slot, w->reserved ? VRAM_RESERVED : VRAM_COMING);
+	if (*out)
+		return STATUS_OK;
+	arena_give(&slot, NULL);
+	return STATUS_EXHAUSTED;
 }
 
 /* Slots that it keeps free. */
@@ -643,17 +658,14 @@ enum status vram_block_create(struct cache *c, struct gpu *g, struct layout_pool
 {
 	struct vram_pool *vp = vram_pool_get(c, g, p);
 	struct block *b = vp ? block_alloc(key_bytes) : NULL;
-	struct arena_slot slot;
+	const struct vram_slot_want want = { .block = b, .need = NEED_NOW, .reserved = true };
+	struct vram_slot *taken;
 	enum status s;
 
 	if (!b)
 		return STATUS_EXHAUSTED;
 	b->pool = p;
-	s = vram_room_take(c, vp, NEED_NOW, &slot);
-	if (!s && !vram_attach(b, vp, &slot, VRAM_RESERVED)) {
-		arena_give(&slot, NULL);
-		s = STATUS_EXHAUSTED;
-	}
+	s = vram_slot_take(c, vp, &want, &taken);
 	if (s) {
 		free(b);
 		return s;

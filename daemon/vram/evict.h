@@ -13,7 +13,6 @@ struct cache;
 struct cache_wait;
 struct gpu;
 struct layout_pool;
-struct arena_slot;
 struct vram_class;
 struct vram_pool;
 struct vram_slot;
@@ -24,9 +23,17 @@ struct vram_slot;
  * dropped, neither here nor in memory. */
 enum vram_need { NEED_NOW, NEED_SOON, NEED_OPTIONAL, NEED_SPARE };
 
-/* Takes a free slot, evicting clean copies as needed. BUSY: something under way will make room. EXHAUSTED: nothing
- * will. */
-enum status vram_room_take(struct cache *c, struct vram_pool *vp, enum vram_need need, struct arena_slot *out);
+/* What a slot is wanted for. */
+struct vram_slot_want {
+	struct block *block;
+	enum vram_need need;
+	bool reserved;                 /* the slot is for a put: VRAM_RESERVED; else a copy comes: VRAM_COMING */
+};
+
+/* Takes a free slot for the block, evicting clean copies as needed. BUSY: something under way will make room.
+ * EXHAUSTED: nothing will, or no memory. */
+enum status vram_slot_take(struct cache *c, struct vram_pool *vp, const struct vram_slot_want *w,
+			   struct vram_slot **out);
 /* An unpublished block with a slot there. */
 enum status vram_block_create(struct cache *c, struct gpu *g, struct layout_pool *p, uint32_t key_bytes,
     struct block **out);

@@ -136,7 +136,7 @@ static void spans_free(struct vram_span *s)
 	}
 }
 
-void vram_classes_free(struct cache *c, struct gpu *g)
+void vram_memory_free(struct cache *c, struct gpu *g)
 {
 	for (uint32_t i = 0; i < POOLS_MAX; i++)
 		free(g->pools[i]);
@@ -149,6 +149,7 @@ void vram_classes_free(struct cache *c, struct gpu *g)
 		c->policy->destroy(k->policy);
 		free(k);
 	}
+	arena_destroy(g->arena);
 }
 
 /* ---- walks by place ---- */
@@ -542,7 +543,7 @@ enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens)
 		return STATUS_OK;
 	cache_lock(c);
 	lost = g->lost;
-	address = slot->span->place->address + slot->index * slot->span->place->stride;
+	address = vram_address(slot);
 	cache_unlock(c);
 	if (!lost)
 		s = gpu_zero_behind(&g->scratch->zero, address, &b->pool->layout, k, tokens);

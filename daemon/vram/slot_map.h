@@ -20,8 +20,8 @@ struct layout_pool;
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct layout_pool *p);
 /* Slots of the class that can be taken without an eviction, the reserve excluded. */
 uint64_t vram_room_free(const struct vram_class *k);
-/* Frees all records of the GPU's spans and classes, even if slots are taken. */
-void vram_classes_free(struct cache *c, struct gpu *g);
+/* Frees the GPU's memory and all records of its spans and classes, even if slots are taken. */
+void vram_memory_free(struct cache *c, struct gpu *g);
 /* The next ready copy of the layout on that GPU, at or after (extent, slot), looking at no more than *budget slots,
  * which it counts down; NULL with *budget 0: go on from there; NULL with some left: no more. `slot` counts steps of
  * ARENA_DEVICE_UNIT from the beginning of the extent. Only for a lost GPU, to which no copies come: on another one a

@@ -12,23 +12,29 @@
 #include "store/clock.h"
 #include "store/device.h"
 
+#include <stdlib.h>
+
 enum { DOWN_US_PER_MIB = 65 }; /* of a GPU that has brought nothing down yet: 16 GB/s */
 
-void gpu_rate_init(struct gpu *g)
+struct rate *gpu_rate_create(void)
 {
-	rate_init(&g->down_rate, DOWN_US_PER_MIB);
+	struct rate *r = calloc(1, sizeof(*r));
+
+	if (r)
+		rate_init(r, DOWN_US_PER_MIB);
+	return r;
 }
 
 void vram_down_begun(struct gpu *g, const struct block *b)
 {
 	g->downs++;
-	rate_begun(&g->down_rate, b->pool->geometry.need_bytes, g->down_rate.queued ? 0 : clock_us());
+	rate_begun(g->down_rate, b->pool->geometry.need_bytes, g->down_rate->queued ? 0 : clock_us());
 }
 
 void vram_down_over(struct gpu *g, const struct block *b)
 {
 	g->downs--;
-	rate_over(&g->down_rate, b->pool->geometry.need_bytes);
+	rate_over(g->down_rate, b->pool->geometry.need_bytes);
 }
 
 void vram_copy_batch_timed(const struct copy_batch *f)
@@ -36,7 +42,7 @@ void vram_copy_batch_timed(const struct copy_batch *f)
 	const uint64_t bytes = (uint64_t)f->copy.count * f->copy.parts * f->copy.part_bytes;
 
 	if (f->copy.way == DEVICE_DOWN && !f->status && f->transfers)
-		rate_came(&f->gpu->down_rate, bytes, f->begun_us, clock_us());
+		rate_came(f->gpu->down_rate, bytes, f->begun_us, clock_us());
 }
 
 static void known(struct cache *c, struct source *s, const struct key_run *run, uint8_t *word)
@@ -65,7 +71,7 @@ static bool estimate(struct cache *c, struct source *s, const struct key_run *ru
 		if (!copy)
 			return false;
 		bytes[copy->pool->gpu->number] += b->pool->geometry.need_bytes;
-		us = rate_us(&copy->pool->gpu->down_rate, bytes[copy->pool->gpu->number], now_us);
+		us = rate_us(copy->pool->gpu->down_rate, bytes[copy->pool->gpu->number], now_us);
 		out->first_us = i ? out->first_us : us;
 		out->last_us = us > out->last_us ? us : out->last_us;
 	}

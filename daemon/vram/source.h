@@ -6,12 +6,14 @@
 struct block;
 struct copy_batch;
 struct gpu;
+struct rate;
 struct source;
 
 /* All GPUs together. Blocks are brought one by one, by the tier's fetch: a download takes its own slot of memory, since
  * the GPU must be able to write to it. */
 extern struct source gpus_source;
-void gpu_rate_init(struct gpu *g);
+/* The rate of a new GPU. NULL: no memory. free() destroys it. */
+struct rate *gpu_rate_create(void);
 /* A download of that block has begun, or is over. */
 void vram_down_begun(struct gpu *g, const struct block *b);
 void vram_down_over(struct gpu *g, const struct block *b);

@@ -10,15 +10,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/block/gpu_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
-#include "daemon/block/values.h"
-#include "daemon/vram/slot_map.h"
 #include "store/clock.h"
 #include "store/device.h"
 
 struct block;
 struct progress_page;
+struct rate;
 struct arena;
 struct cache;
 struct cache_wait_link;
@@ -52,7 +52,7 @@ struct gpu {
 	struct vram_slot *write_through, *write_through_last; /* copies that are to be downloaded, oldest first */
 	uint64_t write_through_us;     /* not before that time, by the machine's clock */
 	uint32_t downs;                /* downloads that have begun */
-	struct rate down_rate;         /* of downloads */
+	struct rate *down_rate;        /* of downloads (vram/source.h) */
 	struct vram_slot *prefetched_first, *prefetched_last; /* prefetched copies, oldest first */
 	uint64_t prefetched_bytes;     /* of these */
 	uint32_t fetching;             /* uploads in STEP_HOST */

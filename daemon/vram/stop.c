@@ -19,7 +19,6 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
-#include "store/arena/arena.h"
 #include "store/host/extent.h"
 
 #include <pthread.h>
@@ -120,8 +119,7 @@ static void gpu_close(struct cache *c, struct gpu *g)
 {
 	const struct device_ops *ops = c->vram->ops;
 
-	vram_classes_free(c, g);
-	arena_destroy(g->arena);
+	vram_memory_free(c, g);
 	gave_back(c);
 	if (g->scratch->to.handle)
 		ops->extent_drop(g->device, &g->scratch->to);
@@ -199,6 +197,7 @@ static void gpu_free(struct gpu *g)
 	free(g->queue);
 	free(g->commit_sums);
 	free(g->ends);
+	free(g->down_rate);
 	free(g->scratch);
 	free(g);
 }

@@ -35,7 +35,6 @@
 #include "daemon/vram/slot_map.h"
 #include "daemon/vram/source.h"
 #include "daemon/vram/state.h"
-#include "store/arena/arena.h"
 #include "store/device.h"
 #include "store/ring/ring.h"
 #include "store/status.h"
@@ -255,16 +254,11 @@ static enum vram_need need_of(const struct cache *c, const struct vram_transfer 
 static enum status slot_take(struct cache *c, struct vram_transfer *m)
 {
 	struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
-	struct arena_slot slot;
-	enum status s = vp ? vram_room_take(c, vp, need_of(c, m), &slot) : STATUS_EXHAUSTED;
+	const struct vram_slot_want want = { .block = m->block, .need = need_of(c, m) };
+	enum status s = vp ? vram_slot_take(c, vp, &want, &m->slot) : STATUS_EXHAUSTED;
 
 	if (s)
 		return s;
-	m->slot = vram_attach(m->block, vp, &slot, VRAM_COMING);
-	if (!m->slot) {
-		arena_give(&slot, NULL);
-		return STATUS_EXHAUSTED;
-	}
 	m->slot->across = m->way == DEVICE_ACROSS;
 	vp->class->coming++;
 	return STATUS_OK;

@@ -120,6 +120,7 @@ static void gpu_discard(struct gpu *g)
 	free(g->queue);
 	free(g->commit_sums);
 	free(g->ends);
+	free(g->down_rate);
 	free(g->scratch);
 	free(g);
 }
@@ -135,7 +136,8 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->times = calloc(LIST_KINDS, sizeof(*g->times));
 	g->commit_sums = vram_sums_create();
 	g->ends = gpu_ends_create();
-	if (!g->scratch || !g->queue || !g->times || !g->commit_sums || !g->ends) {
+	g->down_rate = gpu_rate_create();
+	if (!g->scratch || !g->queue || !g->times || !g->commit_sums || !g->ends || !g->down_rate) {
 		gpu_discard(g);
 		return NULL;
 	}
@@ -143,7 +145,6 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	g->ends->sums = sum_list_end_run;
 	g->cache = c;
 	g->number = number;
-	gpu_rate_init(g);
 	g->passed = UINT32_MAX; /* no call has been waited for */
 	for (int way = 0; way < 3; way++) {
 		g->queue[way].end = g->queue[way].tail = &g->queue[way].first;

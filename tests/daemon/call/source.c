@@ -94,7 +94,7 @@ static void world_open_with(struct world *w, uint32_t blocks, uint32_t disks, ui
 	}
 	for (uint64_t n = 0; n < blocks; n++)
 		ck_assert_str_eq(vr_tier(&w->v, n), "gpu+disk");
-	w->gpu = &w->v.r.c->vram->gpu[0]->down_rate;
+	w->gpu = w->v.r.c->vram->gpu[0]->down_rate;
 	w->disk = &w->v.r.c->tier->units[0].reads;
 	index_read_lock();
 	cache_lock(w->v.r.c);

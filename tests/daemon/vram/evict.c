@@ -6,6 +6,7 @@
 #include "daemon/block/views.h"
 #include "daemon/session/open.h"
 #include "daemon/vram/evict.h"
+#include "daemon/vram/slot_map.h"
 #include "daemon/vram/transfer_table.h"
 #include "daemon/vram/state.h"
 #include "daemon/vram/transfer.h"
