@@ -73,6 +73,7 @@ void memory_classes_free(struct cache *c)
 	c->class_count = 0;
 	for (struct memory_extent *e = c->memory_extents, *next; e; e = next) {
 		next = e->next;
+		free(e->buffer);
 		free(e->device);
 		free(e);
 	}

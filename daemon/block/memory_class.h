@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/values.h"
 #include "store/status.h"
 
 struct block;
@@ -63,8 +62,10 @@ struct memory_extent {
 	struct memory_extent *next;    /* in the cache's list */
 	uint32_t id;
 	uint8_t *base;
-	uint32_t buffer[CACHE_DISKS_MAX]; /* its registration with each disk, or RING_NONE */
-	uint64_t *device;              /* its address on each GPU (vram/vram.h), 0: none; NULL without GPUs */
+	/* the tiers' own: its registration with each disk (disk/tier.h); its address on each GPU (vram/vram.h), 0:
+	 * none. NULL: the tier does not know it. free() destroys them */
+	uint32_t *buffer;
+	uint64_t *device;
 	bool fixed;                    /* its registration with the disks has been tried */
 };
 

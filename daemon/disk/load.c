@@ -49,8 +49,7 @@ static enum status load_read(struct disk_transfer *m)
 	CRASH_POINT("load_begin");
 	m->io.done = load_done;
 	s = disk_read(m->unit->disk, tier_transfer_place(m), m->slot.at, bytes,
-		      m->span->memory->buffer[m->unit->number],
-		      m->priority, &m->io);
+		      tier_transfer_buffer(m, m->span->memory), m->priority, &m->io);
 	if (s)
 		return s;
 	m->unit->loading++;

@@ -42,7 +42,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum {
@@ -450,15 +449,15 @@ static void room_changed(struct cache *c)
 
 static void extent_fixed(struct cache *c, struct memory_extent *m, const struct extent *e)
 {
-	uint32_t buffer[CACHE_DISKS_MAX];
+	uint32_t *buffer = e ? malloc(CACHE_DISKS_MAX * sizeof(*buffer)) : NULL;
 
-	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
-		buffer[i] = RING_NONE;
-	for (uint32_t i = 0; e && i < c->tier->unit_count; i++)
+	if (!buffer)
+		return; /* transfers from and to it are slower */
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		if (disk_buffer_add(c->tier->units[i].disk, e->base, e->bytes, &buffer[i]))
 			buffer[i] = RING_NONE;
 	cache_lock(c);
-	memcpy(m->buffer, buffer, sizeof(buffer));
+	m->buffer = buffer;
 	cache_unlock(c);
 }
 

@@ -176,6 +176,11 @@ struct disk_place tier_transfer_place(const struct disk_transfer *m)
 	return (struct disk_place){ .slab = m->slab_map->slab, .slot = m->slab_map_slot };
 }
 
+uint32_t tier_transfer_buffer(const struct disk_transfer *m, const struct memory_extent *e)
+{
+	return e->buffer ? e->buffer[m->unit->number] : RING_NONE;
+}
+
 /* ---- tombstones ---- */
 
 /* Frees the transfer, and with it the second name that the header may have had. */
@@ -685,7 +690,7 @@ static enum status spill_submit(struct cache *c, struct disk_transfer *m, struct
 	m->io.done = spill_done;
 	m->block = b; /* the check may come before it is entered, but not before the lock is let go */
 	s = disk_write(m->unit->disk, tier_transfer_place(m), block_slot_at(b), (uint32_t)p->geometry.need_bytes,
-		       b->span->memory->buffer[m->unit->number], m->priority, &m->io);
+		       tier_transfer_buffer(m, b->span->memory), m->priority, &m->io);
 	if (s)
 		return s;
 	CRASH_POINT("spill_submitted");

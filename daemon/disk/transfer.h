@@ -15,6 +15,7 @@ struct cache_wait_link;
 struct index_ident;
 struct disk_transfer;
 struct layout_pool;
+struct memory_extent;
 struct slab_map;
 struct unit;
 
@@ -55,5 +56,7 @@ enum status tier_transfer_join(struct disk_transfer *m, struct cache_wait *w);
 void tier_transfer_tell(struct disk_transfer *m, enum status s);
 void tier_transfer_judge(struct disk_transfer *m, enum status s);
 struct disk_place tier_transfer_place(const struct disk_transfer *m);
+/* The registration of the extent with the transfer's disk, or RING_NONE. */
+uint32_t tier_transfer_buffer(const struct disk_transfer *m, const struct memory_extent *e);
 
 #endif

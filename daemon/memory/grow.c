@@ -17,11 +17,9 @@
 #include "daemon/threads/deadline.h"
 #include "store/arena/arena.h"
 #include "store/host/extent.h"
-#include "store/ring/ring.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	GROWTH_US = 2000 * 1000,       /* a driver may delay the growing thread */
@@ -93,8 +91,6 @@ static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 		return NULL;
 	m->id = id;
 	m->base = e->base;
-	for (uint32_t i = 0; i < CACHE_DISKS_MAX; i++)
-		m->buffer[i] = RING_NONE;
 	if (c->tiers[TIER_GPU])
 		c->tiers[TIER_GPU]->extent_made(c, m, e);
 	cache_lock(c);
