@@ -31,7 +31,6 @@
 #include <stdint.h>
 
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 #include "store/device.h"
 #include "store/status.h"
 

@@ -7,10 +7,10 @@
 #define TERRACE_DAEMON_RPC_LISTEN_H
 
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 #include "store/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct config;
 struct rpc_listener;

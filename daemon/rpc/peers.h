@@ -16,8 +16,9 @@
 #define TERRACE_DAEMON_RPC_PEERS_H
 
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 #include "store/status.h"
+
+#include <stdint.h>
 
 struct cache_peer;
 struct quota;
