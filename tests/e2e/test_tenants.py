@@ -6,10 +6,12 @@ nobody's. The answers must be the same. A method that has no case here fails the
 
 import contextlib
 import json
+import mmap
 import os
 import random
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -336,6 +338,34 @@ class Tenants(unittest.TestCase):
             g = d.open(layout(block_tokens=256))
             self.assertNotEqual(d.put(g.session, [(key(1), b"G" * size)], chunk=1 << 20), [pb.OK])
 
+    def test_a_stopped_engine_takes_no_share(self):
+        # An engine of alpha has all that alpha may take mapped, some of it pinned, and is stopped: beta gets its own bytes all the same.
+        d = self.daemon()
+        p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--engine", d.address], stdout=subprocess.PIPE)
+        self.addCleanup(p.stdout.close)
+        self.addCleanup(p.wait, CALL_S)
+        self.addCleanup(p.kill)
+        held = json.loads(p.stdout.readline())
+        self.assertGreater(held["mapped_bytes"], 8 << 20)
+        self.assertGreater(held["pinned"], 0)
+        os.kill(p.pid, signal.SIGSTOP)
+        count = (2 << 20) // (held["slot_bytes"] + 8192)  # of 4 MiB, some of which spans leave unused
+        b = self.store(d, "beta", range(1, count), 66, block_tokens=256)
+        with self.acting(d, "beta"):
+            self.assertEqual(self.contents(d, b.session, range(1, count)), [b"B"] * (count - 1))
+            self.fill(d, b, 8 << 20)
+            self.assertGreaterEqual(self.tenant_row(d, "terrace_tenant_extent_bytes"), 4 << 20)
+        with self.acting(d, "alpha"):
+            self.assertGreater(self.tenant_row(d, "terrace_tenant_pinned_bytes"), 0)
+            self.assertLessEqual(self.tenant_row(d, "terrace_tenant_extent_bytes"), 12 << 20)
+        os.kill(p.pid, signal.SIGKILL)
+        with self.acting(d, "alpha"):  # what a dead engine held is alpha's again, and its blocks are there
+            wait_for(lambda: self.tenant_row(d, "terrace_tenant_pinned_bytes") == 0, CALL_S, "the leases of the dead engine end")
+            self.assertGreater(self.tenant_row(d, "terrace_tenant_blocks"), 0)
+
+    def tenant_row(self, d, name):
+        return {s.name: s.value for s in d.admin.Stats(pb.StatsRequest(), timeout=CALL_S).stats}[name]
+
     def test_a_cap_holds(self):
         d = self.daemon()
         g = self.store(d, "gamma", range(1, 3), 71, block_tokens=256)
@@ -511,8 +541,40 @@ def child(address, fd_socket, token, session, lease, k):
     print(json.dumps(said))
 
 
+def engine(address):
+    """A process of alpha's user: fills what it may take, leases what it can, maps all of it, says so, and waits."""
+    n = packet_types()
+    with grpc.insecure_channel(address) as c:
+        cache = terrace_pb2_grpc.CacheStub(c)
+        opened = cache.OpenSession(pb.OpenSessionRequest(layouts=[layout(block_tokens=256)], engine="stopped"), timeout=CALL_S)
+        size, count = opened.layouts[0].block_bytes, 300
+        def chunks():
+            for i in range(1, count + 1):
+                yield pb.PutChunk(header=pb.PutHeader(session=opened.session, key=key(i), info=pb.BlockInfo(tokens=256)), data=b"A" * size)
+        cache.Put(chunks(), timeout=4 * CALL_S)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.settimeout(CALL_S)
+            s.connect(opened.fd_socket)
+            s.send(struct.pack("<IHH", HEAD, VERSION, n["HELLO"]) + opened.token)
+            attachment = struct.unpack("<IHHIIQQQ", s.recv(4096))[7]
+            pinned, extents, kept = 0, set(), []
+            for i in range(1, count + 1):
+                r = cache.Lease(pb.LeaseRequest(session=opened.session, keys=keys(i), attachment=attachment), timeout=CALL_S)
+                if r.status == pb.OK:
+                    pinned += 1
+                    extents |= set(r.places.extent)
+            for extent in sorted(extents):
+                s.send(struct.pack("<IHHII", HEAD, VERSION, n["MAP"], extent, 0))
+                data, fds, _, _ = socket.recv_fds(s, 4096, 4)
+                kept.append(mmap.mmap(fds[0], struct.unpack("<Q", data[24:32])[0], mmap.MAP_SHARED, mmap.PROT_READ))
+            print(json.dumps({"pinned": pinned, "mapped_bytes": sum(len(m) for m in kept), "slot_bytes": size + 4096}), flush=True)
+            time.sleep(40 * CALL_S)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--child":
+    if sys.argv[1] == "--engine":
+        engine(*sys.argv[2:])
+    elif sys.argv[1] == "--child":
         child(*sys.argv[2:])
     else:
         TERRACED, LONG = sys.argv[1], "--long" in sys.argv
