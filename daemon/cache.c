@@ -167,7 +167,8 @@ static enum status create_parts(struct cache *c, const char **why)
 	if (!c->sessions)
 		return STATUS_EXHAUSTED;
 	c->quota = quota_create();
-	if (!c->quota || !damage_notes_create(c) || !by_id_create(c))
+	if (!c->quota || quota_tenants(c->quota, o->tenants, o->tenant_count) || !damage_notes_create(c) ||
+	    !by_id_create(c))
 		return STATUS_EXHAUSTED;
 	quota_bounds(c);
 	c->grants = calloc(1, sizeof(*c->grants));

@@ -10,6 +10,7 @@
 struct cache_peer {
 	uint64_t user[2];                /* an address of IPv6 or, with CACHE_PEER_UID, a uid; zeroes: not known */
 	uint64_t process;                /* its pid; 0: not known */
+	uint32_t tenant;                 /* its tenant's number; 0: there is no table of tenants */
 };
 
 #endif

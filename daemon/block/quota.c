@@ -5,6 +5,7 @@
  */
 #include "daemon/block/quota.h"
 
+#include "daemon/block/options.h"
 #include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 #include "daemon/threads/pool.h"
@@ -25,6 +26,15 @@ struct quota_user {
 	struct quota_user *next;
 	uint64_t name[2];
 	uint32_t processes;
+	uint32_t number;               /* of the tenant; 0: there is no table */
+	struct quota_tenant *tenant;   /* NULL: it has no bounds */
+};
+
+struct quota_tenant {
+	_Alignas(LINE) uint64_t held[QUOTA_THINGS];
+	uint64_t calls_max;            /* of QUOTA_CALLS, and of QUOTA_LOCAL; 0: no bound */
+	const char *name;
+	uint32_t number;
 };
 
 struct quota_holder {
@@ -43,6 +53,8 @@ struct quota {
 	struct quota_holder *holders[BUCKETS];
 	uint64_t max[QUOTA_THINGS];
 	uint64_t refused[QUOTA_THINGS][QUOTA_REFUSALS];
+	struct quota_tenant *tenants;
+	uint32_t tenant_count;
 	struct quota_holder unknown;
 };
 
@@ -70,7 +82,7 @@ static const struct thing {
 	[QUOTA_GPU_PINNED] = { "pinned bytes of a GPU", "gpu_pinned_bytes", "release some leases", "pinned_share or gpu_bytes" },
 };
 
-static const char *const refusal_words[QUOTA_REFUSALS] = { "full", "user", "process" };
+static const char *const refusal_words[QUOTA_REFUSALS] = { "full", "user", "process", "tenant" };
 
 static const struct thing *thing_of(enum quota_thing t)
 {
@@ -115,7 +127,22 @@ void quota_destroy(struct quota *q)
 		}
 	}
 	pthread_mutex_destroy(&q->lock);
+	free(q->tenants);
 	free(q);
+}
+
+enum status quota_tenants(struct quota *q, const struct cache_tenant_options *t, uint32_t count)
+{
+	q->tenants = count ? lines_take(count * sizeof(*q->tenants)) : NULL;
+	if (count && !q->tenants)
+		return STATUS_EXHAUSTED;
+	q->tenant_count = count;
+	for (uint32_t i = 0; i < count; i++) {
+		q->tenants[i].name = t[i].name;
+		q->tenants[i].number = t[i].number;
+		q->tenants[i].calls_max = t[i].calls_max;
+	}
+	return STATUS_OK;
 }
 
 void quota_bound(struct quota *q, enum quota_thing thing, uint64_t max)
@@ -135,19 +162,34 @@ static uint32_t bucket_of(const uint64_t name[2], uint64_t process)
 	return (uint32_t)(x >> 32) % BUCKETS;
 }
 
-/* With the lock. NULL: no memory. */
-static struct quota_user *user_get(struct quota *q, const uint64_t name[2])
+static bool is_user(const struct quota_user *u, const struct cache_peer *peer)
 {
-	struct quota_user **bucket = &q->users[bucket_of(name, 0)], *u = *bucket;
+	return u->number == peer->tenant && !memcmp(u->name, peer->user, sizeof(u->name));
+}
 
-	while (u && memcmp(u->name, name, sizeof(u->name)))
+static struct quota_tenant *tenant_find(struct quota *q, uint32_t number)
+{
+	for (uint32_t i = 0; i < q->tenant_count; i++)
+		if (q->tenants[i].number == number)
+			return &q->tenants[i];
+	return NULL;
+}
+
+/* With the lock. NULL: no memory. */
+static struct quota_user *user_get(struct quota *q, const struct cache_peer *peer)
+{
+	struct quota_user **bucket = &q->users[bucket_of(peer->user, 0)], *u = *bucket;
+
+	while (u && !is_user(u, peer))
 		u = u->next;
 	if (u)
 		return u;
 	u = lines_take(sizeof(*u));
 	if (!u)
 		return NULL;
-	memcpy(u->name, name, sizeof(u->name));
+	memcpy(u->name, peer->user, sizeof(u->name));
+	u->number = peer->tenant;
+	u->tenant = tenant_find(q, peer->tenant);
 	u->next = *bucket;
 	*bucket = u;
 	return u;
@@ -171,11 +213,11 @@ static struct quota_holder *holder_get(struct quota *q, const struct cache_peer 
 	struct quota_holder **bucket = &q->holders[bucket_of(peer->user, peer->process)], *h = *bucket;
 	struct quota_user *u;
 
-	while (h && (h->process != peer->process || memcmp(h->user->name, peer->user, sizeof(peer->user))))
+	while (h && (h->process != peer->process || !is_user(h->user, peer)))
 		h = h->next;
 	if (h)
 		return h;
-	u = user_get(q, peer->user);
+	u = user_get(q, peer);
 	h = u ? lines_take(sizeof(*h)) : NULL;
 	if (!h) {
 		if (u)
@@ -247,6 +289,11 @@ static uint64_t reserve(uint64_t held, uint64_t max)
 	return before < most ? before : most;
 }
 
+static uint64_t tenant_max(const struct quota_tenant *t, enum quota_thing thing)
+{
+	return t->calls_max && (thing == QUOTA_CALLS || thing == QUOTA_LOCAL) ? t->calls_max : UINT64_MAX;
+}
+
 /* With the lock. n: more than 0. */
 static enum quota_refusal refusal_of(const struct quota_holder *h, enum quota_thing t, uint64_t n, uint64_t free)
 {
@@ -257,6 +304,8 @@ static enum quota_refusal refusal_of(const struct quota_holder *h, enum quota_th
 		return QUOTA_FULL;
 	if (!h->user)
 		return QUOTA_REFUSALS;
+	if (h->user->tenant && h->user->tenant->held[t] + n > tenant_max(h->user->tenant, t))
+		return QUOTA_TENANT;
 	kept = reserve(h->user->held[t] + n, max);
 	if (free - n < kept)
 		return QUOTA_USER;
@@ -276,21 +325,30 @@ static void name_user(const struct quota_user *u, char *out, size_t size)
 		snprintf(out, size, "address %016" PRIx64 "%016" PRIx64, u->name[0], u->name[1]);
 }
 
-/* With the lock: the user that holds most of it, or NULL. It walks all users; only a refusal calls it. */
-static const struct quota_user *largest(const struct quota *q, enum quota_thing t)
+/* With the lock: the user of that tenant that holds most of it, or NULL. It walks all users; only a refusal calls it.
+ */
+static const struct quota_user *largest(const struct quota *q, enum quota_thing t, uint32_t tenant)
 {
 	const struct quota_user *most = NULL;
 
 	for (int i = 0; i < BUCKETS; i++)
 		for (const struct quota_user *u = q->users[i]; u; u = u->next)
-			if (u->held[t] && (!most || u->held[t] > most->held[t]))
+			if (u->held[t] && u->number == tenant && (!most || u->held[t] > most->held[t]))
 				most = u;
 	return most;
 }
 
+static void say_tenant(const struct quota_tenant *t, enum quota_thing thing, char out[WORDS_MAX])
+{
+	snprintf(out, WORDS_MAX, "too many %s: tenant %s holds all %" PRIu64 " that it may have: %s, or raise its "
+		 "calls_max",
+		 thing_of(thing)->name, t->name, tenant_max(t, thing), thing_of(thing)->advice);
+}
+
 static void say(const struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, char out[WORDS_MAX])
 {
-	const struct quota_user *most = refusal == QUOTA_FULL ? largest(h->quota, t) : h->user;
+	const struct quota_user *most =
+		refusal == QUOTA_FULL ? largest(h->quota, t, h->user ? h->user->number : 0) : h->user;
 	const struct thing *w = thing_of(t);
 	const uint64_t held = refusal == QUOTA_PROCESS ? h->held[t] : most ? most->held[t] : 0;
 	char who[64] = "", rest[96];
@@ -319,7 +377,10 @@ static enum status answer(struct quota_holder *h, enum quota_thing t, enum quota
 		return STATUS_OK;
 	h->quota->refused[t][refusal]++;
 	if (why) {
-		say(h, t, refusal, free, words);
+		if (refusal == QUOTA_TENANT)
+			say_tenant(h->user->tenant, t, words);
+		else
+			say(h, t, refusal, free, words);
 		*why = words;
 	}
 	return STATUS_EXHAUSTED;
@@ -333,6 +394,8 @@ static void charge(struct quota_holder *h, enum quota_thing t, uint64_t n)
 	h->held[t] += n;
 	if (h->user)
 		h->user->held[t] += n;
+	if (h->user && h->user->tenant)
+		h->user->tenant->held[t] += n;
 }
 
 /* With the lock. */
@@ -492,6 +555,7 @@ void quota_stats(struct quota *q, cache_stat_fn *emit, void *arg)
 			labels_of(t, labels, sizeof(labels));
 			snprintf(with_reason, sizeof(with_reason), "%s,reason=%s", labels, refusal_words[r]);
 			emit(arg, "terrace_quota_refused_total", with_reason, (double)refused[t][r], true,
-			     "times that a countable thing was refused: all were taken, or the rest is kept from this user or process for others");
+			     "times that a countable thing was refused: all were taken, the tenant has all that it may have, "
+			     "or the rest is kept for others");
 		}
 }

@@ -18,6 +18,9 @@
  * process is known by its pid: if a new process gets the pid while something of the old one is still held, both count
  * as one.
  *
+ * Tenants. With a table of tenants a user counts for each tenant apart, and all users of a tenant together have the
+ * bounds that the table gives the tenant. A refusal names no user of another tenant.
+ *
  * Sums. Bytes may be held by several holders at once (two leases of one block pin it once). Each holder is charged in
  * full, and the caller says how much is really free. The double charge does no harm, since the rule compares a charge
  * with at most a sixteenth.
@@ -56,9 +59,10 @@ enum quota_thing {
 	QUOTA_GPU_PINNED,              /* as QUOTA_PINNED, of the first GPU; and so on */
 	QUOTA_THINGS = QUOTA_GPU_PINNED + DEVICES_MAX,
 };
-enum quota_refusal { QUOTA_FULL, QUOTA_USER, QUOTA_PROCESS, QUOTA_REFUSALS };
+enum quota_refusal { QUOTA_FULL, QUOTA_USER, QUOTA_PROCESS, QUOTA_TENANT, QUOTA_REFUSALS };
 
 struct cache_peer;
+struct cache_tenant_options;
 struct quota;
 struct quota_holder;
 struct work;
@@ -69,6 +73,9 @@ struct quota *quota_create(void); /* NULL: no memory */
 void quota_destroy(struct quota *q);
 /* The bound of a thing. Call it before the first one is taken; without it there is no bound. */
 void quota_bound(struct quota *q, enum quota_thing thing, uint64_t max);
+
+/* The bounds of tenants. Call it before the first join. The names stay the caller's. EXHAUSTED: no memory. */
+enum status quota_tenants(struct quota *q, const struct cache_tenant_options *t, uint32_t count);
 
 /* The holder that stands for this peer; For NULL or an unknown peer: a holder without a bound of its own. Call
  * quota_leave once for each join, after all that was taken has been given back. NULL: no memory. */

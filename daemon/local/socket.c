@@ -313,6 +313,7 @@ static void accept_one(struct fd_socket *d, int fd)
 	rights_identify(d->daemon->config, fd, &who);
 	c->tenant = who.tenant;
 	c->pidfd = peer_process(fd, &c->pid, &peer);
+	peer.tenant = c->tenant;
 	if (c->pidfd < 0 || !watch(d, c->pidfd, &c->process_key, WATCH_PROCESS, c) ||
 	    !watch(d, fd, &c->socket_key, WATCH_SOCKET, c)) {
 		const int error = errno;

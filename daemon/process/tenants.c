@@ -36,8 +36,9 @@ struct reading {
 };
 
 static const char *const names[] = { "tenant", "uids",       "gids",           "engines",
-				     "admins", "host_bytes", "host_bytes_max", "pinned_bytes_max" };
-enum { N_TENANT, N_UIDS, N_GIDS, N_ENGINES, N_ADMINS, N_HOST_BYTES, N_HOST_BYTES_MAX, N_PINNED_BYTES_MAX, NAMES };
+				     "admins", "host_bytes", "host_bytes_max", "pinned_bytes_max", "calls_max" };
+enum { N_TENANT, N_UIDS, N_GIDS, N_ENGINES, N_ADMINS, N_HOST_BYTES, N_HOST_BYTES_MAX, N_PINNED_BYTES_MAX, N_CALLS_MAX,
+       NAMES };
 
 /* FNV-1a of the name, from 2 on and below WHO_NO_TENANT. */
 static uint32_t number_of(const char *name)
@@ -196,7 +197,7 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	if (i < 0) {
 		*bad = name;
 		return "no such name: there are tenant, uids, gids, engines, admins, host_bytes, host_bytes_max, "
-		       "pinned_bytes_max";
+		       "pinned_bytes_max, calls_max";
 	}
 	if (i == N_TENANT)
 		return begin_tenant(r, value);
@@ -205,6 +206,8 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	if (r->seen & 1u << i)
 		return "it is set twice for this tenant: leave one line";
 	r->seen |= 1u << i;
+	if (i == N_CALLS_MAX)
+		return config_count(value, &r->now->calls_max) && r->now->calls_max ? NULL : "not a number above 0";
 	if (i >= N_HOST_BYTES)
 		return take_bytes(r, i, value);
 	strcpy(copy, value);

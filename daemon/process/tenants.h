@@ -8,6 +8,7 @@
  *     host_bytes         of the host tier, that no other tenant ever gets; 0 if left out
  *     host_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     pinned_bytes_max   that its leases and reservations may hold; if left out, pinned_share of host_bytes_max
+ *     calls_max          gRPC calls under way, and connections for local calls, each; if left out, the daemon's bounds
  *
  * Identity is what the kernel or TLS says, never a field. A uid counts before groups. No two tenants share a uid, gid
  * or name: the kernel lets processes of one uid open each other's descriptors. The tenant `default` is always there: it
@@ -36,6 +37,7 @@ struct tenant_entry {
 	char name[TENANT_NAME_MAX + 1];
 	uint32_t number;
 	uint64_t host_bytes, host_bytes_max, pinned_bytes_max; /* the last two 0: left out */
+	uint64_t calls_max;            /* 0: left out */
 };
 
 struct tenant_identity;

@@ -76,10 +76,13 @@ static void accept_failed(struct rpc_listener *l, int error)
 /* It is gRPC's from now on, or closed for want of a share or a number. */
 static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer, const struct who *who)
 {
+	struct cache_peer of = *peer;
+
+	of.tenant = who->tenant;
 	fd = rpc_roles_settle(l->roles, fd, who);
 	if (fd < 0)
 		accept_failed(l, errno);
-	else if (rpc_peers_add(l->peers, fd, peer, daemon_now_us()))
+	else if (rpc_peers_add(l->peers, fd, &of, daemon_now_us()))
 		l->take(l->arg, fd);
 	else
 		close(fd);

@@ -366,6 +366,27 @@ class Tenants(unittest.TestCase):
     def tenant_row(self, d, name):
         return {s.name: s.value for s in d.admin.Stats(pb.StatsRequest(), timeout=CALL_S).stats}[name]
 
+    def test_calls_are_bounded(self):
+        table = os.path.join(self.folder, "calls")
+        with open(table, "w", encoding="ascii") as f:
+            f.write(TABLE.replace("tenant = beta\n", "tenant = beta\ncalls_max = 2\n"))
+        d = self.daemon(table=table)
+        with self.acting(d, "beta"):
+            b = d.open(layout())
+            q = pb.WatchRequest(session=b.session)
+            watches = [d.cache.Watch(q) for _ in range(2)]
+            for w in watches:
+                self.addCleanup(w.cancel)
+            wait_for(lambda: "tenant beta holds all 2" in self.looks_up(d, b), CALL_S, "a third call is refused")
+            with self.acting(d, "alpha"):
+                self.store(d, "alpha", [1], 65)  # another tenant goes on
+            watches[0].cancel()
+            wait_for(lambda: self.looks_up(d, b) == "OK", CALL_S, "a call in the place of the watch that has ended")
+
+    def looks_up(self, d, opened):
+        code, words = answer(d.cache.Lookup, pb.LookupRequest(session=opened.session, keys=keys(1)))
+        return code if code == "OK" else "%s: %s" % (code, words)
+
     def test_a_cap_holds(self):
         d = self.daemon()
         g = self.store(d, "gamma", range(1, 3), 71, block_tokens=256)

@@ -1,6 +1,7 @@
 /* Shares: of each countable thing, what a process, a user, and those that come later may hold; that all of it comes back; the words and figures of
  * a refusal. */
 #include "daemon/block/quota.h"
+#include "daemon/block/options.h"
 #include "daemon/block/peer.h"
 #include "daemon/block/values.h"
 
@@ -74,6 +75,44 @@ START_TEST(each_leaves_some)
 	ck_assert_uint_gt(leak(a, t, &why), MAX / 2);
 	for (int i = 0; i < QUOTA_THINGS; i++)
 		ck_assert(i == _i || quota_used(q, i) == 0);
+}
+END_TEST
+
+/* A tenant's users together have its calls, whatever else is free; one user may be of two tenants; and a refusal names
+ * no user of another tenant. */
+START_TEST(tenants_are_apart)
+{
+	const struct cache_tenant_options tenants[] = { { .name = "default", .number = 1 },
+							{ .name = "small", .number = 5, .calls_max = 3 } };
+	const struct cache_peer first = { { CACHE_PEER_UID, 7 }, 70, 5 }, other = { { CACHE_PEER_UID, 8 }, 80, 5 };
+	const struct cache_peer large = { { CACHE_PEER_UID, 7 }, 70, 1 }, none = { { CACHE_PEER_UID, 9 }, 90, 77 };
+	struct quota_holder *a, *b, *c, *d;
+	const char *why = "";
+
+	ck_assert_int_eq(quota_tenants(q, tenants, 2), STATUS_OK);
+	a = quota_join(q, &first), b = quota_join(q, &other), c = quota_join(q, &large), d = quota_join(q, &none);
+	ck_assert(a != c);
+	for (int t = QUOTA_LEASES; t <= QUOTA_CALLS; t++) {
+		const bool bound = t == QUOTA_CALLS || t == QUOTA_LOCAL;
+
+		ck_assert_int_eq(quota_take(a, t, 2, &why), STATUS_OK);
+		ck_assert_int_eq(quota_take(b, t, 1, &why), STATUS_OK);
+		ck_assert_int_eq(quota_take(b, t, 1, &why), bound ? STATUS_EXHAUSTED : STATUS_OK);
+		if (!bound)
+			continue;
+		ck_assert_msg(strstr(why, "tenant small holds all 3 that it may have: "), "%s", why);
+		ck_assert(!quota_try(a, t, 1));
+		ck_assert_int_eq(quota_take(d, t, 1, &why), STATUS_OK); /* a client of no tenant */
+		ck_assert_uint_gt(leak(c, t, &why), MAX / 2);
+		quota_give(a, t, 1);
+		ck_assert_int_eq(quota_take(b, t, 1, &why), STATUS_OK);
+	}
+	quota_take(quota_join(q, NULL), QUOTA_CALLS, MAX - quota_used(q, QUOTA_CALLS), NULL);
+	quota_give(a, QUOTA_CALLS, 1);
+	quota_take(quota_join(q, NULL), QUOTA_CALLS, 1, NULL);
+	ck_assert_int_eq(quota_take(a, QUOTA_CALLS, 1, &why), STATUS_EXHAUSTED);
+	ck_assert_msg(strstr(why, "and user 8 holds 2: "), "%s", why); /* not user 7's, who holds most as the other tenant */
+	quota_leave(a), quota_leave(b), quota_leave(c), quota_leave(d);
 }
 END_TEST
 
@@ -233,7 +272,7 @@ START_TEST(figures)
 		;
 	leak(c, QUOTA_LEASES, &why);
 	quota_stats(q, see, &s);
-	ck_assert_int_eq(s.rows, 5 * QUOTA_THINGS);
+	ck_assert_int_eq(s.rows, (2 + QUOTA_REFUSALS) * QUOTA_THINGS);
 	ck_assert(s.held == MAX && s.max == MAX);
 	ck_assert(s.refused[0] == 2 && s.refused[1] == 0 && s.refused[2] == 2);
 	/* A thing without a bound is not told of. */
@@ -242,7 +281,7 @@ START_TEST(figures)
 	quota_bound(q, QUOTA_LEASES, MAX);
 	s = (struct seen){ 0 };
 	quota_stats(q, see, &s);
-	ck_assert_int_eq(s.rows, 5);
+	ck_assert_int_eq(s.rows, 2 + QUOTA_REFUSALS);
 }
 END_TEST
 
@@ -257,6 +296,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, each_leaves_some, 0, QUOTA_THINGS);
 	tcase_add_loop_test(t, there_are_few, 0, sizeof(few) / sizeof(few[0]));
+	tcase_add_test(t, tenants_are_apart);
 	tcase_add_test(t, shared_bytes);
 	tcase_add_loop_test(t, by_the_rule, 0, 2);
 	tcase_add_test(t, by_several_threads);
