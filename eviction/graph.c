@@ -504,6 +504,42 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 	n->uses = uses;
 }
 
+static void to_sieve(struct policy *p, struct policy_node *n)
+{
+	const struct policy_event e = { .now_us = n->last_use_us, .id = n->id };
+	struct order *o = &p->orders[DUEL_SIEVE];
+	const uint32_t uses = n->uses;
+
+	pull(p, n);
+	o->ops->insert(o->policy, n, &e);
+	n->queue |= (uint32_t)DUEL_SIEVE << QUEUE_ORDER_SHIFT;
+	n->uses = uses;
+	o->nodes++;
+}
+
+/* To a line again: of its class, by its age. */
+static void to_lines(struct policy *p, struct policy_node *n)
+{
+	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
+
+	pull(p, n);
+	ranked_insert(&p->live, n, r && p->is_used[r->class] ? r->class : p->used[0], n->last_use_us);
+	p->orders[DUEL_OWN].nodes++;
+}
+
+/* To the order of sieve: what is in an order that is not in force goes first, and in sieve's own it goes first, too. */
+static void demote(struct policy *p, struct policy_node *n, bool is)
+{
+	struct order *o = &p->orders[DUEL_SIEVE];
+
+	if (is && order_of(n) != DUEL_SIEVE)
+		to_sieve(p, n);
+	if (is || (p->row == DUEL_SIEVE && order_of(n) == DUEL_SIEVE))
+		o->ops->demote(o->policy, n, is);
+	else if (p->used_count)
+		to_lines(p, n);
+}
+
 /* Who leaves from the front of a bucket is followed by those behind it: brought near is of the third its node, of the second its place, of the first its record. */
 static void look_ahead(const struct policy *p, const struct policy_node *n)
 {
@@ -588,12 +624,22 @@ static bool refuses(const struct policy *p)
 	return p->spared_back * BYPASS_BENEFIT >= p->refused_back;
 }
 
-/* Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
+static bool goes(const struct policy_node *n, void *arg)
+{
+	(void)n;
+	(void)arg;
+	return true;
+}
+
+/* Of no use or not, it goes only for what is worth more than the first that is of use: a block of a chain that comes back need not be stored again.
+ * Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
 static bool admit(struct policy *p, const struct policy_event *e, const struct policy_node *v)
 {
 	struct record *r, *rival;
 
-	if (e->id == 0 || p->row != DUEL_OWN || order_of(v) != DUEL_OWN)
+	if (p->row == DUEL_OWN && order_of(v) == DUEL_SIEVE)
+		v = victim_of(p, DUEL_OWN, goes, NULL, 1);
+	if (e->id == 0 || p->row != DUEL_OWN || !v || order_of(v) != DUEL_OWN)
 		return true;
 	r = record_of(p, e);
 	if (p->by_worth.rank_of[pair_of(r->class, 0)] >= p->by_worth.rank_of[ranked_pair(&p->live, v)])
@@ -785,6 +831,7 @@ const struct policy_ops policy_graph = {
 	.request = request,
 	.insert = insert,
 	.use = use,
+	.demote = demote,
 	.remove = take_out,
 	.victim = victim,
 	.walk = walk,

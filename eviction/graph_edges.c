@@ -27,10 +27,13 @@ struct node {
 	uint32_t touched;      /* time_of() */
 	uint32_t next;         /* in the bucket, or free */
 	uint32_t edges;
+	uint32_t before;       /* in its chains; 0: not known */
+	uint16_t before_generation;
 	uint16_t generation;
 	uint8_t degree;
 	bool live : 1;
 	bool spared : 1;       /* the hand passed it since it was touched */
+	bool entered : 1;      /* a chain begins with it, or it was behind several nodes */
 };
 
 struct edge {
@@ -44,7 +47,7 @@ struct edge {
 	uint8_t type;
 };
 
-_Static_assert(sizeof(struct node) == 24 && sizeof(struct edge) == 28, "as promised");
+_Static_assert(sizeof(struct node) == 32 && sizeof(struct edge) == 28, "as promised");
 
 struct session {
 	uint64_t session, end;
@@ -63,6 +66,7 @@ struct graph_edges {
 	uint32_t *buckets;
 	uint32_t mask;
 	uint64_t unit_us;
+	uint64_t goes_on;      /* the id that the next request begins with, if the last call's goes on; 0: it does not */
 	uint32_t nodes_used, nodes_free, node_hand; /* used: ever */
 	uint32_t edges_used, edges_free, edge_hand;
 	struct graph_edges_counts counts;
@@ -283,6 +287,24 @@ static uint32_t node_of(struct graph_edges *g, uint64_t id, uint32_t kept, uint6
 	return number;
 }
 
+/* 0: none. */
+static uint32_t before_of(const struct graph_edges *g, uint32_t node)
+{
+	const struct node *n = &g->nodes[node], *before = &g->nodes[n->before];
+
+	return n->before && !n->entered && before->id && before->generation == n->before_generation ? n->before : 0;
+}
+
+static void come_after(struct graph_edges *g, uint32_t before, uint32_t node)
+{
+	struct node *n = &g->nodes[node];
+	const uint32_t known = before_of(g, node);
+
+	n->entered |= known && known != before;
+	n->before = before;
+	n->before_generation = g->nodes[before].generation;
+}
+
 /* ---- the calls ---- */
 
 struct graph_edges *graph_edges_create(const struct graph_edges_options *o)
@@ -346,9 +368,12 @@ void graph_edges_request(struct graph_edges *g, uint64_t now_us, uint64_t sessio
 			if ((e->sessions == 0 || e->session != session_hash) && e->sessions < UINT16_MAX)
 				e->sessions++;
 			e->session = session_hash;
+			come_after(g, before, node);
 		}
+		g->nodes[node].entered |= !i && ids[0] != g->goes_on;
 		before = node;
 	}
+	g->goes_on = count && goes_on ? ids[count - 1] : 0;
 	if (count && session && !goes_on)
 		note_end(g, now_us, session, ids[count - 1]);
 }
@@ -450,6 +475,28 @@ uint32_t graph_edges_near(struct graph_edges *g, uint64_t now_us, const uint64_t
 	return found;
 }
 
+/* ---- chains ---- */
+
+uint64_t graph_edges_before(const struct graph_edges *g, uint64_t id)
+{
+	return g->nodes[before_of(g, node_find(g, id))].id;
+}
+
+uint32_t graph_edges_after(const struct graph_edges *g, uint64_t id, uint64_t out[EDGES_OF_NODE], bool *all)
+{
+	const uint32_t node = node_find(g, id);
+	uint32_t n = 0;
+
+	*all = g->nodes[node].degree < EDGES_OF_NODE;
+	for (uint32_t at = node ? g->nodes[node].edges : 0; at; at = g->edges[at].next) {
+		const struct edge *e = &g->edges[at];
+
+		if (e->type == EDGE_PREFIX_SHARE && leads_on(g, e) && before_of(g, e->to) == node)
+			out[n++] = g->nodes[e->to].id;
+	}
+	return n;
+}
+
 /* ---- for a catalog ---- */
 
 bool graph_edges_next_node(const struct graph_edges *g, uint64_t now_us, uint32_t *cursor, struct graph_node_record *out)
@@ -500,6 +547,8 @@ enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const s
 	e->weight = r->weight;
 	e->touched = time_of(g, r->touched_us);
 	e->sessions = r->sessions;
+	if (r->type == EDGE_PREFIX_SHARE)
+		come_after(g, from, to);
 	return STATUS_OK;
 }
 

@@ -4,7 +4,7 @@
  *
  * Edges are directed and typed. An edge's weight halves every half life and grows with what is observed. Nodes and edges
  * are bounded: what is gone and long untouched gives way first, of edges the weakest of a few. Nothing is allocated
- * after create. A node takes 24 bytes and 4 to 8 of index, an edge 28 bytes.
+ * after create. A node takes 32 bytes and 4 to 8 of index, an edge 28 bytes.
  */
 #ifndef TERRACE_EVICTION_GRAPH_EDGES_H
 #define TERRACE_EVICTION_GRAPH_EDGES_H
@@ -69,7 +69,7 @@ struct graph_edges *graph_edges_create(const struct graph_edges_options *o);
 void graph_edges_destroy(struct graph_edges *g);
 
 /* A request for a chain: ids in the order of the chain, none 0. Ties each to the next (prefix_share), and the
- * last to where the session's request before ended (temporal). `goes_on`: the rest of the chain follows in another
+ * last to where the session's request before ended (temporal). `goes_on`: the rest of the chain follows in the next
  * call, beginning with this one's last id. Session 0: not known. */
 void graph_edges_request(struct graph_edges *g, uint64_t now_us, uint64_t session, const uint64_t *ids,
 			 uint32_t count, bool goes_on);
@@ -87,6 +87,13 @@ void graph_edges_mark(struct graph_edges *g, uint64_t id, bool live);
  * by the sum of the weights now, the greatest first, of equals the lesser id. Returns how many, at most `max`. */
 uint32_t graph_edges_near(struct graph_edges *g, uint64_t now_us, const uint64_t *ids, uint32_t count,
 			  uint32_t mask, struct graph_near *out, uint32_t max);
+
+/* The id before it in its chains; 0: there is none, a chain begins with it, or it was behind several (keys need not be
+ * chained, and a request may be for the rest of a chain). */
+uint64_t graph_edges_before(const struct graph_edges *g, uint64_t id);
+/* The ids that chains went on with from it, and of which it is graph_edges_before(); returns how many. *all: none that a
+ * chain went on with has been forgotten for want of room in the node. */
+uint32_t graph_edges_after(const struct graph_edges *g, uint64_t id, uint64_t out[EDGES_OF_NODE], bool *all);
 
 /* Walks for a catalog: *cursor is 0 at first; false at the end. A walk in parts, with changes between, may miss
  * what moved but gives nothing that is not there. now_us as of the calls above. */

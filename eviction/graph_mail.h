@@ -19,7 +19,7 @@ enum graph_mail_kind {
 };
 
 struct graph_mail_event {
-	uint64_t now_us, session;
+	uint64_t now_us, session; /* of a block that came or left: the poster's word, which the taker gets back */
 	uint64_t ids[GRAPH_MAIL_IDS];
 	float weight;       /* of a pair */
 	uint8_t kind, type, count;

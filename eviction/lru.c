@@ -5,8 +5,10 @@
 
 #include "eviction/queue.h"
 
+enum { DEMOTED_LOOKS = 256 };
+
 struct policy {
-	struct queue queue;
+	struct queue queue, demoted;
 };
 
 static struct policy *create(uint64_t capacity)
@@ -14,8 +16,10 @@ static struct policy *create(uint64_t capacity)
 	struct policy *p = calloc(1, sizeof(*p));
 
 	(void)capacity;
-	if (p)
-		queue_init(&p->queue);
+	if (!p)
+		return NULL;
+	queue_init(&p->queue);
+	queue_init(&p->demoted);
 	return p;
 }
 
@@ -36,6 +40,18 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 	queue_push(&p->queue, n);
 }
 
+/* Those of use again go among those that were used when they were, or on their cold side if too many were used before them. */
+static void demote(struct policy *p, struct policy_node *n, bool is)
+{
+	struct policy_node *at = is ? p->demoted.head.next : p->queue.head.next;
+
+	at = at == n ? n->next : at;
+	queue_unlink(n);
+	for (int i = 0; i < DEMOTED_LOOKS && !is && at != &p->queue.head && at->last_use_us < n->last_use_us; i++)
+		at = at->next;
+	queue_push_before(at, n);
+}
+
 static void take_out(struct policy *p, struct policy_node *n)
 {
 	(void)p;
@@ -45,7 +61,9 @@ static void take_out(struct policy *p, struct policy_node *n)
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
 				  void *arg, uint32_t scan_max)
 {
-	return queue_coldest(&p->queue, may, arg, scan_max);
+	struct policy_node *n = queue_coldest(&p->demoted, may, arg, &scan_max);
+
+	return n ? n : queue_coldest(&p->queue, may, arg, &scan_max);
 }
 
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
@@ -61,6 +79,7 @@ const struct policy_ops policy_lru = {
 	.destroy = destroy,
 	.insert = insert,
 	.use = use,
+	.demote = demote,
 	.remove = take_out,
 	.victim = victim,
 	.walk = walk,

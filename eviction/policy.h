@@ -122,6 +122,9 @@ struct policy_ops {
 	void (*insert)(struct policy *p, struct policy_node *n, const struct policy_event *e);
 	/* The node was read by a caller that needed it. */
 	void (*use)(struct policy *p, struct policy_node *n, const struct policy_event *e);
+	/* is: the node cannot be of use as things are, and is the next to go, before what is cold. Else it can be again: it stands about where its
+	 * last use puts it. Neither is a use, and neither teaches anything. A use ends it, too. The row may be NULL: nodes stay where they are. */
+	void (*demote)(struct policy *p, struct policy_node *n, bool is);
 	/* Takes the node out; it may be inserted again. */
 	void (*remove)(struct policy *p, struct policy_node *n);
 	/* The node to evict first for which may(node, arg) is true, looking at no more than `scan_max`
@@ -158,6 +161,13 @@ const struct policy_ops *policy_find(const char *name);
 /* walk, or where there is none victim with `visit` as the filter: for a caller that searches for nodes and does not
  * evict them. A row whose victim moves nodes would treat the nodes that it has shown as passed. */
 void policy_look(const struct policy_ops *ops, struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max);
+
+/* demote, where the policy has it. */
+static inline void policy_demote(const struct policy_ops *ops, struct policy *p, struct policy_node *n, bool is)
+{
+	if (ops->demote)
+		ops->demote(p, n, is);
+}
 
 /* create, and weigh if growth is not 0. */
 struct policy *policy_create(const struct policy_ops *ops, uint64_t capacity, uint32_t growth);

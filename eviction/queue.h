@@ -76,15 +76,15 @@ static inline void queue_note_use(struct policy_node *n, const struct policy_eve
 		n->uses++;
 }
 
-/* The coldest node that may go, among the scan_max coldest. */
+/* The coldest node that may go, among the *scan coldest; *scan falls by those that were passed over. */
 static inline struct policy_node *queue_coldest(struct queue *q,
 						bool (*may)(const struct policy_node *, void *),
-						void *arg, uint32_t scan_max)
+						void *arg, uint32_t *scan)
 {
-	for (struct policy_node *n = q->head.next; n != &q->head && scan_max > 0; n = n->next) {
+	for (struct policy_node *n = q->head.next; n != &q->head && *scan > 0; n = n->next) {
 		if (may(n, arg))
 			return n;
-		scan_max--;
+		--*scan;
 	}
 	return NULL;
 }

@@ -9,7 +9,10 @@
 struct cell {
 	struct policy_node node;
 	uint32_t stamp;          /* number + 1 of the request that pins it */
-	bool in;
+	/* number + 1 of the block before it in a chain, of the first block behind it, of another one behind the same block; 0: none */
+	uint32_t before, child, sibling;
+	bool entered;            /* a chain begins with it, or it was behind several blocks: it needs no other one */
+	bool in, demoted;
 };
 
 struct replay {
@@ -18,6 +21,7 @@ struct replay {
 	struct policy *policy;
 	struct cell *cells;
 	uint64_t *ids;           /* of the request */
+	uint32_t *behind;        /* blocks that a walk has found */
 	uint64_t capacity, used;
 	uint32_t stamp;
 	struct replay_result result;
@@ -39,6 +43,53 @@ static struct policy_event event_of(const struct replay *p, const struct trace_r
 				      .tokens = p->trace->block_tokens };
 }
 
+/* ---- what stands behind a block that is gone: no request hits it until that block is back ---- */
+
+static void note_behind(struct replay *p, uint32_t before, uint32_t block)
+{
+	struct cell *c = &p->cells[block];
+
+	if (!c->before && !c->entered) {
+		c->before = before + 1;
+		c->sibling = p->cells[before].child;
+		p->cells[before].child = block + 1;
+	} else if (c->before != before + 1) {
+		c->entered = true;
+	}
+}
+
+static void chain_note(struct replay *p, const struct trace_request *r, const uint32_t *blocks)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		if (i)
+			note_behind(p, blocks[i - 1], blocks[i]);
+		else
+			p->cells[blocks[i]].entered = true;
+}
+
+static void demote(struct replay *p, struct cell *c, bool is)
+{
+	if (c->node.prev) /* else it is of the request that is being served */
+		policy_demote(p->ops, p->policy, &c->node, is);
+	c->demoted = is;
+}
+
+/* Those behind the block, as far as they are there: they go first from now on, or no longer. */
+static void behind(struct replay *p, uint32_t block, bool gone)
+{
+	uint32_t count = 0, at = 0;
+
+	if (!p->ops->demote)
+		return;
+	p->behind[count++] = block;
+	for (; at < count; at++)
+		for (uint32_t i = p->cells[p->behind[at]].child; i; i = p->cells[i - 1].sibling)
+			if (p->cells[i - 1].in && !p->cells[i - 1].entered && p->cells[i - 1].demoted != gone)
+				p->behind[count++] = i - 1;
+	while (--count)
+		demote(p, &p->cells[p->behind[gone ? at - count : count]], gone);
+}
+
 /* Room for one more block: false when everything is pinned or the policy would rather keep what it has. */
 static bool make_room(struct replay *p, const struct policy_event *e)
 {
@@ -52,9 +103,10 @@ static bool make_room(struct replay *p, const struct policy_event *e)
 	if (p->ops->admit && !p->ops->admit(p->policy, e, v))
 		return false;
 	p->ops->remove(p->policy, v);
-	cell_of(v)->in = false;
+	cell_of(v)->in = cell_of(v)->demoted = false;
 	p->used--;
 	p->result.evicted++;
+	behind(p, (uint32_t)(cell_of(v) - p->cells), true);
 	return true;
 }
 
@@ -74,6 +126,7 @@ static uint32_t admit_prefix(struct replay *p, const struct trace_request *r, co
 		p->used++;
 		p->cells[blocks[i]].in = true;
 		p->cells[blocks[i]].node.prev = NULL;
+		behind(p, blocks[i], false);
 	}
 	return r->count;
 }
@@ -98,8 +151,10 @@ static void report(struct replay *p, const struct trace_request *r)
 	for (uint32_t i = r->about; i-- > 0;) {
 		struct policy_event e = event_of(p, r, i);
 
-		if (p->cells[blocks[i]].in && p->cells[blocks[i]].node.prev)
+		if (p->cells[blocks[i]].in && p->cells[blocks[i]].node.prev) {
 			p->ops->use(p->policy, &p->cells[blocks[i]].node, &e);
+			p->cells[blocks[i]].demoted = false;
+		}
 	}
 }
 
@@ -112,6 +167,7 @@ static void serve(struct replay *p, const struct trace_request *r)
 		p->cells[blocks[i]].stamp = p->stamp;
 		p->ids[i] = (uint64_t)blocks[i] + 1;
 	}
+	chain_note(p, r, blocks);
 	tell(p, r, r->count, r->tokens);
 	kept = admit_prefix(p, r, blocks);
 	for (uint32_t i = r->count; i-- > 0;) {
@@ -122,6 +178,7 @@ static void serve(struct replay *p, const struct trace_request *r)
 			p->ops->use(p->policy, &c->node, &e);
 		else if (i < kept)
 			p->ops->insert(p->policy, &c->node, &e);
+		c->demoted = false;
 	}
 }
 
@@ -168,7 +225,8 @@ enum status replay_run(const struct trace *t, const struct policy_ops *ops, cons
 	p.policy = policy_create(ops, o->capacity, o->weigh);
 	p.cells = calloc((uint64_t)t->unique + 1, sizeof(p.cells[0]));
 	p.ids = calloc(longest(t), sizeof(p.ids[0]));
-	if (!p.policy || !p.cells || !p.ids)
+	p.behind = calloc((uint64_t)t->unique + 1, sizeof(p.behind[0]));
+	if (!p.policy || !p.cells || !p.ids || !p.behind)
 		goto done;
 	if (o->prepare)
 		o->prepare(p.policy, o->prepare_arg);
@@ -189,6 +247,7 @@ done:
 	ops->destroy(p.policy);
 	free(p.cells);
 	free(p.ids);
+	free(p.behind);
 	return s;
 }
 

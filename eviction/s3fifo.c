@@ -14,16 +14,18 @@
 enum { SMALL_PERCENT = 10, COUNT_MAX = 3, COUNT_TO_MAIN = 2 };
 enum { IN_SMALL, IN_MAIN };
 
-/* node.queue: which queue | count << 1, and what is not this policy's (queue.h) */
+/* node.queue: which queue | count << 1 | whether it stands among the demoted instead, and what is not this policy's (queue.h) */
+#define DEMOTED 8u
+
 struct policy {
-	struct queue queues[2];
+	struct queue queues[2], demoted;
 	uint64_t lengths[2];
 	struct ghosts *ghosts;  /* NULL: the owner knows what had gone */
 };
 
 static uint32_t count_of(const struct policy_node *n)
 {
-	return (n->queue & ~QUEUE_ORDER) >> 1;
+	return (n->queue & ~QUEUE_ORDER & ~DEMOTED) >> 1;
 }
 
 static void destroy(struct policy *p)
@@ -41,6 +43,7 @@ struct policy *s3fifo_create_bare(void)
 	if (p) {
 		queue_init(&p->queues[IN_SMALL]);
 		queue_init(&p->queues[IN_MAIN]);
+		queue_init(&p->demoted);
 	}
 	return p;
 }
@@ -68,8 +71,20 @@ static void push(struct policy *p, struct policy_node *n, uint32_t which, uint32
 
 static void pull(struct policy *p, struct policy_node *n)
 {
-	p->lengths[n->queue & 1]--;
+	p->lengths[n->queue & 1] -= !(n->queue & DEMOTED);
 	queue_unlink(n);
+}
+
+/* Back to the hot end of the queue that it was in, with its count. */
+static void demote(struct policy *p, struct policy_node *n, bool is)
+{
+	pull(p, n);
+	if (!is) {
+		push(p, n, n->queue & 1, count_of(n));
+		return;
+	}
+	n->queue |= DEMOTED;
+	queue_push_before(p->demoted.head.next, n);
 }
 
 void s3fifo_insert(struct policy *p, struct policy_node *n, const struct policy_event *e, bool again)
@@ -95,7 +110,8 @@ static void insert(struct policy *p, struct policy_node *n, const struct policy_
 
 static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
-	(void)p;
+	if (n->queue & DEMOTED)
+		demote(p, n, false);
 	queue_note_use(n, e);
 	if (count_of(n) < COUNT_MAX)
 		n->queue += 2;
@@ -122,7 +138,7 @@ static void move(struct policy *p, struct policy_node *n)
 	push(p, n, IN_MAIN, count);
 }
 
-/* Looks at the front of the small queue while that is too long, else of the main one, and moves on what
+/* After the demoted looks at the front of the small queue while that is too long, else of the main one, and moves on what
  * has earned it. Each step decides
  * anew, so that asking twice gives the same answer. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
@@ -130,7 +146,10 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 {
 	uint64_t limit = (p->lengths[IN_SMALL] + p->lengths[IN_MAIN]) * SMALL_PERCENT / 100;
 	struct policy_node *at[2] = { p->queues[IN_SMALL].head.next, p->queues[IN_MAIN].head.next };
+	struct policy_node *first = queue_coldest(&p->demoted, may, arg, &scan_max);
 
+	if (first)
+		return first;
 	for (; scan_max > 0; scan_max--) {
 		uint32_t which = p->lengths[IN_SMALL] > limit ? IN_SMALL : IN_MAIN;
 		struct policy_node *n;
@@ -159,6 +178,7 @@ const struct policy_ops policy_s3fifo = {
 	.destroy = destroy,
 	.insert = insert,
 	.use = use,
+	.demote = demote,
 	.remove = take_out,
 	.victim = victim,
 };

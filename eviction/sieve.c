@@ -9,11 +9,12 @@
 #include "eviction/queue.h"
 
 #define MARKED 1u /* node.queue */
+#define DEMOTED 2u
 
 enum { WALK_LOOKS = 8 };
 
 struct policy {
-	struct queue queue;
+	struct queue queue, demoted;
 	struct policy_node *hand; /* the next to look at; the queue's head means the oldest */
 };
 
@@ -25,6 +26,7 @@ static struct policy *create(uint64_t capacity)
 	if (!p)
 		return NULL;
 	queue_init(&p->queue);
+	queue_init(&p->demoted);
 	p->hand = &p->queue.head;
 	return p;
 }
@@ -39,13 +41,6 @@ static void insert(struct policy *p, struct policy_node *n, const struct policy_
 	queue_insert(&p->queue, n, e);
 }
 
-static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
-{
-	(void)p;
-	queue_note_use(n, e);
-	n->queue |= MARKED;
-}
-
 static void take_out(struct policy *p, struct policy_node *n)
 {
 	if (p->hand == n)
@@ -53,13 +48,32 @@ static void take_out(struct policy *p, struct policy_node *n)
 	queue_unlink(n);
 }
 
+/* Back to where the hand has just been. */
+static void demote(struct policy *p, struct policy_node *n, bool is)
+{
+	take_out(p, n);
+	queue_push_before(is ? p->demoted.head.next : p->hand, n);
+	n->queue = is ? (n->queue & ~MARKED) | DEMOTED : n->queue & ~DEMOTED;
+}
+
+static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
+{
+	if (n->queue & DEMOTED)
+		demote(p, n, false);
+	queue_note_use(n, e);
+	n->queue |= MARKED;
+}
+
 /* The hand passes a pinned node without clearing its mark. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
 				  void *arg, uint32_t scan_max)
 {
 	struct policy_node *head = &p->queue.head;
+	struct policy_node *first = queue_coldest(&p->demoted, may, arg, &scan_max);
 	uint32_t pinned_in_a_row = 0;
 
+	if (first)
+		return first;
 	while (scan_max > 0 && head->next != head) {
 		struct policy_node *n = p->hand == head ? head->next : p->hand;
 
@@ -82,9 +96,12 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
 {
 	const struct policy_node *head = &p->queue.head, *from = p->hand == head ? head->next : p->hand, *n = from;
-	uint64_t looks = (uint64_t)max * WALK_LOOKS;
+	uint64_t looks;
 	uint32_t marked = 0;
 
+	if (queue_coldest(&p->demoted, visit, arg, &max))
+		return true;
+	looks = (uint64_t)max * WALK_LOOKS;
 	while (from != head && max > 0 && looks-- > 0) {
 		if (n != head && (n->queue & MARKED) == marked) {
 			if (visit(n, arg))
@@ -105,6 +122,7 @@ const struct policy_ops policy_sieve = {
 	.destroy = destroy,
 	.insert = insert,
 	.use = use,
+	.demote = demote,
 	.remove = take_out,
 	.victim = victim,
 	.walk = walk,

@@ -112,12 +112,9 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 				  void *arg, uint32_t scan_max)
 {
 	uint32_t first = (double)p->lengths[ONCE] >= p->target && p->lengths[ONCE] > 0 ? ONCE : AGAIN;
-	struct policy_node *n = queue_coldest(&p->queues[first], may, arg, scan_max);
-	uint64_t looked = p->lengths[first];
+	struct policy_node *n = queue_coldest(&p->queues[first], may, arg, &scan_max);
 
-	if (n || looked >= scan_max)
-		return n;
-	return queue_coldest(&p->queues[!first], may, arg, scan_max - (uint32_t)looked);
+	return n ? n : queue_coldest(&p->queues[!first], may, arg, &scan_max);
 }
 
 const struct policy_ops policy_arc = {

@@ -44,7 +44,7 @@ static void take_out(struct policy *p, struct policy_node *n)
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
 				  void *arg, uint32_t scan_max)
 {
-	return queue_coldest(&p->queue, may, arg, scan_max);
+	return queue_coldest(&p->queue, may, arg, &scan_max);
 }
 
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)

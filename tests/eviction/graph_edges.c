@@ -194,6 +194,42 @@ START_TEST(what_was_long_ago_weighs_nothing)
 }
 END_TEST
 
+/* What comes before and behind in chains, and what needs nothing before it: where a chain begins, and where several meet. */
+START_TEST(chains_are_followed)
+{
+	static const uint64_t one[] = { 1, 2, 3, 4 }, branch[] = { 1, 2, 5 }, rest[] = { 4, 6 }, meet[] = { 7, 8, 5, 9 };
+	struct graph_edges *g = graph_edges_create(&roomy);
+	uint64_t after[EDGES_OF_NODE];
+	bool all;
+
+	ck_assert_ptr_nonnull(g);
+	graph_edges_request(g, 1, 1, one, 3, true);
+	graph_edges_request(g, 1, 1, one + 2, 2, false); /* the rest of the same */
+	graph_edges_request(g, 2, 1, branch, 3, false);
+	ck_assert_uint_eq(graph_edges_before(g, 4), 3);
+	ck_assert_uint_eq(graph_edges_before(g, 3), 2);
+	ck_assert_uint_eq(graph_edges_before(g, 1), 0);
+	ck_assert_uint_eq(graph_edges_before(g, 77), 0);
+	ck_assert_uint_eq(graph_edges_after(g, 2, after, &all), 2);
+	ck_assert(all && after[0] + after[1] == 3 + 5);
+	ck_assert_uint_eq(graph_edges_after(g, 4, after, &all), 0);
+	ck_assert_uint_eq(graph_edges_after(g, 77, after, &all), 0);
+	graph_edges_request(g, 3, 2, rest, 2, false);
+	graph_edges_request(g, 4, 3, meet, 4, false);
+	ck_assert_uint_eq(graph_edges_before(g, 4), 0);
+	ck_assert_uint_eq(graph_edges_before(g, 5), 0);
+	ck_assert_uint_eq(graph_edges_before(g, 6), 4);
+	ck_assert_uint_eq(graph_edges_before(g, 9), 5);
+	ck_assert_uint_eq(graph_edges_after(g, 2, after, &all), 1);
+	ck_assert_uint_eq(after[0], 3);
+	for (uint64_t i = 0; i <= EDGES_OF_NODE; i++)
+		graph_edges_pair(g, 5, EDGE_SEMANTIC, 2, 100 + i, 9);
+	graph_edges_after(g, 2, after, &all);
+	ck_assert(!all);
+	graph_edges_destroy(g);
+}
+END_TEST
+
 START_TEST(live_nodes_stay)
 {
 	struct graph_edges *g = graph_edges_create(&small);
@@ -348,7 +384,7 @@ START_TEST(memory_is_as_stated)
 	const uint64_t before = allocated();
 	struct graph_edges *g = graph_edges_create(&o);
 
-	ck_assert_uint_le(allocated() - before, (uint64_t)(1 << 20) * (24 + 8 + 28) + (1 << 17));
+	ck_assert_uint_le(allocated() - before, (uint64_t)(1 << 20) * (32 + 8 + 28) + (1 << 17));
 	graph_edges_destroy(g);
 }
 END_TEST
@@ -542,6 +578,7 @@ int main(void)
 	tcase_add_test(tc, sketches_take_their_memory_at_once);
 	tcase_add_test(tc, weights_are_the_models);
 	tcase_add_test(tc, a_request_makes_its_edges);
+	tcase_add_test(tc, chains_are_followed);
 	tcase_add_test(tc, live_nodes_stay);
 	tcase_add_test(tc, marks_are_no_touches);
 	tcase_add_test(tc, a_walk_brings_all_back);

@@ -240,6 +240,65 @@ START_TEST(a_policy_keeps_the_contract)
 }
 END_TEST
 
+static bool may_go(const struct policy_node *n, void *arg)
+{
+	(void)arg;
+	return !item_of(n)->pinned;
+}
+
+/* Whatever else is done: while a demoted node may go, one of these goes first. */
+START_TEST(what_is_demoted_goes_first)
+{
+	const struct policy_ops *ops = replay_policy_table[_i];
+	bool demoted[NODES] = { false };
+	uint32_t checked = 0;
+	struct policy *p;
+
+	if (!ops->demote)
+		return;
+	p = ops->create(NODES);
+	ck_assert_ptr_nonnull(p);
+	rng = 7;
+	memset(items, 0, sizeof(items));
+	for (uint64_t now = 1; now <= 20000; now++) {
+		const int i = (int)(rnd() % NODES);
+		const struct policy_event e = event(i, now);
+		struct policy_node *n = &items[i].node;
+		const uint32_t what = (uint32_t)(rnd() % 8);
+		const bool is = rnd() % 2;
+
+		if (!items[i].in) {
+			ops->insert(p, n, &e);
+			items[i].in = true;
+			items[i].uses = 0;
+		} else if (what < 2) {
+			if (is || demoted[i])
+				ops->demote(p, n, is);
+			demoted[i] = is;
+			ck_assert_uint_eq(n->uses, items[i].uses);
+		} else if (what < 4) {
+			ops->use(p, n, &e);
+			items[i].uses++;
+			demoted[i] = false;
+		} else if (what < 6) {
+			ops->remove(p, n);
+			items[i].in = demoted[i] = false;
+		} else {
+			items[i].pinned = is;
+		}
+		n = ops->victim(p, may_go, NULL, UINT32_MAX);
+		bool any = false;
+
+		for (int k = 0; k < NODES; k++)
+			any |= demoted[k] && !items[k].pinned;
+		ck_assert_msg(!any || (n && demoted[item_of(n) - items]), "%s, %d", ops->name, (int)now);
+		checked += any;
+	}
+	ck_assert_uint_gt(checked, 1000);
+	ops->destroy(p);
+}
+END_TEST
+
 START_TEST(uses_stay_at_their_maximum)
 {
 	const struct policy_ops *ops = replay_policy_table[_i];
@@ -292,6 +351,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, 2); /* lru and fifo: what the model knows */
 	tcase_add_loop_test(tc, a_policy_keeps_the_contract, 0, rows);
+	tcase_add_loop_test(tc, what_is_demoted_goes_first, 0, rows);
 	tcase_add_loop_test(tc, uses_stay_at_their_maximum, 0, rows);
 	tcase_add_test(tc, rows_are_found_by_name);
 	suite_add_tcase(suite, tc);
