@@ -631,8 +631,8 @@ static bool goes(const struct policy_node *n, void *arg)
 	return true;
 }
 
-/* Of no use or not, it goes only for what is worth more than the first that is of use: a block of a chain that comes back need not be stored again.
- * Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
+/* Of no use or not, it goes only for what is worth more than the first that is of use: a chain that comes back need not
+ * store it again. Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
 static bool admit(struct policy *p, const struct policy_event *e, const struct policy_node *v)
 {
 	struct record *r, *rival;

@@ -66,7 +66,7 @@ struct graph_edges {
 	uint32_t *buckets;
 	uint32_t mask;
 	uint64_t unit_us;
-	uint64_t goes_on;      /* the id that the next request begins with, if the last call's goes on; 0: it does not */
+	uint64_t goes_on;      /* what the next call begins with if it is the rest of the same request; 0: it is not */
 	uint32_t nodes_used, nodes_free, node_hand; /* used: ever */
 	uint32_t edges_used, edges_free, edge_hand;
 	struct graph_edges_counts counts;

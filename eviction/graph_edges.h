@@ -91,8 +91,8 @@ uint32_t graph_edges_near(struct graph_edges *g, uint64_t now_us, const uint64_t
 /* The id before it in its chains; 0: there is none, a chain begins with it, or it was behind several (keys need not be
  * chained, and a request may be for the rest of a chain). */
 uint64_t graph_edges_before(const struct graph_edges *g, uint64_t id);
-/* The ids that chains went on with from it, and of which it is graph_edges_before(); returns how many. *all: none that a
- * chain went on with has been forgotten for want of room in the node. */
+/* The ids that chains went on with from it, and of which it is graph_edges_before(); returns how many. *all: none of
+ * these has been forgotten for want of room in the node. */
 uint32_t graph_edges_after(const struct graph_edges *g, uint64_t id, uint64_t out[EDGES_OF_NODE], bool *all);
 
 /* Walks for a catalog: *cursor is 0 at first; false at the end. A walk in parts, with changes between, may miss

@@ -40,7 +40,7 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 	queue_push(&p->queue, n);
 }
 
-/* Those of use again go among those that were used when they were, or on their cold side if too many were used before them. */
+/* What is of use again goes among nodes that were used when it was, or on their cold side if too many are colder. */
 static void demote(struct policy *p, struct policy_node *n, bool is)
 {
 	struct policy_node *at = is ? p->demoted.head.next : p->queue.head.next;

@@ -122,8 +122,9 @@ struct policy_ops {
 	void (*insert)(struct policy *p, struct policy_node *n, const struct policy_event *e);
 	/* The node was read by a caller that needed it. */
 	void (*use)(struct policy *p, struct policy_node *n, const struct policy_event *e);
-	/* is: the node cannot be of use as things are, and is the next to go, before what is cold. Else it can be again: it stands about where its
-	 * last use puts it. Neither is a use, and neither teaches anything. A use ends it, too. The row may be NULL: nodes stay where they are. */
+	/* is: the node cannot be of use as things are, and is the next to go, before what is cold. Else it can be
+	 * again, and stands about where its last use puts it. Neither is a use or teaches anything. A use ends it, too.
+	 * The row may be NULL: nodes stay where they are. */
 	void (*demote)(struct policy *p, struct policy_node *n, bool is);
 	/* Takes the node out; it may be inserted again. */
 	void (*remove)(struct policy *p, struct policy_node *n);

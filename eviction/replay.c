@@ -9,7 +9,7 @@
 struct cell {
 	struct policy_node node;
 	uint32_t stamp;          /* number + 1 of the request that pins it */
-	/* number + 1 of the block before it in a chain, of the first block behind it, of another one behind the same block; 0: none */
+	/* number + 1 of the block before it in a chain, the first one behind it, the next behind the same; 0: none */
 	uint32_t before, child, sibling;
 	bool entered;            /* a chain begins with it, or it was behind several blocks: it needs no other one */
 	bool in, demoted;

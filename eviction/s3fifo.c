@@ -14,7 +14,7 @@
 enum { SMALL_PERCENT = 10, COUNT_MAX = 3, COUNT_TO_MAIN = 2 };
 enum { IN_SMALL, IN_MAIN };
 
-/* node.queue: which queue | count << 1 | whether it stands among the demoted instead, and what is not this policy's (queue.h) */
+/* node.queue: which queue | count << 1 | whether it stands among the demoted instead, and what others have (queue.h) */
 #define DEMOTED 8u
 
 struct policy {
@@ -138,9 +138,8 @@ static void move(struct policy *p, struct policy_node *n)
 	push(p, n, IN_MAIN, count);
 }
 
-/* After the demoted looks at the front of the small queue while that is too long, else of the main one, and moves on what
- * has earned it. Each step decides
- * anew, so that asking twice gives the same answer. */
+/* Looks among the demoted; then at the front of the small queue while that is too long, else of the main one, and moves
+ * on what has earned it. Each step decides anew, so that asking twice gives the same answer. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
 				  void *arg, uint32_t scan_max)
 {

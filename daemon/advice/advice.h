@@ -9,6 +9,7 @@
 #include "daemon/advice/mailbox.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/advice/request.h"
+#include "daemon/advice/unusable.h"
 #include "daemon/block/values.h"
 
 struct advisor;
@@ -40,6 +41,7 @@ struct advice {
 	uint64_t evictions_by_age[EVICTION_TIERS][EVICTION_LOG_AGES]; /* not cumulative */
 	struct trace_recorder *recorder; /* NULL: not recording */
 	struct advisor *advisor;       /* NULL: none */
+	struct families families;      /* advice/unusable.h */
 	struct prefetch prefetch;
 	/* saved by earlier runs, by rising keys; an entry that was taken up has no bytes any more */
 	struct policy_state *policy_state;

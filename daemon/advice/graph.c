@@ -4,6 +4,7 @@
 #include "daemon/advice/advice.h"
 #include "daemon/advice/mailbox.h"
 #include "daemon/advice/request.h"
+#include "daemon/advice/unusable.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
 #include "daemon/block/key.h"
@@ -67,7 +68,8 @@ enum status advisor_create(struct cache *c, const char **why)
 	a->mail = graph_mail_create(MAIL_EVENTS);
 	a->graph = graph_edges_create(&o);
 	a->sketches = sketches_create(c->options.graph_nodes);
-	if (!mailbox_init(&a->sketch_mail, SKETCH_MAIL_WORDS) || !a->mail || !a->graph || !a->sketches)
+	a->unusable = unusable_create();
+	if (!a->unusable || !mailbox_init(&a->sketch_mail, SKETCH_MAIL_WORDS) || !a->mail || !a->graph || !a->sketches)
 		return STATUS_EXHAUSTED;
 	*why = "no descriptor for the advisor";
 	return a->wake >= 0 ? STATUS_OK : STATUS_EXHAUSTED;
@@ -88,6 +90,7 @@ void advisor_destroy(struct cache *c)
 	graph_mail_destroy(a->mail);
 	graph_edges_destroy(a->graph);
 	sketches_destroy(a->sketches);
+	unusable_destroy(a->unusable);
 	mailbox_fini(&a->sketch_mail);
 	if (a->wake >= 0)
 		close(a->wake);
@@ -122,6 +125,7 @@ void advisor_block(struct cache *c, const struct block *b, bool live)
 		return;
 	}
 	e.ids[0] = key_name_of(b->pool->tenant->number, block_key(b), block_key_bytes(b));
+	e.session = unusable_word(b);
 	graph_mail_post(a->mail, &e);
 }
 
@@ -139,6 +143,7 @@ static void tell_graph(struct advisor *a, const struct graph_mail_event *e)
 	case GRAPH_MAIL_LIVE:
 	case GRAPH_MAIL_GONE:
 		graph_edges_live(g, a->latest_us, e->ids[0], e->kind == GRAPH_MAIL_LIVE);
+		unusable_note(a->unusable, e->ids[0], e->session, e->kind == GRAPH_MAIL_LIVE);
 		break;
 	case GRAPH_MAIL_PAIR:
 		graph_edges_pair(g, a->latest_us, (enum edge_type)e->type, e->ids[0], e->ids[1], e->weight);
@@ -223,12 +228,89 @@ const struct advice_list *advisor_list(struct cache *c, const struct request *r)
 	return NULL;
 }
 
+/* ---- which blocks of the graph exist ----
+ *
+ * Messages tell the advisor each block that comes or leaves. But blocks that a restart takes up send none, and messages
+ * without room in the mailbox are lost. After such a loss the advisor checks all nodes, some at each pass, while new
+ * messages come. A block without a node gets no node: there may be many times more blocks than nodes, and the graph
+ * knows nothing of such a block. */
+
+/* A look is for one node in one pool. */
+enum {
+	LOOKS_A_PASS = 1 << 15,        /* some ms */
+	LOOKS_A_HOLD = 512,            /* of the cache's lock */
+};
+
+static bool is_there(const struct cache *c, uint64_t name)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		if (by_id_find(c, policy_id(name, c->pools[i]->layout_id)))
+			return true;
+	return false;
+}
+
+/* 1 at least. */
+static uint32_t pools_now(struct cache *c)
+{
+	uint32_t pools;
+
+	cache_lock(c);
+	pools = c->pool_count;
+	cache_unlock(c);
+	return pools ? pools : 1;
+}
+
+/* True: all have been looked at. */
+static bool look_at_nodes(struct cache *c, struct advisor *a)
+{
+	struct graph_node_record n[LOOKS_A_HOLD];
+	const uint32_t pools = pools_now(c), most = pools < LOOKS_A_HOLD ? LOOKS_A_HOLD / pools : 1;
+	bool there[LOOKS_A_HOLD], more = true;
+
+	for (uint32_t looks = 0; more && looks < LOOKS_A_PASS; looks += most * pools) {
+		uint32_t count = 0;
+
+		while (count < most && (more = graph_edges_next_node(a->graph, a->latest_us, &a->look.node, &n[count])))
+			count++;
+		cache_lock(c);
+		for (uint32_t i = 0; i < count; i++)
+			there[i] = is_there(c, n[i].id);
+		cache_unlock(c);
+		for (uint32_t i = 0; i < count; i++)
+			graph_edges_mark(a->graph, n[i].id, there[i]);
+	}
+	return !more;
+}
+
+static bool has_cause(struct cache *c, struct advisor *a, uint64_t dropped)
+{
+	bool restored;
+
+	if (dropped == a->look.dropped && !atomic_load(&a->unseen))
+		return false;
+	cache_lock(c);
+	restored = !c->tier || c->tier->restored;
+	cache_unlock(c);
+	return restored;
+}
+
+static void live_pass(struct cache *c, struct advisor *a, uint64_t dropped)
+{
+	if (!a->look.on && has_cause(c, a, dropped)) {
+		atomic_store(&a->unseen, false);
+		a->look = (struct live_look){ .on = true, .dropped = dropped };
+	}
+	if (a->look.on)
+		a->look.on = !look_at_nodes(c, a);
+}
+
 static void learn(struct cache *c, struct advisor *a)
 {
 	const uint64_t dropped = graph_mail_dropped(a->mail);
 
 	take_mail(a);
 	live_pass(c, a, dropped);
+	unusable_pass(c, a->unusable, a->graph);
 	graph_feed_pass(a);
 	lists_publish(a);
 	keep_some(c, a, KEEP_A_PASS);

@@ -66,7 +66,7 @@ struct edges_walk {
 	size_t key_bytes;              /* 0: at the beginning */
 };
 
-/* A walk over all nodes, in parts: see advice/graph_sync.c. */
+/* A walk over all nodes, in parts: which blocks exist. */
 struct live_look {
 	bool on;
 	uint64_t dropped;              /* messages lost before it began */
@@ -91,6 +91,7 @@ struct advisor {
 
 	pthread_mutex_t lock;          /* guards everything below */
 	struct graph_edges *graph;
+	struct unusable *unusable;     /* blocks that came or left, and what that makes of others (advice/unusable.h) */
 	struct sketches *sketches;
 	uint64_t recent[LISTS_MAX];    /* the ends of the last chains, a ring */
 	uint32_t recent_next;
@@ -123,12 +124,6 @@ void advisor_block(struct cache *c, const struct block *b, bool live);
 /* In a read section: the list of a chain, or NULL. */
 const struct advice_list *advisor_list(struct cache *c, const struct request *r);
 void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg);
-
-/* ---- advice/graph_sync.c ---- */
-
-/* With the advisor's lock, not the cache's, after the mail was read up to `dropped` lost messages: if messages about
- * blocks were lost, a part of a walk that finds out which blocks exist. */
-void live_pass(struct cache *c, struct advisor *a, uint64_t dropped);
 
 /* ---- advice/graph_feed.c ---- */
 

@@ -8,6 +8,7 @@
 #include "daemon/advice/policy_store.h"
 #include "daemon/advice/prefetch.h"
 #include "daemon/advice/trace.h"
+#include "daemon/advice/unusable.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
@@ -346,6 +347,7 @@ static void tell(struct cache *c, struct request *r)
 	}
 	cache_count(c, r->kind == REQUEST_REPORT ? COUNTER_REQUESTS_HINTED : COUNTER_REQUESTS, 1);
 	converse(c->advice, r);
+	families_note(c, r);
 	tell_all(c, r);
 	if (c->advice->recorder)
 		trace_note(c, r);

@@ -122,6 +122,20 @@ void block_no_spill(struct block *b, bool is)
 	b->no_spill = is;
 }
 
+void block_unusable(struct cache *c, struct block *b, bool is)
+{
+	if (b->unusable == is)
+		return;
+	b->unusable = is;
+	c->unusable_blocks += is ? 1 : -1ull;
+	cache_count(c, COUNTER_UNUSABLE, is);
+	if (!is)
+		block_no_spill(b, false);
+	for (int i = 0; i < TIER_KINDS; i++)
+		if (c->tiers[i])
+			c->tiers[i]->unusable(c, b, is);
+}
+
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position)
 {
 	block_accounting(b, false);
@@ -303,6 +317,8 @@ void block_remove(struct cache *c, struct block *b, enum cache_reason reason)
 	block_accounting(b, false);
 	index_kill(&b->record);
 	by_id_remove(c, b);
+	c->unusable_blocks -= b->unusable;
+	b->unusable = false;
 	CRASH_POINT("block_remove");
 	index_remove(c->index, &b->record);
 	unwritten_set(b, false);
@@ -321,6 +337,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, bool on
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 
+	block_unusable(c, b, false);
 	if (b->span)
 		c->tiers[TIER_MEMORY]->use(c, b, gpu, &e);
 	block_no_spill(b, false);

@@ -48,7 +48,8 @@ struct block {
 	uint8_t prefetched : 2;        /* enum prefetch_kind: it was prefetched, and has not been used yet */
 	uint8_t wanted;                /* expected Leases that want this block, and no other's load in its place */
 	_Atomic uint8_t where;         /* where lookups find it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
-	uint8_t role : 5;              /* of its put: enum policy_role has the same numbers */
+	uint8_t role : 4;              /* of its put: enum policy_role has the same numbers */
+	uint8_t unusable : 1;          /* see block_unusable() */
 	uint8_t unwritten : 1;         /* on no disk: it is in the pool's list unwritten, see unwritten_set() */
 	uint8_t flushed : 1;           /* a Flush of its key has acknowledged it: block_flushed() */
 	uint8_t slab_map_known : 1;    /* the header on disk has the CRC of block_header_crc(), too */
@@ -104,6 +105,9 @@ void block_use(struct cache *c, struct block *b); /* of several blocks of a chai
 /* The block was read on that GPU; NULL: in memory. This counts as a use in the tiers below too, but not on other
  * GPUs. */
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
+/* Notes whether no prefix needs the block which a call could be granted as things are (advice/unusable.h). An unusable
+ * block is the first to be evicted, in each tier. A use makes it usable. */
+void block_unusable(struct cache *c, struct block *b, bool is);
 /* Notes whether no disk is to have the block. */
 void block_no_spill(struct block *b, bool is);
 /* Where the block lies in memory; with a slot, where it lies on that GPU. */

@@ -48,6 +48,8 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_GPU, "terrace_evictions_regretted_total", "tier=gpu",                                    \
 	  "blocks that left a tier and were asked for within a minute")                                      \
+	X(UNUSABLE, "terrace_unusable_blocks_total", "",                                                     \
+	  "blocks that no call could be granted any more, as a block that it would need had left: they go first") \
 	X(REFUSED_HOST, "terrace_refused_blocks_total", "tier=host",                                         \
 	  "blocks that the policy would not have given the place that they took, or asked for")              \
 	X(REFUSED_DISK, "terrace_refused_blocks_total", "tier=disk",                                         \

@@ -119,6 +119,7 @@ struct cache {
 	uint64_t read_bytes;           /* that reads by stream have pinned; a block counts once for each read */
 	/* rises when a pinned block is removed, or a pinned copy on a GPU is found corrupt */
 	uint64_t pinned_lost;
+	uint64_t unusable_blocks;      /* block_unusable() */
 	uint64_t room_epoch, room_epoch_us; /* rises when a refused extent is worth asking for again */
 	struct damage_notes *damages;  /* block/check.c */
 	struct advice *advice;         /* advice/advice.h */

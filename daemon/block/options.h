@@ -47,7 +47,7 @@ struct cache_options {
 	bool leaves_records;
 
 	/* The advisor: it keeps a graph of what is asked for, and prefetches what the graph expects next. */
-	uint32_t graph_nodes;            /* blocks it remembers, some 210 bytes each; 0: no advisor */
+	uint32_t graph_nodes;            /* blocks it remembers, some 220 bytes each; 0: no advisor */
 	uint32_t advisor_ms;             /* between two rounds; 0: no thread (tests call its rounds themselves) */
 	uint64_t prefetch_bytes;         /* a second, read ahead from disks; 0: none */
 

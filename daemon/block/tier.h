@@ -61,6 +61,9 @@ struct tier_ops {
 	/* A copy was read. gpu: the GPU whose copy was read; NULL: the copy in memory, or all copies. The copy that was
 	 * read may be this tier's or one of a tier above. */
 	void (*use)(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
+	/* The block has become unusable (block_unusable), or is usable again: a copy here, if there is one, is the next
+	 * to go, or no longer. */
+	void (*unusable)(struct cache *c, struct block *b, bool is);
 	/* The slot of the copy is filled: from now on the policy knows the copy. position: of the block's first token
 	 * in the sequence. */
 	void (*enter)(struct cache *c, struct block *b, uint64_t position);

@@ -442,7 +442,7 @@ static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, 
 	if (!slab_in_vain(c, k)) /* until the chores have found a slab it is as full as it was */
 		slab_want(c, k, true);
 	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
-	return n && !c->tier->policy->admit(k->policy, e, n);
+	return n && (b->unusable || !c->tier->policy->admit(k->policy, e, n));
 }
 
 bool spot_denied(struct cache *c, const struct block *b)
@@ -453,7 +453,7 @@ bool spot_denied(struct cache *c, const struct block *b)
 	};
 	bool denied = false;
 
-	for (uint32_t i = 0; c->tier->policy->admit && i < c->tier->unit_count; i++) {
+	for (uint32_t i = 0; (b->unusable || c->tier->policy->admit) && i < c->tier->unit_count; i++) {
 		struct unit *u = &c->tier->units[i];
 
 		if (u->failed)

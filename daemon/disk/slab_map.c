@@ -190,6 +190,12 @@ static void slab_map_used(struct cache *c, const struct block *b)
 	b->slab_map->newest_us = slot_of(b)->node.last_use_us;
 }
 
+void slab_map_unusable(struct cache *c, struct block *b, bool is)
+{
+	if (b->slab_map)
+		policy_demote(c->tier->policy, b->slab_map->class->policy, &slot_of(b)->node, is);
+}
+
 /* position: of its first token. */
 static void policy_tell(struct cache *c, const struct block *b, uint64_t position)
 {
@@ -199,6 +205,8 @@ static void policy_tell(struct cache *c, const struct block *b, uint64_t positio
 	};
 
 	c->tier->policy->insert(b->slab_map->class->policy, &slot_of(b)->node, &e);
+	if (b->unusable)
+		policy_demote(c->tier->policy, b->slab_map->class->policy, &slot_of(b)->node, true);
 	slab_map_used(c, b);
 }
 

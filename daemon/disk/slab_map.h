@@ -72,6 +72,8 @@ enum status block_adopt(struct cache *c, struct block *b, struct slab_map *slab_
 /* The block is no longer in its slot, which stays taken on the disk. If the block is in memory it becomes dirty. */
 void slab_map_detach(struct cache *c, struct block *b);
 void slab_map_use(struct cache *c, struct block *b);
+/* See block/tier.h: `unusable`. */
+void slab_map_unusable(struct cache *c, struct block *b, bool is);
 /* Notes whether the block's bytes on the disk are unverified: only its header has been read. */
 void slab_map_unverified(struct block *b, bool is);
 /* The block becomes new to the class's policy, as if it were attached now. */

@@ -464,6 +464,7 @@ static void extent_fixed(struct cache *c, struct memory_extent *m, const struct 
 const struct tier_ops disk_tier = {
 	.name = "disk",
 	.use = use,
+	.unusable = slab_map_unusable,
 	.leave = leave,
 	.copies_changed = copies_changed,
 	.fetch = load_begin,

@@ -13,6 +13,13 @@
 #include "daemon/memory/probation.h"
 #include "eviction/policy.h"
 
+/* What is on probation goes before what the policy knows. */
+static void unusable(struct cache *c, struct block *b, bool is)
+{
+	if (b->span && !b->prefetched && !b->not_admitted)
+		policy_demote(c->policy, b->pool->class->policy, &b->node, is);
+}
+
 static void enter(struct cache *c, struct block *b, uint64_t position)
 {
 	const struct layout_pool *p = block_pool(b);
@@ -27,6 +34,8 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 		probation_not_admitted_enter(c, b);
 	else
 		c->policy->insert(p->class->policy, &b->node, &e);
+	if (b->unusable)
+		unusable(c, b, true);
 }
 
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)
@@ -87,6 +96,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 const struct tier_ops memory_tier = {
 	.name = "host",
 	.use = use,
+	.unusable = unusable,
 	.enter = enter,
 	.leave = leave,
 	.take = room_take,

@@ -113,7 +113,7 @@ static const struct option options[] = {
 	{ "cuda_plugin", T_PLUGIN, AT(cuda_plugin), "auto", 0, 0, NULL,
 	  "library that reaches the GPUs; auto: libterrace_cuda.so.0, where libraries are found" },
 	{ "graph_nodes", T_COUNT, AT(graph_nodes), "131072", 0, 1 << 26, NULL,
-	  "blocks that the graph of what is asked for remembers, some 210 bytes each; 0: no graph, and nothing is read ahead" },
+	  "blocks that the graph of what is asked for remembers, some 220 bytes each; 0: no graph, and nothing is read ahead" },
 	{ "advisor_every", T_MS, AT(advisor_every_ms), "500ms", 50, 60000, NULL, "how often the graph is asked what is expected next" },
 	{ "prefetch_bytes", T_BYTES, AT(prefetch_bytes), "256MiB", 0, 1ull << 40, NULL,
 	  "read ahead from the disks at most so much a second; 0: nothing" },

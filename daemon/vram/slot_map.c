@@ -394,6 +394,8 @@ void vram_ready_now(struct cache *c, struct vram_slot *s)
 	k->blocks++;
 	s->pool->blocks++;
 	c->policy->insert(k->policy, &s->node, &e);
+	if (b->unusable)
+		policy_demote(c->policy, k->policy, &s->node, true);
 	arena_span_use(s->span->place, c->now_us);
 	observe_came_back(c, b->node.id, true);
 	where_set(b, BLOCK_ON_GPU, true);
@@ -423,6 +425,13 @@ void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const st
 									     : COUNTER_GPU_PREFETCH_LATE);
 		s->used |= s->state == VRAM_COMING;
 	}
+}
+
+void vram_unusable(struct cache *c, struct block *b, bool is)
+{
+	for (struct vram_slot *s = b->vram; s; s = s->next)
+		if (s->state == VRAM_READY)
+			policy_demote(c->policy, s->span->class->policy, &s->node, is);
 }
 
 bool vram_used_coming(struct vram_slot *s)

@@ -47,6 +47,8 @@ void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint6
 void vram_sync(struct block *b);
 /* The block was used on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
+/* See block/tier.h: `unusable`. */
+void vram_unusable(struct cache *c, struct block *b, bool is);
 /* Notes a use if the copy is still coming. False: it is ready, and the caller tells the policy. */
 bool vram_used_coming(struct vram_slot *s);
 /* A published block is removed: its copies are dead. The caller has taken it out of the accounting. */

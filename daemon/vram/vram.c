@@ -424,6 +424,7 @@ static void lost(struct cache *c, uint32_t place, const char *why)
 const struct tier_ops gpu_tier = {
 	.name = "gpu",
 	.use = vram_used,
+	.unusable = vram_unusable,
 	.enter = vram_published,
 	.leave = leave,
 	.release = vram_give,

@@ -194,10 +194,11 @@ START_TEST(what_was_long_ago_weighs_nothing)
 }
 END_TEST
 
-/* What comes before and behind in chains, and what needs nothing before it: where a chain begins, and where several meet. */
+/* What comes before and behind in chains; where a chain begins, and where several meet, nothing comes before. */
 START_TEST(chains_are_followed)
 {
-	static const uint64_t one[] = { 1, 2, 3, 4 }, branch[] = { 1, 2, 5 }, rest[] = { 4, 6 }, meet[] = { 7, 8, 5, 9 };
+	static const uint64_t one[] = { 1, 2, 3, 4 }, branch[] = { 1, 2, 5 }, rest[] = { 4, 6 };
+	static const uint64_t meet[] = { 7, 8, 5, 9 };
 	struct graph_edges *g = graph_edges_create(&roomy);
 	uint64_t after[EDGES_OF_NODE];
 	bool all;
