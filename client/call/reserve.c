@@ -387,6 +387,17 @@ static enum terrace_status slots_reserve(struct terrace_session *session, const 
 	return status;
 }
 
+/* For the caller of one that was carried out: why keys got no slot. */
+static void refusal_say(const struct terrace_reservation *r)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		if (r->statuses[i] == TERRACE_EXHAUSTED) {
+			client_fail(TERRACE_EXHAUSTED, "reserve: key %u and those after it: %s", i,
+				    *r->why ? r->why : terrace_status_text(TERRACE_EXHAUSTED));
+			return;
+		}
+}
+
 enum terrace_status terrace_reserve_with(struct terrace_session *session, const struct terrace_keys *keys,
 					 const struct terrace_block_info *info, const struct terrace_reserve_options *options,
 					 uint64_t timeout_us, enum terrace_status *statuses, struct terrace_reservation **out)
@@ -403,6 +414,7 @@ enum terrace_status terrace_reserve_with(struct terrace_session *session, const 
 	*out = r;
 	if (statuses)
 		memcpy(statuses, r->statuses, r->count * sizeof(*statuses));
+	refusal_say(r);
 	return TERRACE_OK;
 }
 
@@ -492,6 +504,8 @@ enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_s
 	r = o->reserving.reservation;
 	if (!status && statuses)
 		memcpy(statuses, r->statuses, r->count * sizeof(*statuses));
+	if (!status)
+		refusal_say(r);
 	if (!status && out) {
 		*out = r;
 		o->reserving.reservation = NULL;

@@ -18,7 +18,7 @@ struct terrace_reservation {
 	uint64_t *ids;                 /* [count] the daemon's numbers; 0: no slot */
 	enum terrace_status *statuses; /* [count] what the daemon said a key */
 	struct client_places places;
-	char why[CLIENT_REFUSAL_MAX]; /* the last key was EXHAUSTED; or empty */
+	char why[CLIENT_REFUSAL_MAX]; /* keys are EXHAUSTED; or empty */
 };
 
 struct client_reserving {

@@ -51,7 +51,7 @@ struct reserve {
 	bool chained;                  /* a block covers several keys */
 	struct cache_keys keys;
 	struct grid grid;
-	const char *refused;           /* why the last key was EXHAUSTED; NULL: none was */
+	const char *refused;           /* why a key was EXHAUSTED, or had to be tried again; NULL: nothing is known */
 };
 
 /* The layouts in which the next key gets slots. False: one of them cannot have one. */
@@ -254,6 +254,15 @@ static enum status reserve_all(struct cache *c, struct reserve *v, const char **
 	return status;
 }
 
+/* What had run out for the keys that are EXHAUSTED: the first of them ended the call's search. NULL: none is. */
+static const char *refusal(const struct reserve *v)
+{
+	for (uint32_t i = 0; i < v->q->keys->count; i++)
+		if (v->q->statuses[i] == STATUS_EXHAUSTED)
+			return v->refused ? v->refused : reservation_no_room(v->gpu);
+	return NULL;
+}
+
 enum status cache_reserve(struct cache *c, const struct cache_reserve_call *q, const char **why)
 {
 	const struct cache_on *on = q->on ? q->on : &cache_on_host;
@@ -284,7 +293,7 @@ enum status cache_reserve(struct cache *c, const struct cache_reserve_call *q, c
 	for (uint32_t i = 0; i < q->keys->count && !status; i++)
 		reserve_count(c, q->statuses[i]);
 	if (!status)
-		*why = v.refused;
+		*why = refusal(&v);
 	return status;
 }
 

@@ -34,7 +34,7 @@ struct cache_reserve_call {
 /* Reserves a slot for each key in every layout that its cells name. Evicts as needed. The key becomes pending: while
  * the reservation lives, any other Reserve of the key is BUSY. EXISTS: the key is stored in all of these layouts
  * already, or there are none (a key stored in some gets slots in the others only). EXHAUSTED: no room for this key and
- * all after it; after OK *why says what had run out for the last key, or is NULL. INVALID: wrong info; a bit of cells
+ * all after it; after OK *why says what had run out for these, or is NULL. INVALID: wrong info; a bit of cells
  * where the layout has no cell, or for no layout; an open block that cannot begin there. attachment: as in cache_lease.
  * UNAVAILABLE: draining, or the GPU is lost; INVALID: no such GPU. Without may_grow, BUSY says that may_grow is needed;
  * nothing is reserved, and the caller calls again with it. */

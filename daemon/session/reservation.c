@@ -193,6 +193,14 @@ static void reservation_give(const struct session *s, const struct gpu *gpu, uin
 	quota_give_all(s->holder, w, 2);
 }
 
+const char *reservation_no_room(bool gpu)
+{
+	return gpu ? "the GPU has no room: its slots are held by leases and reservations: release or commit some, or "
+		     "raise gpu_bytes"
+		   : "host memory has no room: its slots are held by leases and reservations, or wait for a disk: "
+		     "release or commit some, or raise host_bytes";
+}
+
 enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why)
 {
@@ -209,7 +217,7 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 	status = reservation_take(c, s, w->gpu, bytes, !w->key, why);
 	if (status)
 		return status;
-	*why = "no slot can be had now";
+	*why = reservation_no_room(w->gpu);
 	r = calloc(1, sizeof(*r) + w->layouts * sizeof(r->part[0]));
 	if (!r) {
 		reservation_give(s, w->gpu, bytes);

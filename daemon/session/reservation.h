@@ -64,6 +64,8 @@ struct reservation_wish {
 	uint64_t call, attachment;     /* as in the reservation */
 };
 
+/* Why there is no slot: what holds those of host memory or of a GPU, and what to do. */
+const char *reservation_no_room(bool gpu);
 /* BUSY with c->gpu_busy set: something will make room on the GPU. */
 enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why);

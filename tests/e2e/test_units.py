@@ -189,6 +189,14 @@ class Units(unittest.TestCase):
                     session.lease(chains[2], timeout=60)
                 with client.session([large]) as other, self.assertRaisesRegex(terrace.Exhausted, "^reserve_open: " + why):
                     other.reserve_open()
+                with client.session([large]) as other:
+                    names = terrace.chain([9] * 2 * UNIT, UNIT)
+                    for slots in other.reserve(names), other.reserve_async(names).finish():
+                        with slots:
+                            self.assertEqual(slots.statuses, [Status.EXHAUSTED] * 2)
+                            self.assertRegex(slots.refusal, "^reserve: key 0 and those after it: " + why)
+                with session.reserve(chains[0]) as slots:
+                    self.assertEqual(slots.refusal, "")
                 held.pop().close()
                 wait_for(lambda: daemon.stats()['terrace_pinned_bytes{tier=host}'] < 6 << 20, 60, "the lease is given back")
                 session.lease(chains[2], all=True, timeout=60).close()

@@ -176,14 +176,17 @@ class Reservation(Blocks):
 
     statuses: one a key, after commit() its results: OK (a slot, or stored), EXISTS (stored already), BUSY (another call writes it),
     EXHAUSTED (no room).
+    refusal: of keys that are EXHAUSTED what has run out, what holds it and what to do; else empty.
     """
 
     statuses: list[Status]
+    refusal: str
     _writable = True
 
     def __init__(self, session: Session, pointer: Optional[int], statuses: list[Status]) -> None:
         super().__init__(session, pointer)
         self.statuses = statuses
+        self.refusal = lib.terrace_error().decode(errors="replace") if Status.EXHAUSTED in statuses else ""
 
     @staticmethod
     def _end(pointer: int) -> None:

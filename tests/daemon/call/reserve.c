@@ -108,6 +108,46 @@ START_TEST(a_key_stored_in_some_layouts_gets_slots_in_the_others)
 }
 END_TEST
 
+/* What keys lack is said; of a call that lacks nothing, nothing. */
+START_TEST(a_refusal_has_a_reason)
+{
+	enum { SLOTS = 16, KEYS = 20 };
+	const struct cache_options o = rig_options(SLOTS);
+	struct cache_keys k = rig_keys(1, KEYS);
+	struct cache_place places[KEYS];
+	uint64_t id[KEYS];
+	enum status st[KEYS];
+	struct rig r;
+	struct cache_reserve_call q = { .keys = &k, .may_grow = true, .statuses = st, .reservations = id,
+					.places = places, .places_max = KEYS };
+
+	rig_open(&r, &o, 1);
+	q.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST };
+	q.session = r.s.id;
+	q.now_us = r.now;
+	ck_assert_int_eq(cache_reserve(r.c, &q, &r.why), STATUS_OK);
+	ck_assert_int_eq(st[0], STATUS_OK);
+	ck_assert_int_eq(st[KEYS - 1], STATUS_EXHAUSTED);
+	ck_assert_msg(r.why && strstr(r.why, "host memory has no room") && strstr(r.why, "host_bytes"), "%s", r.why);
+	for (uint32_t i = 0; i < KEYS; i++)
+		if (id[i])
+			ck_assert_int_eq(cache_abort(r.c, r.s.id, id[i]), STATUS_OK);
+	k.count = 4; /* memory grew for the call before: nothing of that is left */
+	ck_assert_int_eq(cache_reserve(r.c, &q, &r.why), STATUS_OK);
+	ck_assert_int_eq(st[3], STATUS_OK);
+	ck_assert_ptr_null(r.why);
+	rig_close(&r);
+	rig_open(&r, &o, 1);
+	q.on = &(struct cache_on){ .attachment = r.attachment, .gpu = CACHE_HOST };
+	q.session = r.s.id;
+	ck_assert_int_eq(cache_reserve(r.c, &q, &r.why), STATUS_OK); /* it has to grow on its way */
+	ck_assert_int_eq(st[3], STATUS_OK);
+	ck_assert_ptr_null(r.why);
+	rig_close(&r);
+	free((void *)k.bytes);
+}
+END_TEST
+
 START_TEST(open_blocks_grow_and_are_stored)
 {
 	const struct cache_options o = rig_options(64);
@@ -124,6 +164,7 @@ START_TEST(open_blocks_grow_and_are_stored)
 			.places_max = 9 }, &r.why), 0);
 	ck_assert_int_eq(st[7], STATUS_OK);
 	ck_assert_int_eq(st[8], STATUS_EXHAUSTED); /* the quota */
+	ck_assert_msg(r.why && strstr(r.why, "open_blocks_max"), "%s", r.why);
 	ck_assert_double_eq(rig_stat(&r, "terrace_open_blocks", ""), 8);
 
 	struct cache_commit_item item = { .reservation = id[0], .tokens = 3, .keep_open = true };
@@ -526,7 +567,7 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		two_puts_of_one_key_end_as_one_block, a_key_stored_in_some_layouts_gets_slots_in_the_others,
-		open_blocks_grow_and_are_stored, commits_are_checked, streams_write_and_read,
+		open_blocks_grow_and_are_stored, a_refusal_has_a_reason, commits_are_checked, streams_write_and_read,
 		a_commit_at_the_bound_gets_its_lease, overdue_reservations_keep_their_slots,
 		without_leave_to_grow_nothing_is_reserved, a_call_comes_again_when_pages_have_come,
 		a_step_of_another_thread_is_enough, steps_of_others_are_not_waited_for_without_end,
