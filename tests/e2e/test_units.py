@@ -191,8 +191,9 @@ class Units(unittest.TestCase):
                     other.reserve_open()
                 with client.session([large]) as other:
                     names = terrace.chain([9] * 2 * UNIT, UNIT)
-                    for slots in other.reserve(names), other.reserve_async(names).finish():
-                        with slots:
+                    for reserve in other.reserve, lambda keys: other.reserve_async(keys).finish():
+                        self.assertRaises(terrace.Exhausted, session.lease, chains[2], timeout=60) # has words of its own
+                        with reserve(names) as slots:
                             self.assertEqual(slots.statuses, [Status.EXHAUSTED] * 2)
                             self.assertRegex(slots.refusal, "^reserve: key 0 and those after it: " + why)
                 with session.reserve(chains[0]) as slots:
