@@ -3,7 +3,8 @@
  * A request hits the blocks before its first one that is not there. Then all its full blocks are made
  * present: those that are not are inserted, for which the policy gives up others; the blocks of the
  * request being served are pinned meanwhile. Where the policy refuses a block (admit), it and the rest
- * of its chain are not kept.
+ * of its chain are not kept. What stands in chains behind a block that is given up is demoted until that block is back:
+ * no request hits it.
  */
 #ifndef TERRACE_EVICTION_REPLAY_H
 #define TERRACE_EVICTION_REPLAY_H
