@@ -23,7 +23,7 @@ enum {
 	NOTES = 1 << 13,               /* blocks that came or left and were not looked at yet; a power of two */
 	WALK = 256,                    /* names of one walk, and of one way back */
 	LOOKS = 4096,                  /* for one block that left: then nothing is flagged */
-	LOOKS_A_HOLD = 512,            /* of the cache's lock */
+	LOOKS_A_HOLD = 256,            /* of the cache's lock: some 0.1 ms */
 	LOOKS_A_PASS = 1 << 16,        /* some ms */
 };
 
