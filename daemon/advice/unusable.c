@@ -11,7 +11,6 @@
 #include "daemon/advice/request.h"
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
-#include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "eviction/graph_edges.h"

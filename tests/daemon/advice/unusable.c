@@ -16,6 +16,7 @@
 #include "daemon/call/reserve.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
+#include "daemon/session/open.h"
 #include "daemon/session/session.h"
 #include "store/status.h"
 #include "tests/daemon/cache_chain.h"

@@ -111,7 +111,8 @@ START_TEST(tenants_are_apart)
 	quota_give(a, QUOTA_CALLS, 1);
 	quota_take(quota_join(q, NULL), QUOTA_CALLS, 1, NULL);
 	ck_assert_int_eq(quota_take(a, QUOTA_CALLS, 1, &why), STATUS_EXHAUSTED);
-	ck_assert_msg(strstr(why, "and user 8 holds 2: "), "%s", why); /* not user 7's, who holds most as the other tenant */
+	/* User 7 holds more, as the other tenant. */
+	ck_assert_msg(strstr(why, "and user 8 holds 2: "), "%s", why);
 	quota_leave(a), quota_leave(b), quota_leave(c), quota_leave(d);
 }
 END_TEST
