@@ -1,9 +1,11 @@
 #!/bin/sh
-# Runs real serving engines against live daemons: `sh tests/engines/run.sh [NAME...]`, NAME being vllm-VERSION as in client/python/terrace/vllm/compatibility.py;
-# none: all. TEST in the environment names tests (Shows.test_3_daemon_killed_and_stopped), with blanks between; TERRACE_LONG=1 runs each for longer.
-# Each engine has a virtual environment in build/engines, which is made where it is not there, of the versions in tests/engines/NAME.txt: the first
-# downloads about 3 GB from PyPI, each other one 130 MB. Wants the plain build (build/default), or TERRACED and LIBTERRACE. Exit code: 0, 1 if a test
-# fails, 77 if the packages cannot be had.
+# Runs real serving engines against live daemons: `sh tests/engines/run.sh [NAME...]`, NAME being vllm-VERSION as in
+# client/python/terrace/vllm/compatibility.py; none: all. TEST in the environment names tests, with blanks between
+# (Shows.test_3_daemon_killed_and_stopped). TERRACE_LONG=1 runs some of them for longer.
+#
+# Each engine has a virtual environment in build/engines, which is made where it is not there, of the versions in
+# tests/engines/NAME.txt: the first downloads about 3 GB from PyPI, each other one 130 MB. Wants the plain build
+# (build/default), or TERRACED and LIBTERRACE. Exit code: 0, 1 if a test fails, 77 if the packages cannot be had.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 engines=$PWD/build/engines
@@ -12,8 +14,8 @@ terraced=${TERRACED-$PWD/build/default/daemon/terraced} library=${LIBTERRACE-$PW
 [ -x "$terraced" ] && [ -e "$library" ] || { echo "no $terraced or $library: build first"; exit 1; }
 [ $# -gt 0 ] || set -- $(sed -n 's/^VERSIONS = //p' client/python/terrace/vllm/compatibility.py | grep -o '"[0-9]*\.[0-9]*\.[0-9]*"' | tr -d '"' | sort -rV | sed 's/^/vllm-/')
 
-# environment NAME. --no-deps: the list is whole, and has the build of torch that PyPI has in the place of the one that the package asks for. Triton is
-# left out, because it is not needed on a CPU.
+# environment NAME. --no-deps: the list is whole. It has the build of torch that is on PyPI in the place of the one that
+# the package asks for, and no Triton, which is not needed on a CPU.
 environment() {
 	cmp -s "tests/engines/$1.txt" "$engines/$1/ready" && return
 	if ! [ -x "$engines/uv/bin/uv" ]; then

@@ -1,5 +1,6 @@
-"""Stand-ins for the few names of vLLM that terrace.vllm's manager and worker import, so that recorded calls can be replayed where vLLM is not
-installed. Their shapes are those of vllm_interface.json, which test_contract.py compares with installed packages."""
+"""Stand-ins for the few names of vLLM that terrace.vllm's manager and worker import, so that recorded calls can be
+replayed where vLLM is not installed. Their shapes are those of vllm_interface.json, which test_contract.py compares
+with installed packages."""
 
 import enum
 import sys

@@ -1,10 +1,9 @@
 #!/usr/bin/python3
 """terrace.vllm without vLLM: `test_contract.py TERRACED LIBTERRACE [TEST]`. Needs no torch.
 
-The interface of vLLM is compared with what was recorded (vllm_interface.json), where a package is installed: in this Python, or by run.sh under
-build/engines. What a real vLLM asked of the manager (vllm_calls.jsonl, recorded by vllm_engine.py) is asked again over a real daemon, with stand-ins
-for vLLM's classes, and must be answered as it was.
-"""
+The interface of vLLM is compared with what was recorded (vllm_interface.json), where a package is installed: in this
+Python, or by run.sh under build/engines. What a real vLLM asked of the manager (vllm_calls.jsonl, recorded by
+vllm_engine.py) is asked again over a real daemon, with stand-ins for vLLM's classes, and must be answered as it was."""
 
 import glob
 import importlib.util

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""vLLM on a CPU, served by Terrace: `test_vllm.py TERRACED LIBTERRACE PYTHON MODEL [TEST]`, with the Python that has vLLM. See run.sh.
-With `--record FILE` in the place of TEST it makes vllm_calls.jsonl anew, which test_contract.py replays.
+"""vLLM on a CPU, served by Terrace: `test_vllm.py TERRACED LIBTERRACE PYTHON MODEL [TEST]`, with the Python that has
+vLLM. See run.sh. With `--record FILE` in the place of TEST it makes vllm_calls.jsonl anew, which test_contract.py
+replays.
 
-An engine needs a minute to start, most of it to import. vLLM has one KV connector a process, also for engines that have none, so each engine with
-Terrace has a process of its own, and those without share one. Prompts are held-out tokens of the model's; texts are compared as tokens, greedy.
-"""
+An engine needs a minute to start, most of it to import. vLLM has one KV connector a process, also for engines that
+have none, so each engine with Terrace has a process of its own, and those without share one. Prompts are held-out
+tokens of the model's; texts are compared as tokens, greedy."""
 
 import json
 import math
@@ -623,7 +624,7 @@ class Shows(unittest.TestCase):
             stored = self.stored()
             self.assertEqual(engine.ask("generate", "terrace", prompts, {})["tokens"], self.texts[:2])
             came.append(external(engine)[1])
-            if not came[0]:
+            if len(came) == 1:
                 wait_for(lambda s=stored: self.stored() >= s + SYSTEM // BLOCK, 60, "the blocks are stored")
             engine.kill()
         self.assertEqual(came[0], 0)

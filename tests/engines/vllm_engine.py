@@ -1,4 +1,5 @@
-"""A vLLM engine, or several, in a process of its own: `vllm_engine.py`, with the Python of a virtual environment that has vLLM.
+"""A vLLM engine, or several, in a process of its own: `vllm_engine.py`, with the Python of a virtual environment that
+has vLLM.
 
 One JSON list a line of standard input, [command, name, argument...], has one line of JSON in answer. vLLM's own output
 goes to standard error. Engines compute in float32, so that texts do not depend on how many tokens a step has; but

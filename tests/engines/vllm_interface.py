@@ -1,4 +1,5 @@
-"""Reads signatures of vLLM's connector interface out of an installed package, by its source alone: nothing is imported, so torch is not needed.
+"""Reads signatures of vLLM's connector interface out of an installed package, by its source alone: nothing is
+imported, so torch is not needed.
 
     vllm_interface.py SITE_PACKAGES        prints them as JSON, as vllm_interface.json has them by version
 """

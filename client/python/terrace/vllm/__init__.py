@@ -1,10 +1,12 @@
-"""vLLM served by Terrace: its KV pages go to the daemon's memory and disks, and come back after a restart or in another engine.
+"""vLLM served by Terrace: its KV pages go to the daemon's memory and disks, and come back after a restart or in
+another engine.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
                                             "kv_role": "kv_both"}'
 
-TerraceConnector is vLLM's own OffloadingConnector whose store (TerraceOffloadingSpec) is the daemon. Nothing of vLLM is patched. Importing
-this package imports neither vLLM nor torch; the two names do. Options, in "kv_connector_extra_config", all of them optional:
+TerraceConnector is vLLM's own OffloadingConnector whose store (TerraceOffloadingSpec) is the daemon. Nothing of vLLM
+is patched. Importing this package imports neither vLLM nor torch; the two names do. Options, in
+"kv_connector_extra_config", all of them optional:
 
     terrace.address       of the daemon ("unix:PATH"); else $TERRACE_ADDRESS, or the usual place
     terrace.tenant        whose blocks these are; else the daemon's word
@@ -14,9 +16,9 @@ this package imports neither vLLM nor torch; the two names do. Options, in "kv_c
     terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing
     terrace.load          "estimate" (default): nothing is loaded that computing it would be quicker; "always"
 
-How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py, which knows whether the
-daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether loading pays, compatibility.py which versions ran.
-"""
+How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py,
+which knows whether the daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether
+loading pays, compatibility.py which versions ran."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The versions of vLLM that this connector was run with. vLLM changes the interfaces below its connectors between minor versions, so a version
-that is not listed is refused with a sentence, and not tried."""
+"""The versions of vLLM that this connector was run with. vLLM changes the interfaces below its connectors between
+minor versions, so a version that is not listed is refused with a sentence, and not tried."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""TerraceConnector: vLLM's OffloadingConnector, a KVConnectorBase_V1 with SupportsHMA, with TerraceOffloadingSpec in it.
+"""TerraceConnector: vLLM's OffloadingConnector, a KVConnectorBase_V1 with SupportsHMA, with TerraceOffloadingSpec in
+it.
 
-What it adds: the fingerprint, which needs vLLM's whole configuration; the bytes of adapters in the keys; requests whose load failed, which vLLM then
-computes; and the engine's speed, for load or recompute.
-"""
+What it adds: the fingerprint, which needs vLLM's whole configuration; the bytes of adapters in the keys; requests
+whose load failed, which vLLM then computes; and the engine's speed, for load or recompute."""
 
 from __future__ import annotations
 

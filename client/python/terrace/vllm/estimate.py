@@ -1,9 +1,9 @@
-"""Load or recompute: running estimates of what computing tokens takes and of what loading bytes takes, and what follows from them.
+"""Load or recompute: running estimates of what computing tokens takes and of what loading bytes takes, and what
+follows from them.
 
-A rate is a mean that weighs the newest measure by a quarter. A disk's rate is forgotten after half a minute without a load, so that a disk that
-was slow gets another chance; what is tried without a known rate may take a tenth of the time that computing takes, and no longer. All methods may
-be called by any thread.
-"""
+A rate is a mean that weighs the newest measure by a quarter. A disk's rate is forgotten after half a minute without a
+load, so that a disk that was slow gets another chance; what is tried without a known rate may take a tenth of the
+time that computing takes, and no longer. All methods may be called by any thread."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Which engines may share bytes: the text whose hash is the layout's fingerprint.
 
-vLLM's block hashes have tokens, cache salt, images, and an adapter's name and path. All else that the bytes of a page depend on stands here: the
-model's weights and its configuration (with rope), dtypes, the page format with the attention backend that wrote it, the hash algorithm, the place of this
-worker among the parallel ones, and vLLM's version.
+vLLM's block hashes have tokens, cache salt, images, and an adapter's name and path. All else that the bytes of a page
+depend on stands here: the model's weights and its configuration (with rope), dtypes, the page format with the
+attention backend that wrote it, the hash algorithm, the place of this worker among the parallel ones, and vLLM's
+version.
 
-Weights are named by what they are, not by their path: by a commit, where the model came from a hub's cache, else by their bytes. Up to FULL_BYTES
-all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces spread over it, its size, and its time of change.
-"""
+Weights are named by what they are, not by their path: by a commit, where the model came from a hub's cache, else by
+their bytes. Up to FULL_BYTES all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces
+spread over it, its size, and its time of change."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The scheduler's side: which blocks are there, and which are to be stored. Every method runs on vLLM's scheduler thread and returns within
-milliseconds; what waits for the daemon or for a disk runs on threads of the manager.
+"""The scheduler's side: which blocks are there, and which are to be stored. Every method runs on vLLM's scheduler
+thread and returns within milliseconds; what waits for the daemon or for a disk runs on threads of the manager.
 
-A request's first lookup asks for all of its keys at once and leases what is to be loaded, so that what was reported as a hit stays until
-vLLM has loaded it. While that runs the answer is RETRY, and vLLM asks again in its next step, until the time is up that loading is worth
-(estimate.py): from then on the answer is MISS, and the engine computes.
-"""
+A request's first lookup asks for all of its keys at once and leases what is to be loaded, so that what was reported
+as a hit stays until vLLM has loaded it. While that runs the answer is RETRY, and vLLM asks again in its next step,
+until the time is up that loading is worth (estimate.py): from then on the answer is MISS, and the engine computes."""
 
 from __future__ import annotations
 

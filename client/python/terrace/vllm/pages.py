@@ -1,8 +1,7 @@
 """Where a KV group's pages lie in the engine's memory, and how they get into a block of Terrace's and back.
 
-A block is the pages of the group's layers side by side, in vLLM's order of layers, each as vLLM has it: nothing here looks into a page. Copies go
-through torch, so that the engine's memory may be a CPU's or a GPU's.
-"""
+A block is the pages of the group's layers side by side, in vLLM's order of layers, each as vLLM has it: nothing here
+looks into a page. Copies go through torch, so that the engine's memory may be a CPU's or a GPU's."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""vLLM's OffloadingSpec whose store is the daemon: makes the manager in the scheduler's process and the worker in the worker's.
+"""vLLM's OffloadingSpec whose store is the daemon: makes the manager in the scheduler's process and the worker in the
+worker's.
 
-Each tensor parallel worker has a layout of its own, by its rank, because it has pages of its own. The scheduler's session
-has the layouts of all of them: a block is a hit once every worker has stored its part.
+Each tensor parallel worker has a layout of its own, by its rank, because it has pages of its own. The scheduler's
+session has the layouts of all of them: a block is a hit once every worker has stored its part.
 
-A spec sees too little of vLLM's configuration to know which bytes may be shared, and a plain OffloadingConnector cannot be told of a load that
-failed. So TerraceConnector makes the spec, and a spec that was made by another is refused.
-"""
+A spec sees too little of vLLM's configuration to know which bytes may be shared, and a plain OffloadingConnector
+cannot be told of a load that failed. So TerraceConnector makes the spec, and a spec that was made by another is
+refused."""
 
 from __future__ import annotations
 

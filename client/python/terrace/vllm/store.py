@@ -1,12 +1,13 @@
 """The daemon as an engine's process sees it: a session for each KV group, and whether the daemon is there.
 
-An engine goes on without its daemon. The first call that fails because the daemon is absent, dead or stopped puts the store down: from then on
-every call is answered with Down at once, and one thread tries to reach the daemon again, four times a second, with new sessions. Leases of
-the old ones keep their bytes. Nothing raises into vLLM: callers catch Down and terrace.Error, and take both for a miss.
+An engine goes on without its daemon. The first call that fails because the daemon is absent, dead or stopped puts the
+store down: from then on every call is answered with Down at once, and one thread tries to reach the daemon again,
+four times a second, with new sessions. Leases of the old ones keep their bytes. Nothing raises into vLLM: callers
+catch Down and terrace.Error, and take both for a miss.
 
-A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block is its hash (32 bytes with
-sha256 and sha256_cbor, 16 with xxhash), and the group is the layout, or a layout for each worker.
-"""
+A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block
+is its hash (32 bytes with sha256 and sha256_cbor, 16 with xxhash), and the group is the layout, or a layout for each
+worker."""
 
 from __future__ import annotations
 

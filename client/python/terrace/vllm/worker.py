@@ -1,9 +1,9 @@
-"""The worker's side: copies pages between the engine's memory and blocks of the daemon's, a thread for stores and one for loads.
+"""The worker's side: copies pages between the engine's memory and blocks of the daemon's, a thread for stores and one
+for loads.
 
-A load leases the blocks in this process, while the manager's lease protects them. If that fails all the same, because the daemon has gone
-between, the job is reported as done, as vLLM's worker wants it, and its request as one whose load failed: vLLM then computes. A store that
-fails is dropped: nothing is published that was not written whole.
-"""
+A load leases the blocks in this process, while the manager's lease protects them. If that fails all the same, because
+the daemon has gone between, the job is reported as done, as vLLM's worker wants it, and its request as one whose load
+failed: vLLM then computes. A store that fails is dropped: nothing is published that was not written whole."""
 
 from __future__ import annotations
 
