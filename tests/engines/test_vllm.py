@@ -236,6 +236,10 @@ class Shows(unittest.TestCase):
     def stored(self):
         return sum(value for name, value in self.daemon.stats().items() if re.match("terrace_commits_total", name))
 
+    @staticmethod
+    def evicted(daemon):
+        return sum(value for name, value in daemon.stats().items() if name.startswith("terrace_evictions_total"))
+
     def settled(self):
         """Waits until what the engine has stored is there."""
         wait_for(lambda: self.hits(self.engine, 1) > 0, 60, "the engine's blocks are stored")
@@ -388,12 +392,16 @@ class Shows(unittest.TestCase):
         daemon = Daemon(TERRACED, "--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--disks", os.path.join(self.folder, "small") + ":16MiB")
         self.addCleanup(daemon.close)
         engine = self.over(daemon, "full", **ALWAYS)
-        prompts = [prompt for system in range(6) for prompt in requests(2, system=system)]
+        prompts = [requests(1, system=system)[0] for system in range(6)]
         plain = self.plain(prompts)
-        for _ in range(3):
-            engine.ask("reset", "terrace")
-            self.assertEqual(engine.ask("generate", "terrace", prompts, {})["tokens"], plain)
-        say("memory and disk full: the same texts, %d of %d tokens from Terrace" % external(engine)[::-1])
+        for prompt, text in zip(prompts * 2, plain * 2):
+            for _ in range(2):
+                engine.ask("reset", "terrace")
+                self.assertEqual(engine.ask("generate", "terrace", [prompt], {})["tokens"], [text])
+        wanted, came = external(engine)
+        self.assertGreater(self.evicted(daemon), 0)
+        self.assertGreater(came, 2 * len(prompts) * BLOCK)
+        say("memory and disk full: the same texts, %d of %d tokens from Terrace" % (came, wanted))
 
     def test_7_slow_disk(self):
         """5 MB/s: a block is 512 KiB, and read in one piece."""
@@ -504,17 +512,17 @@ class Shows(unittest.TestCase):
         engine = self.over(daemon, "tenth", **ALWAYS)
         prompts = [TOKENS[at:at + 512] for at in range(0, 40 * 700, 700)]  # 40 of 8 MiB
         plain = self.plain(prompts, at_once=True, max_tokens=4)
-        of, rounds, began = random.Random(1), 0, time.monotonic()
-        while rounds < 3 or time.monotonic() - began < (600 if LONG else 60):
-            some = [of.randrange(len(prompts)) for _ in range(64)]
+        of, rounds, began, used = random.Random(1), 0, time.monotonic(), [0, 1]
+        while rounds < 5 or time.monotonic() - began < (600 if LONG else 60):
+            used = used[-2:] + of.sample(range(len(prompts)), 2)  # two that are used again, and two of all
+            some = [of.choice(used) for _ in range(64)]
             engine.ask("reset", "terrace")
             answer = engine.ask("generate", "terrace", [prompts[n] for n in some], {"at_once": True, "max_tokens": 4})
             self.assertEqual(answer["tokens"], [plain[n] for n in some])
             rounds += 1
         wanted, came = external(engine)
-        self.assertGreater(came, 0)
-        evicted = sum(value for name, value in daemon.stats().items() if name.startswith("terrace_evictions_total"))
-        self.assertGreater(evicted, 0)
+        self.assertGreater(came, 2 * rounds * BLOCK)
+        self.assertGreater(self.evicted(daemon), 0)
         say("%d rounds of 64 requests over a tenth of their blocks: the same texts, %d of %d tokens from Terrace" % (rounds, came, wanted))
 
     def again(self, start, log):
