@@ -15,7 +15,7 @@
 
 enum {
 	CLASS_RULE_SHARE = 16,           /* a stride is larger by a 16th of the need, at most */
-	CLASS_RULE_MOST = 128,           /* classes of a tenant, or of a disk, that are made by the rule */
+	CLASS_RULE_MOST = 128,           /* classes that the rule makes, for a tenant or for a disk */
 };
 
 /* Whether the stride is that of a class which a layout of that need joins. */
@@ -24,8 +24,9 @@ static inline bool class_rule_joins(uint64_t stride, uint64_t need_bytes)
 	return stride >= need_bytes && stride - need_bytes <= need_bytes / CLASS_RULE_SHARE;
 }
 
-/* Looks through the strides of all classes: returns the better of `best` (0: none was found yet) and `stride`.
- * full: there are CLASS_RULE_MOST classes. What is 0 after all strides were looked at is a class that is to be made. */
+/* One step of a search through the strides of all classes: returns the better of `best` (0: none found yet) and
+ * `stride`. full: there are CLASS_RULE_MOST classes already. If the result is 0 after all strides, the layout makes a
+ * new class. */
 static inline uint64_t class_rule_better(uint64_t best, uint64_t stride, uint64_t need_bytes, bool full)
 {
 	const bool may = full ? stride >= need_bytes : class_rule_joins(stride, need_bytes);

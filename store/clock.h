@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Microseconds since the machine started, or so: this clock cannot be set. */
+/* Microseconds since about the machine's start. This clock cannot be set. */
 static inline uint64_t clock_us(void)
 {
 	struct timespec t;

@@ -39,7 +39,8 @@ static void arm(const char *name, size_t bytes, long n)
 			armed = s;
 }
 
-/* Before main: a passage is to order nothing between threads, or ThreadSanitizer would see less. */
+/* Runs before main, so that crash_point() needs no synchronisation: an ordering of threads by passages would hide races
+ * from ThreadSanitizer. */
 __attribute__((constructor)) static void from_environment(void)
 {
 	const char *wanted = getenv("CRASH_AT"), *colon = wanted ? strchr(wanted, ':') : NULL;
@@ -61,5 +62,5 @@ void crash_point(const struct crash_site *site)
 		kill(getpid(), SIGKILL);
 }
 #else
-typedef int crash_points_are_off; /* a translation unit is not empty */
+typedef int crash_points_are_off; /* C forbids an empty translation unit */
 #endif

@@ -1,6 +1,7 @@
-/* Named places at which a test can have the process killed: built with TERRACE_CRASH_POINTS, the variable
- * CRASH_AT=NAME:N makes the N-th passage of NAME (from 1) the process's last instant, by SIGKILL. Nothing at all in other
- * builds. A name is used at one place. */
+/* Named places at which a test can have the process killed. In a build with TERRACE_CRASH_POINTS the environment
+ * variable CRASH_AT=NAME:N kills the process by SIGKILL at the N-th passage of NAME (from 1). In other builds the macro
+ * does nothing. Each name is used at one place.
+ */
 #ifndef TERRACE_STORE_CRASH_POINT_H
 #define TERRACE_STORE_CRASH_POINT_H
 
@@ -8,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* All points of the program lie side by side in a section of their own. */
+/* The linker puts all points of the program side by side into a section of their own. */
 struct crash_site {
 	const char *name;
 	uint64_t reserved;
@@ -18,9 +19,10 @@ void crash_point(const struct crash_site *site);
 /* The program's points. */
 uint32_t crash_point_count(void);
 const char *crash_point_name(uint32_t i);
-/* Passages are counted in passed[crash_point_count()] as well, which may outlive the process. Before threads pass points. */
+/* From now on passages are also counted in passed[crash_point_count()], in memory that may outlive the process. Call it
+ * before other threads pass points. */
 void crash_point_watch(_Atomic uint32_t *passed);
-/* Instead of CRASH_AT. name NULL: none. Before threads pass points. */
+/* Has the effect of CRASH_AT; name NULL: no point. Call it before other threads pass points. */
 void crash_point_arm(const char *name, uint32_t n);
 
 #define CRASH_POINT(text)                                                                                            \

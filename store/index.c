@@ -1,16 +1,14 @@
 /* The index over liburcu's resizable lock-free hash table.
  *
- * Uniqueness among the living: cds_lfht_add_unique() refuses a node if its match function accepts
- * one of the same hash. Ours accepts only live records of the same ident, so that a new block can
- * be inserted over a dead one that has not been removed yet. A record only ever goes from live to
- * dead, hence a refusal was right at the moment of the match, and of several inserts exactly one
- * passes.
+ * Uniqueness of live records: cds_lfht_add_unique() refuses a node if its match function accepts a node with the same
+ * hash. The match function here accepts only live records of the same ident. So a new block can be inserted while a
+ * dead one is not removed yet. A record only ever goes from live to dead. Hence a refusal was right at the moment of
+ * the match, and of several inserts exactly one succeeds.
  *
- * Buckets: the library's own resizing waits for eight records a bucket and shrinks after removals,
- * and each record of a chain is a cache miss. So the table is made without it and a thread of ours
- * doubles it as soon as there are more records than buckets (16 bytes each). It never shrinks;
- * hence the bucket of a hash is known here, and a batch of finds fetches all buckets first, then
- * the records behind them, then looks.
+ * Buckets: the library's own resizing waits for eight records a bucket and shrinks after removals, and each record of a
+ * chain is a cache miss. So the library's resizing is off, and a thread of the index doubles the table as soon as there
+ * are more records than buckets (16 bytes each). The table never shrinks. Hence the bucket of a hash is known here: a
+ * batch of finds prefetches all buckets first, then the first records behind them, and looks the keys up after that.
  */
 #include "store/index.h"
 #include "store/index_thread.h"
@@ -33,8 +31,8 @@
 
 struct index {
 	struct cds_lfht *table;
-	size_t owner_bytes;            /* behind which a long key lies */
-	uint64_t seed;                 /* so that nobody can prepare keys of one bucket */
+	size_t owner_bytes;            /* a long key lies so many bytes behind the record's beginning */
+	uint64_t seed;                 /* random, so that keys cannot be chosen to fall into one bucket */
 	_Atomic uint64_t records;
 	_Atomic unsigned long buckets; /* in use; written by the growing thread */
 	pthread_t grower;
@@ -66,8 +64,7 @@ static bool is_live(const struct index_record *r)
 	return !(atomic_load_explicit(&r->pins, memory_order_acquire) & INDEX_DEAD);
 }
 
-/* The seed for keys of one tenant, layout and length: what is common to a batch is hashed once, and
- * the keys where they lie. */
+/* The seed for keys of one tenant, layout and length. A batch hashes these once, and then each key where it lies. */
 static uint64_t seed_of(const struct index *x, const struct wanted *w)
 {
 	const uint64_t common[2] = { w->layout_id, (uint64_t)w->tenant << 8 | w->key_bytes };
@@ -76,8 +73,7 @@ static uint64_t seed_of(const struct index *x, const struct wanted *w)
 	return XXH3_64bits_withSeed(common, sizeof(common), x->seed);
 }
 
-/* XXH3, of which 64 bits are all that the table can use. The common sizes are spelt out for the
- * compiler. */
+/* XXH3: the table uses 64 bits. The common sizes are spelt out so that the compiler specialises them. */
 static inline uint64_t key_hash(const uint8_t *key, uint32_t key_bytes, uint64_t seed)
 {
 	switch (key_bytes) {
@@ -95,7 +91,7 @@ static uint64_t hash(const struct index *x, const struct wanted *w)
 	return key_hash(w->key, w->key_bytes, seed_of(x, w));
 }
 
-/* Both have at least n bytes; eight at a time, as keys are short and mostly a multiple of that. */
+/* Compares eight bytes at a time: keys are short and mostly a multiple of eight long. */
 static bool key_equal(const uint8_t *a, const uint8_t *b, uint32_t n)
 {
 	uint64_t x, y;
@@ -200,11 +196,12 @@ static bool start_grower(struct index *x)
 	sigset_t all, before;
 	bool started;
 
-	/* Signals are the owner's business. */
+	/* The new threads take no signals: the owner's threads handle them. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	started = pthread_create(&x->grower, NULL, grow, x) == 0;
-	/* liburcu starts its own thread with the first record that it is to free, and ends the process if it cannot: not in the middle of the work. */
+	/* liburcu starts its own thread at the first record that it is to free, and ends the process if it cannot. So
+	 * have it started here, before there is work to lose. */
 	if (started)
 		(void)urcu_memb_get_default_call_rcu_data();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -265,7 +262,7 @@ void index_destroy(struct index *x, void (*free_record)(struct index_record *))
 	stop_grower(x);
 	index_read_lock();
 	cds_lfht_for_each(x->table, &iter, node) {
-		/* The walk stands on the record: it is freed after our read section. */
+		/* The walk still uses the record; it is freed only after this read section. */
 		cds_lfht_del(x->table, node);
 		index_reclaim(record_of(node), free_record);
 	}
@@ -356,7 +353,7 @@ static uintptr_t first_behind(struct cds_lfht_node *bucket)
 	return link & ~(uintptr_t)7;
 }
 
-/* Brings the bucket of every hash, then what is behind it, towards the processor. */
+/* Prefetches the bucket of every hash, then the first record behind each. */
 static void fetch_hints(struct index *x, const uint64_t *hashes, uint32_t n)
 {
 	unsigned long mask = atomic_load_explicit(&x->buckets, memory_order_acquire) - 1;
@@ -414,7 +411,7 @@ static uint64_t place_of(const struct cds_lfht_node *node)
 	return node->reverse_hash >> 1;
 }
 
-/* Before the first node at or behind the place. */
+/* An iterator just before the first node at or behind the place. */
 static struct cds_lfht_iter iter_at(struct index *x, uint64_t place)
 {
 	const unsigned long mask = atomic_load_explicit(&x->buckets, memory_order_acquire) - 1;

@@ -1,5 +1,7 @@
-/* Mutexes that are held for some microseconds at a time. A thread that finds one taken looks again for about as long
- * before it sleeps: to be put to sleep and woken up costs it, and the thread that lets the mutex go, more than the wait. */
+/* Mutexes that are held for some microseconds at a time. A thread that finds such a mutex taken spins for about as long
+ * before it sleeps. Sleeping and waking would cost more than the wait, for the sleeping thread and for the one that
+ * unlocks.
+ */
 #ifndef TERRACE_STORE_SHORT_LOCK_H
 #define TERRACE_STORE_SHORT_LOCK_H
 

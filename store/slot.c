@@ -1,8 +1,7 @@
 /* Slot headers: sealing and checking.
  *
- * The header is filled last-but-one and its own CRC last, over the page with that field 0. Whatever is
- * read back (from disk, or from memory that an engine may write) passes slot_header_problem() before a
- * size in it is used for anything.
+ * Sealing fills in the header first and computes its CRC last, over the page with that field 0. A header that comes
+ * from a disk, or from memory that an engine may write, must pass slot_header_problem() before any size in it is used.
  */
 #include "store/slot.h"
 
@@ -15,11 +14,12 @@
 #include <immintrin.h>
 #endif
 
-/* What a processor brings ahead by itself ends with a page of 4 KiB, and not much of it is under way at a time: so it is asked for by hand, far
- * enough ahead, into the second cache (terrace-bench sums). */
+/* The processor's own prefetcher stops at the end of a 4 KiB page and keeps few lines in flight. So lines are
+ * prefetched by hand, far enough ahead, into the second-level cache (terrace-bench sums). */
 enum { STEP = 1024, AHEAD = 8 * STEP, LINE = 64, COPY_PIECE = 4 * 1024 };
 
-/* From data[from] to data[to], which goes on at `next` behind data[bytes]; NULL: it ends there. (GCC leaves out calls of what does nothing else.) */
+/* Prefetches the range [from, to) of `data`, which has `bytes` bytes and continues at `next`; NULL: it ends there.
+ * (Inlined by force: GCC would drop calls of a function that does nothing but prefetch.) */
 static inline __attribute__((always_inline)) void fetch(const uint8_t *data, size_t from, size_t to, size_t bytes, const uint8_t *next)
 {
 	for (; from < to && from < bytes; from += LINE)
@@ -38,7 +38,7 @@ uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const vo
 		const size_t n = bytes - i < STEP ? bytes - i : STEP;
 
 		fetch(at, i + ahead, i + ahead + n, bytes, next);
-		crc = crc32_iscsi((uint8_t *)(uintptr_t)(at + i), (int)n, crc); /* which only reads */
+		crc = crc32_iscsi((uint8_t *)(uintptr_t)(at + i), (int)n, crc); /* crc32_iscsi only reads */
 	}
 	return ~crc;
 }
@@ -48,7 +48,7 @@ uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes)
 	return slot_crc32c_next(crc, data, bytes, NULL);
 }
 
-/* Polynomials over GF(2) modulo Castagnoli's, as a CRC has them: the highest power is the lowest bit. */
+/* The product of two polynomials over GF(2), modulo Castagnoli's. As in a CRC, the highest power is the lowest bit. */
 static uint32_t times(uint32_t a, uint32_t b)
 {
 	uint32_t product = 0;
@@ -60,7 +60,7 @@ static uint32_t times(uint32_t a, uint32_t b)
 	return product;
 }
 
-/* x to the 8 * 2^n. */
+/* squares[n] is x to the power 8 * 2^n. */
 static const uint32_t squares[] = {
 	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
 	0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
@@ -69,7 +69,7 @@ static const uint32_t squares[] = {
 };
 enum { SQUARES = sizeof(squares) / sizeof(squares[0]) };
 
-/* x to the 8 * bytes: what a CRC is multiplied by when so many bytes follow. */
+/* x to the power 8 * bytes: a CRC is multiplied by it when so many bytes follow. */
 static uint32_t shift_of(uint64_t bytes)
 {
 	uint32_t result = 1u << 31, square = 0; /* 1; not known yet */
@@ -118,7 +118,7 @@ static struct layers layers_of(const struct slot_header *h, const void *block)
 	return (struct layers){ block, h->block_bytes, h->layer_bytes };
 }
 
-/* Of layers up to `end` this one comes next. */
+/* The CRC of this layer. The one behind it is prefetched meanwhile if it is before `end`. */
 static uint32_t sum_of(const struct layers *l, uint32_t end, uint32_t layer)
 {
 	const uint8_t *at = l->block + l->layer_bytes * layer;
@@ -136,7 +136,7 @@ void slot_seal_layers(void *slot, const struct slot_ident *ident, uint32_t first
 		h->layer_crc[i] = sum_of(&l, first + n, i);
 }
 
-/* The last layer has a byte at least. */
+/* True if the layers cover the block and the last layer has at least one byte. */
 static bool are_covered(uint64_t block_bytes, uint64_t layer_bytes, uint32_t layers)
 {
 	return block_bytes <= layer_bytes * layers && block_bytes > layer_bytes * (layers - 1);
@@ -317,7 +317,7 @@ enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n)
 	return STATUS_OK;
 }
 
-/* ---- of memory that other processes may write ---- */
+/* ---- slots that other processes may write ---- */
 
 bool slot_header_is(const struct slot_header *h, uint32_t crc)
 {
@@ -350,8 +350,8 @@ enum status slot_block_check_leave(const struct slot_header *h, const void *bloc
 	return block_check(h, block, true);
 }
 
-/* A piece of a layer is summed while it lies in the first cache, and the next one of the source is asked for meanwhile:
- * behind a block's last layer nothing is read by that. */
+/* Each piece is summed right after its copy, while it lies in the first-level cache, and the next piece of the source
+ * is prefetched meanwhile. A prefetch past the block's last layer reads nothing. */
 static uint32_t copy_and_sum(const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
 	uint32_t crc = 0;
@@ -378,8 +378,8 @@ enum status slot_block_copy(const struct slot_header *h, const void *block, void
 
 enum { NIBBLES = 8, VALUES = 16 };
 
-/* Products of each half of a byte with one factor: a block has up to hundreds of layers, and times() takes as long as
- * these tables do. */
+/* Makes a table of the products of every 4-bit part of a word with one factor. A block has up to hundreds of layers; a
+ * single times() takes as long as making the whole table. */
 static void products_make(uint32_t (*table)[VALUES], uint32_t factor)
 {
 	for (int bit = 31; bit >= 0; bit--) {

@@ -1,12 +1,13 @@
-/* A slot: [4 KiB header | block | pad to 4 KiB], the same bytes in host memory and on disk. It
- * describes itself: header and each layer carry a CRC-32C, so that a slot can be checked, and a
- * catalog rebuilt, from nothing but the slot.
+/* A slot: [4 KiB header | block | pad to 4 KiB]. It has the same bytes in host memory and on disk.
  *
- * A *layer* is here a checked piece of the block: what the owner calls a layer, or a part of a block that has none. All
- * have layer_bytes but the last one, which ends with the block and may be shorter.
+ * A slot describes itself: the header and each layer carry a CRC-32C. So a slot can be checked, and a catalog rebuilt,
+ * from the slot alone.
  *
- * Threads: pure functions on the caller's memory. A slot that an engine may still write can change
- * under the reader's eyes: copy the header (SLOT_HEADER_BYTES) first and check the copy.
+ * A *layer* is here a checked piece of the block: what the owner calls a layer, or a part of a block that has no
+ * layers. All layers have layer_bytes, but the last one ends with the block and may be shorter.
+ *
+ * Threads: pure functions on the caller's memory. A slot that an engine may still write can change while it is read:
+ * copy the header (SLOT_HEADER_BYTES) first and check the copy.
  */
 #ifndef TERRACE_STORE_SLOT_H
 #define TERRACE_STORE_SLOT_H
@@ -21,7 +22,7 @@ enum {
 	SLOT_HEADER_BYTES = 4096, /* also the alignment of slots */
 	SLOT_VERSION = 3,         /* 1 and 2 are read by slot_header_renew */
 	SLOT_LAYOUT_MAX = 256,
-	SLOT_KEY_MAX = 64,        /* of every key of the daemon; another one is a new header */
+	SLOT_KEY_MAX = 64,        /* the daemon's limit for all keys; a larger one needs a new header format */
 	SLOT_TENANT_MAX = 63,     /* bytes of a tenant's name, NUL not counted */
 	SLOT_LAYERS_MAX = 512,
 	SLOT_TOKENS_MAX = 1 << 20,
@@ -33,7 +34,7 @@ enum {
 struct slot_info {
 	uint8_t parent[SLOT_KEY_MAX];
 	uint8_t parent_bytes;  /* 0: the first of its chain */
-	uint8_t role;          /* as the engine gave it; not interpreted here */
+	uint8_t role;          /* as the engine gave it; this module does not interpret it */
 	uint32_t turn;
 	uint32_t tokens;       /* in the block, 1 .. the layout's tokens a block */
 	uint64_t position;     /* of the first token in its sequence */
@@ -70,8 +71,9 @@ _Static_assert(offsetof(struct slot_header, layout_bytes) == 2320, "disk format"
 _Static_assert(offsetof(struct slot_header, reserved) == 2580, "disk format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slots are written as they lie in memory");
 
-/* Whose block it is and what shape it has: what a hit must compare. The caller answers for
- * key_bytes <= SLOT_KEY_MAX, layers <= SLOT_LAYERS_MAX and that the layers cover block_bytes, as above. */
+/* The name and the shape of a block: what a hit must compare. The caller guarantees that key_bytes is at most
+ * SLOT_KEY_MAX, that layers is at most SLOT_LAYERS_MAX, and that the layers cover block_bytes as struct slot_header
+ * says. */
 struct slot_ident {
 	const char *tenant;
 	uint64_t layout_id;
@@ -79,7 +81,8 @@ struct slot_ident {
 	uint8_t key_bytes;
 	uint64_t block_bytes, layer_bytes;
 	uint32_t layers;
-	const void *layout;            /* what the owner needs to know a layout again from a slot alone; may be NULL */
+	const void *layout;            /* the owner's description, from which it recognises the layout of a slot; may be
+				        * NULL */
 	uint32_t layout_bytes;         /* at most SLOT_LAYOUT_MAX; not compared by a hit */
 };
 
@@ -91,31 +94,33 @@ static inline uint64_t slot_layer_bytes(uint64_t block_bytes, uint64_t layer_byt
 	return left < layer_bytes ? left : layer_bytes;
 }
 
-/* Writes the header of a slot whose block bytes stand behind it: computes the layers' CRCs and the
- * header's. `slot` is 8-byte aligned and holds SLOT_HEADER_BYTES + block_bytes. Reads every byte of the
- * block once (10 GB/s and more). Returns the header's CRC: an owner that keeps it elsewhere knows the header,
- * and by its sums the block, again (slot_header_is). */
+/* Writes the header of a slot whose block bytes are behind it already: computes the layers' CRCs and the header's.
+ * `slot` is 8-byte aligned and holds SLOT_HEADER_BYTES + block_bytes. Reads every byte of the block once (10 GB/s and
+ * more). Returns the header's CRC. An owner that keeps this CRC elsewhere can recognise the header later
+ * (slot_header_is), and with the layers' CRCs in the header the block too. */
 uint32_t slot_seal(void *slot, const struct slot_ident *ident, const struct slot_info *info,
 		   uint64_t generation, uint64_t unix_ms);
 
-/* Its two steps, for several threads. The CRCs of these layers, which lie behind the header, into the header; each
- * thread has its own layers. Of ident only the sizes are looked at. */
+/* slot_seal in two steps, for several threads. First step: writes the CRCs of the layers `first` .. `first + n - 1`
+ * into the header. Each thread has layers of its own. Of ident only the sizes are read. */
 void slot_seal_layers(void *slot, const struct slot_ident *ident, uint32_t first, uint32_t n);
-/* Then, once: all of a header but its layers' CRCs, which stand in it. The header is made in memory of the function's own and copied to the slot,
- * so that the CRC that is returned is of nothing that another process wrote there meanwhile, the layers' CRCs excepted. */
+/* Second step, called once, after all layers: writes everything of the header but the layers' CRCs, which are in it
+ * already. The header is made in private memory and then copied to the slot. So the returned CRC does not depend on
+ * what another process writes to the slot's header meanwhile, the layers' CRCs excepted. */
 uint32_t slot_seal_header(void *slot, const struct slot_ident *ident, const struct slot_info *info, uint64_t generation, uint64_t unix_ms);
 
-/* A header of version 1 or 2, as older daemons wrote it, becomes the header of SLOT_VERSION that says the same; its CRC
- * becomes that of the new form. Every other header stays as it is, and so does an old one that is not sound. Whoever
- * has read a header from a disk calls this first: all other functions know SLOT_VERSION alone. The result depends on
- * nothing but the header, so the CRC of a renewed header names the old one too. */
+/* Turns a sound header of version 1 or 2, which older daemons wrote, into a header of SLOT_VERSION with the same
+ * contents. Its CRC becomes that of the new form. Every other header stays as it is, an unsound old one too. Call this
+ * first on a header that was read from a disk: all other functions know SLOT_VERSION only. The result depends on
+ * nothing but the header, so the CRC of a renewed header identifies the old one too. */
 void slot_header_renew(struct slot_header *h);
 
-/* Checks a header alone: magic, version, CRC, every size within its bound. NULL or a fixed sentence. A
- * tombstone is sound. */
+/* Checks a header alone: magic, version, CRC, every size within its bound. Returns NULL, or a fixed sentence that names
+ * the problem. A tombstone is sound. */
 const char *slot_header_problem(const struct slot_header *h);
 
-/* Whether the header names ident and generation (0: any), sound or not: a glance that reads its first lines alone. */
+/* Whether the header names ident and generation (0: any generation). The header need not be sound: only its first
+ * fields are compared. False for a tombstone. */
 bool slot_header_names(const struct slot_header *h, const struct slot_ident *ident, uint64_t generation);
 
 /* OK: the header is sound and belongs to ident and generation (0: any). STALE: it is sound, but another
@@ -127,33 +132,36 @@ enum status slot_header_match(const struct slot_header *h, const struct slot_ide
  * CORRUPT (also when the header has fewer layers). */
 enum status slot_layers_check(const void *slot, uint32_t first, uint32_t n);
 
-/* ---- of memory that other processes may write ----
+/* ---- slots that other processes may write ----
  *
- * `h` is a copy of the slot's header in the caller's own memory, and the caller keeps the header's CRC: what these compare with cannot change
- * under them. */
+ * In these functions `h` is a copy of the slot's header in the caller's own memory, and the caller keeps the header's
+ * CRC. So the values that they compare with cannot change meanwhile. */
 
-/* Whether the copy is, byte for byte, the header of that CRC. */
+/* Whether the copy is, byte for byte, the header that had this CRC. */
 bool slot_header_is(const struct slot_header *h, uint32_t crc);
 /* Recomputes the CRCs of all layers of the block whose bytes stand at `block`: OK or CORRUPT. `h` is sound. */
 enum status slot_block_check(const struct slot_header *h, const void *block);
-/* The same of bytes that a device is to read next: slot_leave_caches of them. */
+/* As slot_block_check, for a block that a device reads next: calls slot_leave_caches on each layer after it was
+ * read. */
 enum status slot_block_check_leave(const struct slot_header *h, const void *block);
-/* Copies the block to `to` and compares the CRCs of the copy: upon OK, `to` has the block, even if other processes
- * write to `block` meanwhile. CORRUPT. */
+/* Copies the block to `to` and compares the CRCs of the copy. OK: `to` holds the block, even if other processes write
+ * to `block` meanwhile. CORRUPT: a layer's CRC differs, and `to` holds an unknown part of it. */
 enum status slot_block_copy(const struct slot_header *h, const void *block, void *to);
 /* The CRC-32C of all bytes of the block, by its layers' CRCs alone. */
 uint32_t slot_block_crc(const struct slot_header *h);
 
-/* Makes in `page` (SLOT_HEADER_BYTES) the tombstone of the block whose sound header `of` is: the same
- * names and generation, no layers' checksums. `of` may be `page`. */
+/* Writes into `page` (SLOT_HEADER_BYTES) the tombstone of the block with the sound header `of`: the same names and
+ * generation, no checksums of layers. `of` may be `page`. */
 void slot_tombstone(struct slot_header *page, const struct slot_header *of, uint64_t unix_ms);
 
 /* CRC-32C (Castagnoli; "123456789" gives e3069283); `crc` chains, 0 to begin. */
 uint32_t slot_crc32c(uint32_t crc, const void *data, size_t bytes);
-/* The same as slot_crc32c, where as many bytes at `next` are summed after these: they are asked for meanwhile. Nothing is read there; NULL: none. */
+/* As slot_crc32c, for a caller that sums as many bytes at `next` afterwards: prefetches them meanwhile. Nothing at
+ * `next` is read. NULL: nothing follows. */
 uint32_t slot_crc32c_next(uint32_t crc, const void *data, size_t bytes, const void *next);
-/* What a processor has read lies in its own caches, from where a device gets it at a part of the bus's speed (terrace-bench caches): it is to go to the
- * cache that all share. A hint; no effect where there is no CLDEMOTE. Nothing is read or written; reads of the range stay correct. */
+/* A hint that the range is to go from the processor's own caches to the cache that all processors share. A device reads
+ * from the processor's own caches at only a part of the bus's speed (terrace-bench caches). No effect on a processor
+ * without CLDEMOTE. Nothing is read or written, and later reads of the range stay correct. */
 void slot_leave_caches(const void *at, size_t bytes);
 
 #endif

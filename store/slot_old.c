@@ -1,8 +1,8 @@
-/* Slot headers of the versions 1 and 2: how a disk that an older daemon wrote is read.
+/* Slot headers of versions 1 and 2: how a disk that an older daemon wrote is read.
  *
- * Version 2 has room for keys of 32 bytes; version 1 has no layout besides, and zeroes in its place. All their fields
- * are fields of the present header, so a sound old header is turned into a present one, and only this file knows the
- * old form. The slot on the disk stays as it is until it is written for another block.
+ * Version 2 has room for keys of 32 bytes. Version 1 also lacks the layout and has zeroes in its place. All fields of
+ * both are fields of the present header. So a sound old header is turned into a present one, and only this file knows
+ * the old form. The slot on the disk stays as it is until it is written for another block.
  */
 #include "store/slot.h"
 
@@ -35,7 +35,7 @@ _Static_assert(offsetof(struct old_header, reserved) == 2516, "disk format");
 _Static_assert((int)OLD_LAYERS_MAX <= (int)SLOT_LAYERS_MAX && (int)OLD_LAYOUT_MAX <= (int)SLOT_LAYOUT_MAX,
 	       "an old header has room in a new one");
 
-/* Of a page whose field header_crc counts as 0; both forms have it at one place. */
+/* The CRC of a page with its field header_crc taken as 0. Both forms have that field at the same place. */
 static uint32_t page_crc(void *page)
 {
 	struct old_header *h = page;

@@ -1,12 +1,12 @@
-/* The arena: what its options come to, taking and giving of slots. See arena.h.
+/* The arena: the sizes that follow from its options, and taking and giving of slots. See arena.h.
  *
- * A span keeps one bit and one 32-bit cell a slot. The cell of a taken slot is the low half of its generation, so that
- * a slot given twice is noticed even if it is taken again by then. The spans of a class that have free slots stand in
- * a list; the first is used up before the next is touched. So slots that are taken one after the other lie side by
- * side, and are cold at the same time.
+ * A span keeps one bit and one 32-bit cell for each slot. The cell of a taken slot is the low half of its generation:
+ * so a slot given back twice is noticed even if it is taken again by then. A class's spans with free slots are in a
+ * list, and the first span is used up before the next is touched. So slots that are taken one after the other lie side
+ * by side, and become cold at the same time.
  *
- * An extent has an array with an entry for each granule: the span that has it. So a slot that comes back, and a walk,
- * find their span by (extent, granule).
+ * An extent has an array with an entry for each granule: the span that has it. A slot that is given back, and a walk,
+ * find their span in it by (extent, granule).
  */
 #include "store/arena/arena.h"
 
@@ -55,7 +55,7 @@ static uint64_t power_below(uint64_t bytes)
 	return 1ull << (63 - __builtin_clzll(bytes));
 }
 
-/* Of a budget below 1 MiB a granule is a sixteenth. */
+/* With a budget below 1 MiB a granule is a sixteenth of the budget. */
 static uint64_t granule_of(const struct arena_options *o, uint64_t granularity)
 {
 	const uint64_t share = max_u64(o->budget_bytes / 1024, min_u64(o->budget_bytes / 16, GRANULE_MIN));
@@ -180,7 +180,8 @@ static void span_place(struct span *s, struct arena_class *k, struct arena_exten
 		p->at = e->memory.extent.base + offset;
 }
 
-/* Where a span of the class can be cut, and of how many granules: of pieces as few as one slot needs. */
+/* Where a span of the class can be cut, and of how many granules. From ARENA_PIECES these may be as few as one slot
+ * needs. */
 static bool place_find(struct arena_class *k, enum arena_from from, struct arena_extent **e, uint32_t *granule,
 		       uint32_t *granules)
 {
@@ -193,7 +194,7 @@ static bool place_find(struct arena_class *k, enum arena_from from, struct arena
 	return from == ARENA_PIECES && arena_run_find(k, *granules, true, e, granule);
 }
 
-/* Cuts a span of the class, where it has a claim, or anywhere; mutex held. */
+/* Cuts a span of the class: from its claim if all of the claim is free, else anywhere. Mutex held. */
 static enum status span_cut(struct arena_class *k, enum arena_from from)
 {
 	const bool claimed = k->claim.granules > 0;
@@ -278,7 +279,7 @@ static struct span *span_find(const struct arena *a, uint32_t extent, uint32_t g
 	return e && granule < e->granules ? e->at_granule[granule].span : NULL;
 }
 
-/* The span of a slot that is taken, NULL: what is said of it is not true; mutex held. */
+/* The span of a taken slot. NULL: the slot is not taken, or its description is wrong. Mutex held. */
 static struct span *span_of_taken(const struct arena *a, const struct arena_slot *slot)
 {
 	struct span *s = span_find(a, slot->extent, slot->granule);
@@ -301,7 +302,7 @@ static void slot_push(struct span *s, uint32_t index)
 	s->public.class->used--;
 }
 
-/* Its last slot is back: its granules are free. Returns its owner. */
+/* Ends a span whose last slot was given back: its granules are free. Returns the span's owner. */
 static void *span_end(struct span *s)
 {
 	struct arena_class *k = s->public.class;

@@ -12,7 +12,7 @@
 #include "store/class_rule.h"
 
 enum {
-	TAIL_PART = 32,                  /* the tail of a span is such a part of it at most */
+	TAIL_PART = 32,                  /* the tail of a span is at most one such part of the span */
 };
 
 uint64_t arena_stride_for(const uint64_t *strides, uint32_t n, uint64_t need_bytes, uint32_t unit)
@@ -164,7 +164,7 @@ static uint64_t stride_among(const struct arena *a, const struct arena_tenant *t
 	for (const struct arena_class *k = t->classes; k; k = k->next)
 		strides[n++] = k->stride;
 	stride = arena_stride_for(strides, n, need_bytes, unit_of(a));
-	/* A class that is made larger than its need is still to fit an extent that the need fits. */
+	/* A class that is made larger than the need must still fit an extent that the need itself fits. */
 	return need_bytes <= a->extent_bytes ? min_u64(stride, a->extent_bytes) : stride;
 }
 
@@ -185,7 +185,7 @@ uint64_t arena_class_stride(const struct arena_class *k)
 	return k->stride;
 }
 
-/* Slots of new spans that so many granules would give, where the tenant has the reserve beside. */
+/* The number of slots that new spans of so many granules would give. The tenant's reserve is left out. */
 static uint64_t slots_of(const struct arena_class *k, uint64_t granules)
 {
 	const struct arena_tenant *t = k->tenant;

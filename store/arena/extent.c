@@ -1,7 +1,7 @@
-/* Extents of an arena: how they come, and whose they are. See arena.h.
+/* Extents of an arena: how they are made, and to which tenant they belong. See arena.h.
  *
- * Taking pages from the kernel lasts. It happens outside the mutex, by one thread a tenant at a time, with the bytes
- * of a new extent already counted; a thread that needs a slot of that tenant meanwhile waits for it (arena_prepare).
+ * Taking pages from the kernel is slow. It happens outside the mutex, by one thread a tenant at a time; the bytes of a
+ * new extent are counted before. Another thread that needs a slot of that tenant waits meanwhile (arena_prepare).
  */
 #include "store/arena/arena.h"
 
@@ -80,7 +80,8 @@ void arena_extent_discard(struct arena_extent *e)
 	free(e);
 }
 
-/* The tenant's range of addresses, which the thread that makes its first extent reserves. Without the mutex. */
+/* Reserves the tenant's range of addresses. The thread that makes the tenant's first extent calls it, without the
+ * mutex. */
 static enum status range_reserve(struct arena_tenant *t, struct host_failure *f)
 {
 	struct arena *a = t->arena;
@@ -99,7 +100,7 @@ static enum status range_reserve(struct arena_tenant *t, struct host_failure *f)
 	return STATUS_OK;
 }
 
-/* A place for an extent of a device; without the mutex. */
+/* Takes a place for an extent of device memory. Called without the mutex. */
 static enum status place_take(struct arena_tenant *t, uint64_t bytes, uint64_t *at, struct host_failure *f)
 {
 	enum status s = range_reserve(t, f);
@@ -140,7 +141,7 @@ static enum status memory_open(struct arena_tenant *t, struct arena_extent *e, u
 	return s;
 }
 
-/* Without the mutex: an extent that is in no table yet, with its first `present` bytes of pages. */
+/* Makes an extent that is in no table yet, with its first `present` bytes of pages. Called without the mutex. */
 static enum status extent_make(struct arena_tenant *t, uint64_t bytes, uint64_t present, struct arena_extent **out,
 			       struct host_failure *f)
 {
@@ -163,9 +164,9 @@ static enum status extent_make(struct arena_tenant *t, uint64_t bytes, uint64_t 
 	return STATUS_OK;
 }
 
-/* ---- growth; all with the mutex held, but while the kernel works ---- */
+/* ---- growth: all functions have the mutex, but release it while the kernel works ---- */
 
-/* Granules whose pages one step takes, where `run` before them are free already and a span wants n side by side. */
+/* The granules whose pages one step takes, where a span wants n side by side and `run` of them are free already. */
 static uint32_t step_granules(const struct arena *a, uint32_t run, uint32_t n, uint32_t left)
 {
 	const uint64_t step = max_u64(ARENA_STEP_BYTES / a->granule_bytes, n > run ? n - run : 1);
@@ -173,7 +174,7 @@ static uint32_t step_granules(const struct arena *a, uint32_t run, uint32_t n, u
 	return (uint32_t)min_u64(max_u64(step, 1), left);
 }
 
-/* Free granules just before those whose pages are not there. */
+/* The number of free granules just before the first granule without pages. */
 static uint32_t run_before(const struct arena_extent *e)
 {
 	uint32_t run = 0;
@@ -183,7 +184,7 @@ static uint32_t run_before(const struct arena_extent *e)
 	return run;
 }
 
-/* An extent of the tenant that lacks pages and where, with them, n granules side by side are free. */
+/* An extent of the tenant that lacks pages and that, once it has them, has n free granules side by side. */
 static struct arena_extent *extent_unready(const struct arena_tenant *t, uint32_t n)
 {
 	const struct arena *a = t->arena;
@@ -260,7 +261,7 @@ static enum status extent_add(struct arena_tenant *t, uint64_t bytes, uint32_t n
 	return growth_ended(a, s, &failure);
 }
 
-/* The bytes of the next extent, if one of n granules at least is left of the budget; else 0. */
+/* The size of the next extent; 0: the budget has not enough left for one of n granules. */
 static uint64_t extent_next_bytes(const struct arena_tenant *t, uint32_t n)
 {
 	const struct arena *a = t->arena;
@@ -270,7 +271,7 @@ static uint64_t extent_next_bytes(const struct arena_tenant *t, uint32_t n)
 	return bytes / a->granule_bytes >= n ? bytes : 0;
 }
 
-/* One step; MISS: there is nothing to take. */
+/* Takes memory, one step. MISS: there is none to take. */
 static enum status grow(struct arena_tenant *t, uint32_t n, struct arena_growth *out)
 {
 	struct arena_extent *e = extent_unready(t, n);
@@ -328,7 +329,8 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 	return s == STATUS_MISS ? STATUS_EXHAUSTED : s;
 }
 
-/* A whole extent takes longer than a step: it is begun when a quarter of one is left. */
+/* With whole_extents the next extent is begun when less than a quarter of one is free, since it takes longer than a
+ * step. */
 static bool wants_more(const struct arena_tenant *t)
 {
 	const struct arena *a = t->arena;

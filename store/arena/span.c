@@ -1,9 +1,9 @@
 /* Granules and spans of an arena: which granules are free, where a span can be cut, and the windows and claims by which
  * memory changes from one class to another. See arena.h.
  *
- * A granule is free when its pages are there, no span has it, and no class has claimed it. Free ones are counted in the
- * extent and in its tenant. An extent also keeps a bound of its longest run of them, so that a full or a scattered
- * extent is passed over without a look at its granules.
+ * A granule is free when its pages are there, no span has it, and no class has claimed it. Free granules are counted in
+ * the extent and in its tenant. An extent also keeps an upper bound of its longest run of free granules. So an extent
+ * that is full or fragmented is skipped without a look at its granules.
  */
 #include "store/arena/arena.h"
 
@@ -31,7 +31,7 @@ static void granule_set(struct arena_extent *e, uint32_t granule, struct span *s
 	e->tenant->free += (uint64_t)(int64_t)change;
 }
 
-/* The bound holds again, after granules from there on have become free. */
+/* Raises the bound after granules from `granule` on have become free. */
 static void run_grown(struct arena_extent *e, uint32_t granule)
 {
 	uint32_t first = granule, end = granule;
@@ -108,7 +108,7 @@ uint64_t arena_reserve_of(const struct arena_tenant *t)
 	return max_u64((t->granules + t->coming + arena_unmade(t)) / RESERVE_PART, 1);
 }
 
-/* Whether the reserve is left when n granules that are free are taken. */
+/* Whether the reserve is still there when n free granules are taken. */
 static bool spares_reserve(const struct arena_tenant *t, uint64_t n)
 {
 	return arena_left(t) >= arena_reserve_of(t) + n;
@@ -159,7 +159,7 @@ bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struc
 
 /* ---- spans of a class ---- */
 
-/* At the end: what is used already is used up first. */
+/* A span is added at the end, because the spans before it are used up first. */
 void arena_span_list(struct span *s)
 {
 	struct arena_class *k = s->public.class;
@@ -213,8 +213,8 @@ static bool may_go(const struct span *s, const struct arena_class *k)
 	return s->public.class != k && !s->closed && atomic_load_explicit(&s->public.held, memory_order_relaxed) == 0;
 }
 
-/* What stands from `granule` on, where a span of the class could be. False: something stays; *next: the first granule
- * behind it. */
+/* Describes the window that begins at `granule`: the spans in it, their newest use, and its free granules. False:
+ * something in it cannot be moved; *next is then the first granule behind that. */
 static bool window_at(const struct arena_class *k, const struct arena_extent *e, uint32_t granule,
 		      struct arena_window *out, uint32_t *free, uint32_t *next)
 {
@@ -244,7 +244,8 @@ static bool colder(const struct arena_window *w, const struct arena_window *than
 	return than->granules == 0 || w->newest < than->newest || (w->newest == than->newest && w->spans < than->spans);
 }
 
-/* The same of a window that leaves the reserve; of free granules alone none is made. */
+/* As window_at, but also false if the window would use the reserve, and for a window without any span: free granules
+ * need no window. */
 static bool window_good(const struct arena_class *k, const struct arena_extent *e, uint32_t granule, bool reserve,
 			struct arena_window *out, uint32_t *next)
 {
@@ -252,11 +253,12 @@ static bool window_good(const struct arena_class *k, const struct arena_extent *
 
 	if (!window_at(k, e, granule, out, &free, next))
 		return false;
-	*next = granule; /* nothing stays */
+	*next = granule; /* nothing in it is immovable */
 	return out->spans > 0 && (reserve || free == 0 || spares_reserve(k->tenant, free));
 }
 
-/* Windows begin where spans do: one that begins later in a span empties that span as well, and reaches further. */
+/* The next granule where a window may begin. Windows begin where spans begin: a window that began inside a span would
+ * empty that span as well, and reach further. */
 static uint32_t place_after(const struct arena_extent *e, uint32_t granule)
 {
 	const struct span *s = e->at_granule[granule].span;
@@ -277,11 +279,11 @@ static void coldest_in(const struct arena_class *k, const struct arena_extent *e
 			*best = w;
 		next = place_after(e, i);
 		if (!good && stays > next)
-			next = stays; /* all that begin before have in them what stays */
+			next = stays; /* every window that begins before `stays` contains the immovable granule */
 	}
 }
 
-/* The best of earlier searches, as it is now. */
+/* The best window of earlier searches, looked at again. */
 static void coldest_known(struct arena_class *k, bool reserve, struct arena_window *best)
 {
 	const struct arena_extent *e = k->coldest.granules ? arena_extent_find(k->arena, k->coldest.extent) : NULL;
@@ -291,7 +293,7 @@ static void coldest_known(struct arena_class *k, bool reserve, struct arena_wind
 		best->granules = 0;
 }
 
-/* Looks at extents from where the last search has stopped, all round if nothing is found. */
+/* Looks at extents from where the last search stopped; at all of them if nothing is found. */
 static void coldest_search(struct arena_class *k, bool reserve, struct arena_window *best)
 {
 	const struct arena *a = k->arena;
@@ -315,7 +317,7 @@ enum status arena_window_find(struct arena_class *k, bool reserve, struct arena_
 	struct arena_window best = { 0 };
 
 	pthread_mutex_lock(&k->arena->mutex);
-	if (k->tenant->spans > k->spans) { /* else no other class has anything */
+	if (k->tenant->spans > k->spans) { /* else no other class has a span */
 		coldest_known(k, reserve, &best);
 		coldest_search(k, reserve, &best);
 	}
@@ -329,7 +331,7 @@ enum status arena_window_find(struct arena_class *k, bool reserve, struct arena_
 
 /* ---- claims ---- */
 
-/* Every span that stands in the claim. */
+/* Closes or opens every span in the claim. */
 static void claim_spans_close(const struct arena_class *k, const struct arena_extent *e, bool closed)
 {
 	const struct arena_window *w = &k->claim;
@@ -374,7 +376,7 @@ enum status arena_claim(struct arena_class *k, const struct arena_window *w)
 	return s;
 }
 
-/* Counts again what is left in the claim. */
+/* Counts the spans that are left in the claim, and their newest use. */
 static void claim_look(const struct arena_class *k, struct arena_window *out)
 {
 	const struct arena_extent *e = arena_extent_find(k->arena, k->claim.extent);

@@ -1,8 +1,9 @@
 /* Batches: the front of the queue as one LMDB transaction.
  *
- * Changes are sorted by table and key before they are applied, in the order of the queue where the key
- * is the same, so that each page is found and copied once; keys beyond the last one of a table are
- * appended. Emptying a table stays where it stands: what is before it and behind it is sorted apart. */
+ * Changes are sorted by table and key before they are applied, so that each page is found and copied once. Changes of
+ * one key keep their order. Keys beyond the last key of a table are appended. The emptying of a table keeps its place:
+ * the changes before it and those behind it are sorted separately.
+ */
 #include "store/catalog/inner.h"
 #include "store/crash_point.h"
 
@@ -94,7 +95,7 @@ static int apply_sorted(struct catalog *c, MDB_txn *txn, size_t n)
 	for (size_t i = 0; i < n && rc == MDB_SUCCESS; i++) {
 		const struct change *ch = c->order[i];
 
-		/* Only the last word on a key counts. */
+		/* Of several changes of one key only the last has an effect. */
 		if (i + 1 < n && same_record(ch, c->order[i + 1]))
 			continue;
 		if (!run.cursor || run.table != ch->table) {

@@ -1,9 +1,10 @@
-/* The catalog: opening, the queue, and the thread that makes batches of it.
+/* The catalog: opening, the queue, and the thread that writes the queue in batches.
  *
- * Two queues: callers append to one while the thread applies the other, in transactions of a bounded
- * size. When a transaction fails the queue stays where it is and is tried again each second; nothing
- * behind it can overtake it. Flushes lie in the queue as entries of their own; they are told when all
- * before them is committed, or at the first failure. */
+ * There are two queues: callers append to one while the thread applies the other, in transactions of bounded size. When
+ * a transaction fails, the queue stays as it is and is tried again each second; nothing behind it can overtake it.
+ * Flushes are entries of the queue. A flush's `done` is called when all entries before it are committed, or at the
+ * first failure.
+ */
 #include "store/catalog/catalog.h"
 
 #include <errno.h>
@@ -85,7 +86,7 @@ static enum status queue_change(struct catalog *c, enum change_what what, enum c
 			memcpy(change_data(ch), key, key_bytes);
 		if (value_bytes > 0)
 			memcpy(change_data(ch) + key_bytes, value, value_bytes);
-		/* Half a queue is company enough. */
+		/* A half-full queue is large enough for a batch. */
 		if (!c->flush_wanted && c->view.queued_bytes > c->options.queue_bytes_max / 2)
 			c->flush_wanted = wake = true;
 	}
@@ -175,7 +176,7 @@ static struct change_flush *flushes_take(struct change_queue *q, size_t to)
 static void flushes_tell(struct change_flush *f, enum status s)
 {
 	while (f) {
-		/* The entry lies in a queue that done may make the thread use again. */
+		/* The call of done may let the thread reuse the queue in which the entry lies. */
 		struct change_flush now = *f;
 
 		CRASH_POINT("catalog_tell");
@@ -311,7 +312,7 @@ static void *run(void *arg)
 		if (now_ns() >= c->readers.due_ns)
 			catalog_readers_look(c, now_ns());
 		sound = drain(c);
-		/* What came before closing may be in both queues. */
+		/* Changes from before the closing may be in both queues. */
 		if (last && sound) {
 			pthread_mutex_lock(&c->mutex);
 			last = c->filling->used == 0;
@@ -398,7 +399,7 @@ static struct catalog *create(const struct catalog_options *o)
 	return NULL;
 }
 
-/* A cold file of gigabytes takes a slow disk minutes. */
+/* The time for the child: a file of gigabytes that is not cached takes a slow disk minutes. */
 static uint32_t check_ms(const struct catalog *c)
 {
 	char path[PATH_MAX];
@@ -416,7 +417,7 @@ static const char *open_words(const struct catalog *c, int code, char *words, si
 	return catalog_file_words(code == EIO ? catalog_file_cut_short(c->folder) : code, words, bytes);
 }
 
-/* Judges the file that is there, and sees that a sound one is there afterwards. */
+/* Checks the file if there is one. Puts a damaged one aside, and makes a new one where none is left. */
 static enum status settle(struct catalog *c, enum catalog_state *state, char *why, size_t why_bytes)
 {
 	enum status s = catalog_guard_present(c->folder, why, why_bytes);
@@ -514,7 +515,7 @@ void catalog_close(struct catalog *c)
 	catalog_close_by(c, UINT64_MAX);
 }
 
-/* True: it has ended in time. */
+/* Waits until the thread has ended. True: it has, in time. */
 static bool thread_ends(struct catalog *c, uint64_t wait_us)
 {
 	const uint64_t now = now_ns(), until = wait_us < (UINT64_MAX - now) / 1000 ? now + wait_us * 1000 : UINT64_MAX;

@@ -1,8 +1,9 @@
-/* The child's work: reading a catalog that may be anything.
+/* The child's work: reading a catalog whose file may have any contents.
  *
- * First the file is read to its end, then its pages are proved without LMDB (catalog/pages.h), then
- * LMDB walks every record, whose checksums are compared. The process may die on the way (SIGBUS, an
- * assertion of LMDB) or be killed for lasting too long: that is an answer too. */
+ * The file is read to its end first. Then its pages are checked without LMDB (catalog/pages.h). Then LMDB walks every
+ * record, and the checksums are compared. The process may die on the way (SIGBUS, an assertion of LMDB) or be killed
+ * for taking too long: the parent takes that as damage.
+ */
 #include "store/catalog/catalog.h"
 
 #include <errno.h>
@@ -34,8 +35,8 @@ __attribute__((format(printf, 2, 3))) static int say(enum verdict v, const char 
 	return v;
 }
 
-/* Reads the file once from front to end: an unreadable sector is told from wrong bytes, and the pages
- * are in memory in the order of the disk. */
+/* Reads the file once from front to end. So an unreadable sector is distinguished from wrong bytes, and the pages are
+ * read into memory in the order of the disk. */
 static int read_through(int fd, const char *path)
 {
 	static char chunk[1 << 20];
@@ -186,8 +187,8 @@ int catalog_check(const char *folder)
 	struct rlimit none = { 0, 0 };
 	int code;
 
-	/* Nobody wants the core of a process whose task is to die of bad data, nor a child that
-	 * outlives its parent. */
+	/* The process may die of bad data as part of its task, so it leaves no core file. It must not outlive its
+	 * parent. */
 	setrlimit(RLIMIT_CORE, &none);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	code = check_file(folder);

@@ -46,7 +46,7 @@ static int path_in(const char *folder, const char *name, char path[PATH_MAX])
 	return n > 0 && n < PATH_MAX ? 0 : ENAMETOOLONG;
 }
 
-/* Whether data.mdb has come as far as the limit on the size of files lets it. */
+/* Whether data.mdb is as large as the limit on file sizes allows. */
 static bool is_limited(const char *folder)
 {
 	struct rlimit limit;
@@ -149,7 +149,7 @@ enum status catalog_format_read(MDB_txn *txn, MDB_dbi meta, uint32_t *version)
 
 	if (mdb_get(txn, meta, &key, &value) != MDB_SUCCESS)
 		return STATUS_CORRUPT;
-	/* Version 1 is known by its size, so that no flipped bit makes a checksum pass for data. */
+	/* Version 1 is recognised by the record's size: so a flipped bit cannot make a checksum pass for data. */
 	if (value.mv_size == sizeof(record[0])) {
 		memcpy(record, value.mv_data, sizeof(record[0]));
 		if (record[0] != 1)
@@ -228,7 +228,7 @@ static int draft_open(const char *path, uint64_t map_bytes, struct catalog_file 
 	return rc;
 }
 
-/* Makes the finished draft the file. */
+/* Renames the finished draft to data.mdb. */
 static int draft_publish(const char *folder, const char *draft)
 {
 	char path[PATH_MAX];
@@ -264,7 +264,7 @@ int catalog_file_make(const char *folder)
 	return rc == MDB_SUCCESS ? draft_publish(folder, path) : rc;
 }
 
-/* Where a migration stands: transactions of a bounded size into a file that nobody reads yet. */
+/* The state of a migration. It uses transactions of bounded size, in a file that no process reads yet. */
 struct migration {
 	struct catalog_file to;
 	MDB_txn *txn;
@@ -340,7 +340,7 @@ int catalog_file_migrate(const char *folder)
 	if (rc != MDB_SUCCESS)
 		return rc;
 	mdb_env_info(from, &info);
-	/* Four bytes a record more, and pages that are filled to the end: twice as much is enough. */
+	/* The new file needs four more bytes a record and has full pages: twice the old size is enough. */
 	rc = draft_open(draft, 2 * (uint64_t)(info.me_last_pgno + 1) * 4096 + FILE_BYTES_LEAST, &m.to, &m.txn);
 	if (rc == MDB_SUCCESS) {
 		rc = migrate_tables(&m, from);

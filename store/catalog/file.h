@@ -1,16 +1,15 @@
-/* The catalog's file: what is in it, how one is made, opened and brought up from version 1. Private to
- * store/catalog*.c.
+/* The catalog's file: its contents, and how a file is made, opened and brought up from version 1. Private to
+ * store/catalog.
  *
- * Seven LMDB databases without flags: the six tables, named in the main one. A record of version 2 is
- * the owner's value with a CRC-32C behind it, little-endian, over the table's number (a byte), the key
- * and the value. The record "format" of the table meta is the version (32 bits) in the same form; that
- * form is kept by every later version, so that a newer file can be told from a damaged one. Version 1
- * has no CRC anywhere.
+ * It has seven LMDB databases without flags: the main one names the six tables. A record of version 2 and later is the
+ * owner's value with a CRC-32C behind it, little-endian, over the table's number (a byte), the key and the value. The
+ * record "format" of the table meta is the version (32 bits) in the same form. Every later version keeps that form, so
+ * that a newer file can be told from a damaged one. Version 1 has no CRC anywhere.
  *
- * A new file is written as FOLDER/new.mdb, whole, and then renamed: a file that is there was finished
- * once.
+ * A new file is written whole as FOLDER/new.mdb and then renamed: so a data.mdb that exists was once complete.
  *
- * Functions return what LMDB returns: 0, an errno, or an MDB_ code; catalog_file_status translates. */
+ * Functions return what LMDB returns: 0, an errno, or an MDB_ code; catalog_file_status translates.
+ */
 #ifndef TERRACE_STORE_CATALOG_FILE_H
 #define TERRACE_STORE_CATALOG_FILE_H
 
@@ -36,8 +35,8 @@ extern const char *const catalog_table_name[CATALOG_TABLES];
 /* The checksum that stands behind a value. */
 uint32_t catalog_record_crc(enum catalog_table t, const MDB_val *key, const void *value, size_t value_bytes);
 
-/* OK with the size of the owner's value, or CORRUPT: too short or too long for a record of `version`,
- * or its checksum. */
+/* Checks a record. OK, with the size of the owner's value. CORRUPT: it is too short or too long for a record of
+ * `version`, or its checksum is wrong. */
 enum status catalog_record_check(uint32_t version, enum catalog_table t, const MDB_val *key, const MDB_val *value,
 				 size_t *value_bytes);
 
@@ -53,30 +52,29 @@ enum status catalog_format_read(MDB_txn *txn, MDB_dbi meta, uint32_t *version);
 /* Opens the six tables; they must exist. The caller ends the transaction. */
 int catalog_tables_open(MDB_txn *txn, MDB_dbi dbi[CATALOG_TABLES]);
 
-/* An empty catalog, in the place of whatever data.mdb there is. */
+/* Makes an empty catalog, in the place of any data.mdb. */
 int catalog_file_make(const char *folder);
 
-/* Rewrites a sound file of version 1 as CATALOG_VERSION. Records longer than a value may be are left
- * behind. */
+/* Rewrites a sound file of version 1 as CATALOG_VERSION. Records with longer values than are allowed are left out. */
 int catalog_file_migrate(const char *folder);
 
-/* Makes an open file of version 2 one of CATALOG_VERSION: an older daemon refuses it from then on. */
+/* Raises an open file of version 2 to CATALOG_VERSION. An older daemon refuses it from then on. */
 int catalog_file_raise(struct catalog_file *f);
 
-/* Opens a file that has been checked, for writing, and clears stale readers. map_bytes: at least; the
- * file's size counts. */
+/* Opens a file that has been checked, for writing, and clears stale readers. map_bytes: the least size of the map; a
+ * larger file has a larger map. */
 int catalog_file_open(const char *folder, uint64_t map_bytes, struct catalog_file *out);
 void catalog_file_close(struct catalog_file *f);
 
-/* EXHAUSTED: no room on the disk or in the map, or no reader's place. CORRUPT: LMDB met what it does not
- * understand. IO: the rest. */
+/* The status for a code. EXHAUSTED: no room on the disk or in the map, or no place for a reader. CORRUPT: LMDB met data
+ * that it does not understand. IO: anything else. */
 enum status catalog_file_status(int code);
 
-/* LMDB says EIO of a write that was cut short, whatever cut it. The errno of the shortage that did, as a probe finds it now (a small file, written
- * and removed), else EIO. */
+/* LMDB returns EIO for a write that was cut short, whatever the cause. This finds the cause by a probe now (it writes
+ * and removes a small file): the errno of the shortage, else EIO. */
 int catalog_file_cut_short(const char *folder);
 
-/* For people: the cause, and what to do about it. Returns text. */
+/* Writes a sentence for people: the cause, and what to do about it. Returns text. */
 const char *catalog_file_words(int code, char *text, size_t bytes);
 
 #endif

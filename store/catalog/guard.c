@@ -1,5 +1,5 @@
-/* The guard before the catalog's file: the lock, the child that looks first, and the damaged ones put
- * aside. */
+/* The guard before the catalog's file: the lock, the child that checks the file first, and the damaged files put aside.
+ */
 #include "store/catalog/guard.h"
 
 #include <errno.h>
@@ -80,7 +80,7 @@ static void child_by_fork(const char *folder, int word)
 {
 	static const int deadly[] = { SIGABRT, SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGTERM };
 
-	/* Handlers of the parent are about the parent. */
+	/* Signal handlers of the parent do not concern the child. */
 	for (size_t i = 0; i < sizeof(deadly) / sizeof(deadly[0]); i++)
 		signal(deadly[i], SIG_DFL);
 	if (dup2(word, STDERR_FILENO) < 0)
@@ -131,8 +131,8 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* Keeps the first line that is not empty of what the child says, reads the rest away; true at its end,
- * false when the time is over. */
+/* Keeps the first non-empty line of the child's output and reads the rest away. True: at its end. False: the time is
+ * over. */
 static bool listen_until(int fd, int64_t deadline_ms, char *why, size_t why_bytes)
 {
 	char chunk[512];
@@ -161,7 +161,7 @@ static bool listen_until(int fd, int64_t deadline_ms, char *why, size_t why_byte
 	}
 }
 
-/* Waits until the deadline, then kills. False: there is no telling how it ended. */
+/* Waits for the child until the deadline, then kills it. False: its end could not be learned. */
 static bool reap(pid_t pid, int64_t deadline_ms, int *how, bool *late)
 {
 	const struct timespec nap = { 0, 1000000 };
@@ -232,7 +232,7 @@ static void damaged_name(int n, char name[32])
 	snprintf(name, 32, "damaged-%d.mdb", n);
 }
 
-/* A free name among those kept, made free by letting the oldest go. */
+/* A free number among the kept names; the oldest file is deleted if none is free. */
 static int damaged_room(int dir)
 {
 	char from[32], to[32];
@@ -260,7 +260,7 @@ enum status catalog_guard_put_aside(const char *folder, char *why, size_t why_by
 	if (dir < 0)
 		return io(why, why_bytes, folder, "cannot open the folder");
 	damaged_name(damaged_room(dir), name);
-	/* LMDB's lock belongs to the old file: whoever still reads that must not be asked about the
+	/* lock.mdb belongs to the old file: a process that still reads the old file must not count as a reader of the
 	 * new one. */
 	CRASH_POINT("aside_begin");
 	unlinkat(dir, "lock.mdb", 0);

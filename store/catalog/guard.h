@@ -1,7 +1,8 @@
-/* The guard before the catalog's file: who may open it, whether it may be mapped, and where a damaged one goes. Private
- * to store/catalog*.c; knows files and processes, not LMDB.
+/* The guard before the catalog's file: which process may open it, whether it may be mapped, and where a damaged file is
+ * put. Private to store/catalog; knows files and processes, not LMDB.
  *
- * why: gets a sentence of at most why_bytes on a bad answer. */
+ * why: on failure gets a sentence of at most why_bytes.
+ */
 #ifndef TERRACE_STORE_CATALOG_GUARD_H
 #define TERRACE_STORE_CATALOG_GUARD_H
 
@@ -21,13 +22,13 @@ enum status catalog_guard_lock(const char *folder, int *fd, char *why, size_t wh
 /* Whether there is a data.mdb that is not empty: OK, MISS, IO. */
 enum status catalog_guard_present(const char *folder, char *why, size_t why_bytes);
 
-/* Runs the child (NULL: a fork) and waits for it, timeout_ms at most, then kills it. A child that dies
- * or hangs has found damage; one that could not be started has found nothing (UNKNOWN). */
+/* Runs the child (NULL: a fork), waits timeout_ms for it at most, then kills it. A child that dies or hangs means
+ * damage. If it could not be started, the verdict is CATALOG_UNKNOWN. */
 enum catalog_verdict catalog_guard_check(const char *folder, const char *child, uint32_t timeout_ms, char *why,
 					 size_t why_bytes);
 
-/* Renames data.mdb to the next of damaged-1.mdb .. damaged-3.mdb; the oldest goes when there are
- * three. IO. */
+/* Renames data.mdb to the next of damaged-1.mdb .. damaged-3.mdb. If there are three already, the oldest is deleted.
+ * IO. */
 enum status catalog_guard_put_aside(const char *folder, char *why, size_t why_bytes);
 
 #endif

@@ -1,9 +1,10 @@
-/* A proof of LMDB's page structure. Sizes and names after the format's description in LMDB's mdb.c.
+/* Checks LMDB's page structure. Sizes and names follow the description of the format in LMDB's mdb.c.
  *
  *     page   number 8, pad 2, flags 2, lower 2, upper 2 (a big value: pages 4), node offsets 2 each
  *     node   low 2, high 2, flags 2, key bytes 2, key, data; in a branch the first three are the child's number
  *     tree   pad 4, flags 2, depth 2, branch pages 8, leaf pages 8, overflow pages 8, entries 8, root 8
- *     meta   page head, magic 4, version 4, address 8, map size 8, tree of free pages, tree of names, last page 8, transaction 8
+ *     meta   page head, magic 4, version 4, address 8, map size 8, tree of free pages, tree of names, last page 8,
+ *            transaction 8
  */
 #include "store/catalog/pages.h"
 
@@ -70,7 +71,7 @@ static const uint8_t *page_at(const struct proof *p, uint64_t page)
 	return page < p->pages && page < p->bytes / p->page_bytes ? p->file + page * p->page_bytes : NULL;
 }
 
-/* Takes a page into the proof; false if it is none or was taken before. */
+/* Marks a page as reached. False: it is no page, or was reached before. */
 static bool claim(struct proof *p, uint64_t page)
 {
 	uint8_t bit = (uint8_t)(1u << page % 8);
@@ -195,7 +196,7 @@ static const uint8_t *node_at(const uint8_t *page, uint64_t i)
 	return page + number(page + PAGE_HEAD + 2 * i, 2);
 }
 
-/* That the nodes lie side by side from `upper` to the end of the page. */
+/* Checks that the nodes lie side by side from `upper` to the end of the page. */
 static const char *check_nodes(struct proof *p, const uint8_t *page, bool leaf)
 {
 	static const char bad[] = "catalog pages: the nodes of a page are damaged";
@@ -224,8 +225,8 @@ static const char *check_nodes(struct proof *p, const uint8_t *page, bool leaf)
 	return nodes == 0 ? NULL : bad;
 }
 
-/* That keys rise, from low (included) to high (excluded). A branch's first key is no key: it stands
- * for low. */
+/* Checks that keys rise, from low (included) to high (excluded). A branch's first key is not stored: it counts as
+ * low. */
 static const char *check_keys(const struct tree *t, const uint8_t *page, bool leaf, struct key low, struct key high)
 {
 	uint64_t nodes = (number(page + 12, 2) - PAGE_HEAD) / 2;

@@ -1,16 +1,17 @@
 /* Readers of the catalog in other processes: a backup by mdb_copy, an operator with mdb_stat.
  *
- * LMDB reuses no page that a reader may still see. A killed reader leaves its place in the table of readers, which
- * keeps every page that has changed since from reuse: its place is cleared here. A live reader is left alone, and
- * reported when it has seen the same state for long and the file has grown meanwhile. LMDB says which state (a
- * transaction's number) a reader sees, but not since when. So the numbers of the last looks are kept, and a reader is
- * at least as old as the first look that found a newer state than its own. */
+ * LMDB reuses no page that a reader may still see. A killed reader leaves its place in the table of readers, and pages
+ * that changed since then are not reused. So its place is cleared here. A live reader is left alone. It is reported
+ * when it has seen the same state for long and the file has grown meanwhile. LMDB tells which state (a transaction's
+ * number) a reader sees, but not since when. So the numbers of the last looks are kept: a reader is at least as old as
+ * the first look that found a newer state than its own.
+ */
 #include "store/catalog/inner.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-/* The reader of the oldest state, of other processes. */
+/* Of the readers in other processes, the one with the oldest state. */
 struct oldest {
 	int pid; /* 0: none */
 	size_t state;

@@ -1,10 +1,12 @@
-/* Records of the catalog: a writer and a reader of fixed fields with bounds, and a table's worth of checks. */
+/* Records of the catalog: a reader and a writer of fixed fields with bounds, and for each table its encoding and its
+ * checks.
+ */
 #include "store/catalog/record.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* Reads forward through bytes that may be anything: past the end it reads zeroes and remembers it. */
+/* Reads forward through bytes of any contents: past their end it reads zeroes and sets `bad`. */
 struct reader {
 	const uint8_t *at;
 	size_t left;
@@ -75,7 +77,7 @@ static enum status ended(const struct reader *key, const struct reader *value)
 	return key->bad || value->bad || key->left != 0 || value->left != 0 ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* A value of version 0 is none; a newer one may have any form behind its first byte. */
+/* A value of version 0 is not valid; one of a newer version may have any form behind its first byte. */
 static enum status version(struct reader *r, unsigned newest)
 {
 	uint64_t v = take_little(r, 1);

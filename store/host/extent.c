@@ -1,9 +1,10 @@
-/* Extents: memfds with their pages taken, and locks as lifelines. How it works stands in host/extent.h.
+/* Extents: memfds with their pages taken, and file locks that tell whether an engine still has them. host/extent.h says
+ * how it works.
  *
- * Pages are taken with MADV_POPULATE_WRITE, which reports what a later touch would have answered with SIGBUS and
- * honours transparent huge pages; before Linux 5.14 fallocate() does it. A machine short of memory does not refuse
- * either of them, it starts killing processes: so /proc/meminfo is asked before. (A limit of the daemon's own cgroup is
- * not checked: the operator who sets it also sets the budget.)
+ * Pages are taken with MADV_POPULATE_WRITE. It reports as an error what a later touch would answer with SIGBUS, and it
+ * honours transparent huge pages. Before Linux 5.14 fallocate() does it. A machine short of memory refuses neither
+ * call, but starts to kill processes. So /proc/meminfo is read before. (The limit of the daemon's own cgroup is not
+ * checked: the operator who sets it also sets the budget.)
  */
 #include "store/host/extent.h"
 
@@ -18,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What pages of extents leave of the machine's memory. */
+/* Extents leave so much of the machine's memory free. */
 #define MEMORY_MARGIN_BYTES (64ull << 20)
 
 static enum status translate(int error)
@@ -60,7 +61,7 @@ static bool memory_available(uint64_t *bytes)
 	return true;
 }
 
-/* Makes so many bytes of pages of the mapping present, from `from` on; 0 or an errno. */
+/* Makes the pages of the mapping's bytes [from, from + bytes) present. Returns 0 or an errno. */
 static int populate(int fd, uint8_t *base, uint64_t from, uint64_t bytes)
 {
 	while (bytes > 0) {
@@ -84,8 +85,7 @@ static int map(struct extent *e, int fd, uint64_t bytes, uint64_t present, bool 
 
 	if (base == MAP_FAILED)
 		return errno;
-	/* Advice may be refused without harm. No cached keys and values in core dumps, none in
-	 * children. */
+	/* A refused advice does no harm. Cached keys and values appear neither in core dumps nor in children. */
 	if (transparent_huge)
 		(void)madvise(base, bytes, MADV_HUGEPAGE);
 	(void)madvise(base, bytes, MADV_DONTDUMP);
@@ -128,7 +128,7 @@ static int attempt(struct extent *e, uint64_t bytes, uint64_t present, bool huge
 	return 0;
 }
 
-/* The machine has not so much memory: what would then be killed is not asked. */
+/* True if the machine does not have so much memory: then the kernel would kill processes to provide it. */
 static bool memory_short(uint64_t bytes)
 {
 	uint64_t available;
@@ -165,7 +165,7 @@ enum status extent_populate(struct extent *e, uint64_t from, uint64_t bytes)
 		e->error = error;
 		return STATUS_INVALID;
 	}
-	/* Huge pages are the mapping's already. */
+	/* Huge pages are set aside for the mapping already, so free memory does not matter to them. */
 	error = e->page_bytes == EXTENT_PAGE_BYTES && memory_short(bytes) ? ENOMEM : populate(e->fd, e->base, from, bytes);
 	e->error = error;
 	return error == 0 ? STATUS_OK : translate(error);
@@ -183,11 +183,11 @@ void extent_close(struct extent *e)
 
 static struct flock byte_range(short type, uint64_t first, off_t n)
 {
-	/* l_pid stays 0: the kernel wants that for open-file-description locks. */
+	/* l_pid stays 0, as the kernel demands for open-file-description locks. */
 	return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)first, .l_len = n };
 }
 
-/* A read lock, so that the attachment's second description can have the byte too. 0 or an errno. */
+/* A read lock, so that the attachment's second description can lock the byte too. Returns 0 or an errno. */
 static int byte_lock(int fd, uint64_t byte)
 {
 	struct flock lock = byte_range(F_RDLCK, byte, 1);

@@ -1,7 +1,8 @@
-/* The memory of one extent: a memfd, or a piece of a GPU's with a page of host memory as its hold. For the arena
- * (store/arena).
+/* The memory of one extent of the arena (store/arena). It is a memfd; on a GPU it is a piece of the GPU's memory, with
+ * a memfd of one page as its *hold*: the hold is lent and asked about in place of the device's memory.
  *
- * Threads: any, one at a time for each memory. */
+ * Threads: any, but one at a time for each memory.
+ */
 #ifndef TERRACE_STORE_HOST_MEMORY_H
 #define TERRACE_STORE_HOST_MEMORY_H
 
@@ -12,16 +13,16 @@
 #include "store/host/extent.h"
 #include "store/status.h"
 
-/* Where memory comes from. */
+/* The source of memory. */
 struct host_source {
 	const struct device_ops *ops; /* NULL: host memory */
 	struct device *device;        /* with ops */
-	bool huge;                    /* of host memory: on huge pages, where there are any */
+	bool huge;                    /* of host memory: use huge pages where there are any */
 };
 
 struct host_memory {
-	struct extent extent;    /* all of it, or the hold */
-	uint64_t bytes;          /* as the budget counts them */
+	struct extent extent;    /* the host memory; with a device the hold */
+	uint64_t bytes;          /* the extent's bytes as the budget counts them, without the hold */
 	struct device_extent device; /* with a device */
 	int device_fd;
 };
@@ -32,16 +33,17 @@ struct host_failure {
 	char why[HOST_WHY_MAX];  /* the device's words, or empty */
 };
 
-/* Memory of `bytes`, of which the first `present` have their pages: of a device's all have. `address`: where it goes
- * on a device. EXHAUSTED, IO, or what the device says; *f is written then. */
+/* Takes memory of `bytes`. Of host memory the first `present` bytes have their pages then; a device's memory has all of
+ * them. `address`: where the memory goes on a device. EXHAUSTED, IO, or the device's status; on each of them *f is
+ * written. */
 enum status host_memory_open(const struct host_source *from, uint64_t address, uint64_t bytes, uint64_t present,
 			     struct host_memory *m, struct host_failure *f);
 /* Takes pages of host memory: extent_populate. */
 enum status host_memory_populate(struct host_memory *m, uint64_t at, uint64_t bytes, struct host_failure *f);
-/* Lasts. */
+/* Frees the memory. Slow. */
 void host_memory_close(const struct host_source *from, struct host_memory *m);
 
-/* Address space on the device. */
+/* Reserves address space on the device. */
 enum status host_memory_reserve(const struct host_source *from, uint64_t bytes, uint64_t *address,
 				struct host_failure *f);
 

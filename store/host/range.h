@@ -1,6 +1,8 @@
-/* A range of addresses on a device, and which places of it are taken. For the arena (store/arena) and the host tier.
+/* A range of addresses on a device, and the list of its taken places. Used by the arena (store/arena) and the host
+ * tier.
  *
- * Threads: under the caller's lock. */
+ * Threads: under the caller's lock.
+ */
 #ifndef TERRACE_STORE_HOST_RANGE_H
 #define TERRACE_STORE_HOST_RANGE_H
 
@@ -9,7 +11,7 @@
 #include "store/status.h"
 
 struct host_place {
-	uint64_t at, bytes;      /* from the range's beginning on */
+	uint64_t at, bytes;      /* `at` counts from the range's beginning */
 };
 
 struct host_range {
@@ -18,11 +20,11 @@ struct host_range {
 	struct host_place *places; /* ascending, side by side or apart */
 };
 
-/* The first place of so many bytes that is free, now taken. EXHAUSTED: there is none, or no memory. */
+/* Takes the first free place of so many bytes. EXHAUSTED: there is none, or no memory for the list. */
 enum status host_range_take(struct host_range *r, uint64_t bytes, uint64_t *at);
-/* The place that begins there is free again. */
+/* Frees the place that begins at `at`. */
 void host_range_give(struct host_range *r, uint64_t at);
-/* Forgets the places; the address space is the caller's. */
+/* Frees the list of places. The address space stays the caller's to free. */
 void host_range_fini(struct host_range *r);
 
 #endif

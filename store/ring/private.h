@@ -42,19 +42,20 @@ struct ring_counters {
 	_Atomic bool files_refused;
 };
 
-/* What an engine must do. All are called without the lock but `sleepers`. */
+/* What an engine must do. All functions but `sleepers` are called without the lock. */
 struct ring_engine_calls {
 	/* Starts the threads. Not OK: r->refusal says why, nothing is left behind. */
 	enum status (*start)(struct ring *r);
-	/* After r->closing was set, every thread woken, and the last has ended (ring_thread_ended). */
+	/* Frees the engine. Called after r->closing was set, every thread was woken, and the last one has ended
+	 * (ring_thread_ended). */
 	void (*stop)(struct ring *r);
-	/* Instead: some have not, and are left to themselves. */
+	/* Called instead of `stop` when some threads have not ended in time; these threads are left running. */
 	void (*leave)(struct ring *r);
-	/* How many threads to wake for `requests` new ones (or, at 0, for something else than a request),
-	 * under the lock; then as many wakes without it. */
+	/* How many threads to wake for `requests` new requests (0: for something else than a request). Called under the
+	 * lock; then `wake` is called for so many threads, without the lock. */
 	uint32_t (*sleepers)(struct ring *r, uint32_t requests);
 	void (*wake)(struct ring *r, uint32_t threads);
-	/* Puts fd (-1: none) and memory (bytes 0: none) into the kernel's tables. False: refused. NULL: has
+	/* Puts fd (-1: none) or memory (bytes 0: none) into the kernel's tables. False: refused. NULL: the engine has
 	 * no tables. */
 	bool (*file_set)(struct ring *r, uint32_t file, int fd);
 	bool (*buffer_set)(struct ring *r, uint32_t buffer, void *base, uint64_t bytes);
@@ -79,11 +80,11 @@ struct ring {
 	/* Under the lock: */
 	pthread_mutex_t lock;
 	struct ring_queue queues[RING_PRIORITIES];
-	struct ring_queue cancelled; /* taken back, `done` not called yet */
+	struct ring_queue cancelled; /* cancelled, and `done` not called yet */
 	uint32_t waiting;          /* in `queues` */
 	bool closing;
-	uint32_t threads;          /* that run */
-	pthread_cond_t ended;      /* ... fewer of them */
+	uint32_t threads;          /* threads that run */
+	pthread_cond_t ended;      /* a thread has ended */
 	int files[RING_FILES_MAX]; /* descriptor + 1; 0: free */
 	struct ring_buffer *buffers; /* RING_BUFFERS_MAX, or NULL without tables */
 	/* Any thread: */
@@ -94,28 +95,28 @@ struct ring {
 
 /* The next waiting request by priority, or NULL. Under the lock. */
 struct ring_request *ring_take(struct ring *r);
-/* All that were cancelled, or with `closing` all that wait, linked by `next`. Under the lock. */
+/* All requests that were cancelled, and with `closing` all that wait, linked by `next`. Under the lock. */
 struct ring_request *ring_take_cancelled(struct ring *r);
-/* Calls their `done`s. */
+/* Calls `done` of each request in the list, with CANCELLED. */
 void ring_complete_cancelled(struct ring_request *first);
 
-/* Puts a taken request into a free cell and asks for a fault: 0, or the errno that it must be completed
+/* Puts a taken request into a free cell and asks ring_calls.fault: 0, or the errno that the request must be completed
  * with. */
 int ring_begin(struct ring *r, struct ring_live *cell, struct ring_request *q);
 /* Bytes of the next transfer. */
 uint32_t ring_transfer_bytes(const struct ring_live *cell);
-/* The next transfer (or the sync) by the calling thread: bytes or -errno. */
+/* Makes the next transfer (or the sync) on the calling thread. Returns bytes or -errno. */
 int64_t ring_transfer_here(struct ring *r, const struct ring_live *cell);
-/* A transfer returned `result` (bytes or -errno). True: again, from request->progress on. False:
- * complete the request with *error (0: well). */
+/* Handles the result (bytes or -errno) of a transfer. True: the request goes on, from request->progress. False: the
+ * request is complete, with *error (0: well). */
 bool ring_progress(struct ring_live *cell, int64_t result, int *error);
-/* Frees the cell, counts. The request, whose `done` is to be called. */
+/* Frees the cell and counts the request. Returns the request, whose `done` the engine then calls. */
 struct ring_request *ring_end(struct ring *r, struct ring_live *cell, int error);
 
-/* Starts a thread of the ring with all signals blocked. The last that it does is ring_thread_ended. */
+/* Starts a thread of the ring with all signals blocked. ring_thread_ended is the last call that the thread makes. */
 enum status ring_thread_start(struct ring *r, pthread_t *thread, void *(*run)(void *), void *arg);
 void ring_thread_ended(struct ring *r);
-/* Used CPU time of a thread that has not been joined. */
+/* CPU time that a thread has used, which has not been joined. */
 uint64_t ring_thread_cpu_us(pthread_t thread);
 
 #endif

@@ -1,8 +1,8 @@
-/* The ring's queues, tables and counters: what both engines have in common.
+/* The ring's queues, tables and counters: the common part of both engines.
  *
- * One mutex guards the queues. It is held for a few instructions a request; no system call is made under it.
- * Whoever adds work asks the engine, still under the lock, how many sleeping threads that needs, and
- * wakes them after it: a thread that runs looks at the queues again before it sleeps and needs no wake.
+ * One mutex guards the queues. It is held for a few instructions a request; no system call is made under it. A thread
+ * that adds work asks the engine, still under the lock, how many sleeping threads to wake, and wakes them after the
+ * lock is released. A running thread looks at the queues again before it sleeps, so it needs no wake.
  */
 #include "store/ring/ring.h"
 
@@ -71,7 +71,7 @@ static void queue_add(struct ring_queue *queue, struct ring_request *q)
 	queue->last = q;
 }
 
-/* It waits there. */
+/* Removes a request that waits in this queue. */
 static void queue_remove(struct ring_queue *queue, struct ring_request *q)
 {
 	if (q->prev)
@@ -225,7 +225,7 @@ void ring_cancel(struct ring *r, struct ring_request *q)
 	r->engine_calls->wake(r, wakes);
 }
 
-/* Nobody is woken: as many wait as before. */
+/* No thread is woken: the number of waiting requests does not change. */
 bool ring_promote(struct ring *r, struct ring_request *q, enum ring_priority priority)
 {
 	bool waiting;
@@ -451,7 +451,7 @@ static enum status start(struct ring *r)
 	return status;
 }
 
-/* Lock and condition, which waits by the clock that no one sets. */
+/* Initialises the lock and the condition. The condition uses CLOCK_MONOTONIC, which cannot be set. */
 static void locks_init(struct ring *r)
 {
 	pthread_condattr_t clock;
@@ -500,7 +500,7 @@ enum status ring_create(const struct ring_options *o, struct ring **out)
 	return STATUS_OK;
 }
 
-/* True: they have ended in time. */
+/* Waits until all threads have ended. True: they have, in time. */
 static bool threads_end(struct ring *r, uint64_t wait_us)
 {
 	struct timespec until;

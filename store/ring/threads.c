@@ -1,6 +1,6 @@
-/* The ring's engine without io_uring: a pool of threads, each of which takes a request, makes its system
- * calls and calls `done`. There are no more threads than the depth, so that needs no count of its own: a
- * thread's cell of `live` is its number.
+/* The ring's engine without io_uring: a pool of threads. Each thread takes a request, makes its system calls and calls
+ * `done`. The pool has no more threads than the depth, so the depth needs no count of its own. Thread i uses cell i of
+ * `live`.
  */
 #include <stdlib.h>
 

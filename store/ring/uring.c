@@ -1,10 +1,11 @@
 /* The ring's engine on io_uring: one thread owns the kernel's ring; no other thread touches it.
  *
- * The thread takes requests until the depth is full or none waits, then submits them all and sleeps, in one system
- * call. A disk may end many at a time: the next requests are submitted before the `done` functions run, which have work
- * of their own. Other threads wake it through an eventfd on which a read is always under way, and only if it sleeps and
- * has room in the depth: while the depth is full, the next completion finds new requests anyway. A change of the
- * kernel's tables of files and buffers is an order that the thread carries out between two submissions.
+ * The thread takes requests until the depth is full or none waits. Then it submits them all and sleeps, in one system
+ * call. A disk may complete many requests at a time. The thread submits the next requests before it calls the `done`
+ * functions, since these have work of their own. Other threads wake it through an eventfd on which a read is always
+ * under way. They do so only if the thread sleeps and has room in the depth: while the depth is full, the next
+ * completion finds new requests anyway. A change of the kernel's tables of files and buffers is an order, which the
+ * thread carries out between two submissions.
  */
 #include <assert.h>
 #include <errno.h>
@@ -98,8 +99,8 @@ static int setup(struct io_uring *ring, uint32_t depth)
 	return error;
 }
 
-/* A filter may allow io_uring_setup and refuse the rest: only a request that came back proves that the
- * ring works. */
+/* A seccomp filter may allow io_uring_setup and refuse the rest. Only a request that came back proves that the ring
+ * works. */
 static int try_nop(struct io_uring *ring)
 {
 	struct io_uring_cqe *cqe;
@@ -254,7 +255,7 @@ static bool uring_buffer_set(struct ring *r, uint32_t buffer, void *base, uint64
 
 /* ---- the thread ---- */
 
-/* There is room: each cell, and the wake, has one at a time. */
+/* The submission queue has room: each cell, and the wake, has one entry at a time. */
 static struct io_uring_sqe *sqe_get(struct ring_uring *u)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
@@ -332,7 +333,7 @@ static void tell(struct ring_uring *u)
 	}
 }
 
-/* Returns how many ended at once, by a fault. */
+/* Returns how many requests ended at once, by an injected fault. */
 static uint32_t give(struct ring *r, struct ring_request *q)
 {
 	struct ring_uring *u = r->uring;
@@ -355,8 +356,9 @@ static uint32_t give(struct ring *r, struct ring_request *q)
 	return ended;
 }
 
-/* Nothing of ours is ever cancelled in the kernel: it says so of what wants one of its worker threads when it may make none (a limit of the
- * process, or of its cgroup). That was not begun, and says nothing of the disk: it is done here, so long as that takes. */
+/* The ring never cancels in the kernel. The kernel itself answers ECANCELED when a request wants one of its worker
+ * threads and the kernel may make none (a limit of the process or of its cgroup). Such a request was not begun, and
+ * says nothing about the disk: it is done here, however long that takes. */
 static int64_t outcome(struct ring *r, const struct ring_live *cell, int result)
 {
 	return result == -ECANCELED ? ring_transfer_here(r, cell) : result;
@@ -388,8 +390,8 @@ struct round {
 	bool closing;
 };
 
-/* With nothing to do, and nobody to tell, the thread is marked as asleep under the same lock, so that nothing can come
- * unseen. */
+/* Takes the work of one round; false: there is none. With no work and no `done` to call, the thread is marked as asleep
+ * under the same lock. So no new request can come unseen. */
 static bool round_take(struct ring *r, struct round *w)
 {
 	struct ring_uring *u = r->uring;
@@ -413,7 +415,8 @@ static bool round_take(struct ring *r, struct round *w)
 	return w->orders || w->cancelled || w->given || u->ended;
 }
 
-/* It looks at the queues before it sleeps again: what completions submit meanwhile, and others, need no wake. */
+/* Marks the thread as running. It looks at the queues before it sleeps again, so requests that come meanwhile need no
+ * wake. */
 static void awake(struct ring *r)
 {
 	pthread_mutex_lock(&r->lock);
@@ -421,8 +424,8 @@ static void awake(struct ring *r)
 	pthread_mutex_unlock(&r->lock);
 }
 
-/* The kernel's refusals here are passing ones (no memory just now); what was to be submitted stays
- * prepared. */
+/* Refusals of the kernel at this place are temporary (no memory just now). The entries stay prepared for the next
+ * attempt. */
 static void submit(struct ring *r, bool wait)
 {
 	const struct timespec pause = {0, 1000000};

@@ -1,4 +1,5 @@
-/* Which disks were not in use while this one was: a file with a checksum, replaced as a whole. Versions that do not know it leave it alone.
+/* The list of disks that were not in use while this one was: a file with a checksum, replaced as a whole. Older
+ * versions do not know the file and leave it alone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 struct absent_record {
 	uint64_t magic;
 	uint32_t count;
-	uint32_t crc;              /* CRC-32C of the ids that are in it */
+	uint32_t crc;              /* CRC-32C of the `count` ids */
 	uint64_t ids[DISK_ABSENT_MAX];
 };
 

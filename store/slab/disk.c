@@ -1,4 +1,4 @@
-/* A disk from its opening to its end; what it is made of is in slab/private.h. */
+/* Opens and closes a disk. slab/private.h says of which parts a disk consists. */
 #include "store/slab/disk.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ static bool options_sound(const struct disk_options *o)
 	       o->slab_bytes <= o->budget_bytes;
 }
 
-/* One file found at open: a slab, or counted as damaged. */
+/* Loads one slab file that was found at open: adopts it as a slab, or counts it as damaged. */
 static enum status load_slab(struct disk *d, uint32_t number, char *why, size_t why_bytes)
 {
 	struct disk_slab_file file = { .number = number, .fd = -1 };
@@ -134,7 +134,7 @@ enum status disk_open(const struct disk_options *o, struct disk **out, char *why
 	return s;
 }
 
-/* Disks that were left behind, so that what the kernel may still write to is known to be in use. */
+/* Disks that were left behind. The list keeps their memory reachable, since the kernel may still write to it. */
 static struct disk *left_behind;
 static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -160,7 +160,7 @@ static uint64_t left_us(uint64_t until_us)
 	return until_us > now ? until_us - now : 0;
 }
 
-/* Who makes or deletes a slab is back. */
+/* Waits until no thread makes or deletes a slab. */
 static bool slabs_rest(struct disk *d, uint64_t until_us)
 {
 	while (pthread_mutex_trylock(&d->grow)) {
@@ -172,7 +172,7 @@ static bool slabs_rest(struct disk *d, uint64_t until_us)
 	return true;
 }
 
-/* The marker goes to a disk that may take for ever. True: it is done. */
+/* Waits for the thread that writes the marker, on a disk that may never answer. True: it has ended. */
 static bool marker_ends(struct disk *d, uint64_t until_us)
 {
 	if (!d->health.marking)

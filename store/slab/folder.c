@@ -1,9 +1,9 @@
 /* The folder of a disk: disk.id, slab files, marker, all by name.
  *
- * Whatever must survive a power cut is written to a file, synced, and only then given its name; and the
- * folder is synced after each name that comes or goes. Two are written in place: disk.id, once, when
- * nothing depends on it yet (an empty one in a folder without slabs is a creation that was cut off), and
- * `run`, whose loss costs a scan (slab/run.c).
+ * A file that must survive a power cut is written, synced, and only then given its name. The folder is synced after
+ * each name that is added or removed. Two files are written in place. disk.id is written once, when nothing depends on
+ * it yet: an empty one in a folder without slabs is a creation that was cut off. `run` is the other; its loss costs a
+ * scan (slab/run.c).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -58,7 +58,7 @@ static void slab_name(char *name, uint32_t number, const char *ending)
 	snprintf(name, NAME_BYTES, "slab-%06u.%s", number, ending);
 }
 
-/* The number of a file name that slab_name would give, or 0. */
+/* The number in a file name of the form that slab_name makes, or 0. */
 static uint32_t name_number(const char *name, const char *ending)
 {
 	char again[NAME_BYTES], *end;
@@ -73,7 +73,7 @@ static uint32_t name_number(const char *name, const char *ending)
 	return strcmp(again, name) == 0 ? (uint32_t)n : 0;
 }
 
-/* A file system that cannot sync folders has nothing to lose by it. */
+/* Ignores a file system that cannot sync folders: it has nothing to make durable. */
 int disk_folder_sync(const struct disk_folder *f)
 {
 	return fsync(f->fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
@@ -162,7 +162,8 @@ struct broom {
 	uint32_t last;             /* older .gone files go */
 };
 
-/* Who dropped it may have been cut off before its bytes were. What is no file keeps what it has. */
+/* Empties a .gone file: a crash while the slab was dropped may have left its bytes. A name that is no file is left
+ * alone. */
 static void drain(const struct disk_folder *f, const char *name)
 {
 	int fd = openat(f->fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -318,7 +319,7 @@ static bool is_zero(const void *at, size_t bytes)
 	return b[0] == 0 && memcmp(b, b + 1, bytes - 1) == 0;
 }
 
-/* Why the record is no disk.id of ours, or NULL. */
+/* Why the record is no disk.id of this format, or NULL. */
 static const char *id_problem(const struct id_record *r, size_t got)
 {
 	if (got != sizeof(*r))
@@ -377,8 +378,8 @@ static enum status id_read(struct disk_folder *f, bool slabs, char *why, size_t 
 
 /* ---- opening ---- */
 
-/* A folder where earlier runs had a disk, and where none is now. A new disk there would hide the old one, or take its bytes from the file
- * system of the mount point. */
+/* The answer for a folder where earlier runs had a disk and where none is now. A new disk there would hide the old one,
+ * or would take its bytes from the file system of the mount point. */
 static enum status tell_gone(char *why, size_t bytes, const struct disk_folder *f, const char *file)
 {
 	return tell(STATUS_NOT_FOUND, why, bytes, f, file, "is missing: earlier runs had a disk here, which is not mounted now, or was emptied");
@@ -403,7 +404,7 @@ static enum status id_open(struct disk_folder *f, bool slabs, bool must_exist, c
 	return STATUS_OK;
 }
 
-/* tmpfs takes the flag and caches all the same. */
+/* tmpfs accepts the flag and caches all the same. */
 static bool direct_works(const struct disk_folder *f)
 {
 	struct statfs fs;
@@ -422,7 +423,8 @@ static bool direct_works(const struct disk_folder *f)
 	       x.stx_dio_mem_align > 0 && x.stx_dio_mem_align <= SLOT_HEADER_BYTES;
 }
 
-/* Slabs first, then a new id, the marker last: cut off anywhere, the next open wipes again. */
+/* Wipes a quarantined folder: removes the slabs, then makes a new id, then removes the marker. After a crash at any
+ * point the next open wipes again. */
 static int folder_wipe(struct disk_folder *f)
 {
 	const uint64_t id = f->id;
@@ -441,7 +443,7 @@ static int folder_wipe(struct disk_folder *f)
 	return error;
 }
 
-/* A folder that was made outlasts a power cut with what is in it, where its parent may be opened. */
+/* Makes a new folder's name durable, if its parent may be opened. */
 static void parent_sync(int folder)
 {
 	const int parent = openat(folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -452,7 +454,7 @@ static void parent_sync(int folder)
 	close(parent);
 }
 
-/* Opens the folder, which is made if it may be. */
+/* Opens the folder; makes it first if it is missing and must_exist is not set. */
 static enum status path_open(struct disk_folder *f, bool must_exist, char *why, size_t bytes)
 {
 	const bool made = !must_exist && mkdir(f->path, 0700) == 0;
@@ -566,7 +568,7 @@ static void slab_undo(const struct disk_folder *f, struct disk_slab_file *s, con
 	s->fd = -1;
 }
 
-/* The file under its first name, filled in, and not durable. */
+/* Makes the file under its first name and fills it in; it is not durable yet. */
 static int slab_begin(const struct disk_folder *f, struct disk_slab_file *s)
 {
 	int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW | (f->direct ? O_DIRECT : 0), error;
@@ -585,7 +587,7 @@ static int slab_begin(const struct disk_folder *f, struct disk_slab_file *s)
 	return error;
 }
 
-/* It is durable, and gets its name, which is not. */
+/* Makes the file durable and gives it its name; the name is not durable yet. */
 static int slab_finish(const struct disk_folder *f, struct disk_slab_file *s)
 {
 	char made[NAME_BYTES], name[NAME_BYTES];

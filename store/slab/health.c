@@ -1,8 +1,8 @@
 /* The health of a disk: what a failure means, and what it stops.
  *
- * A disk that has said something impossible once is not asked again: which of its blocks were written
- * and which were not can no longer be known. Lack of memory or of descriptors is the machine's, not the
- * disk's, and fails only the request.
+ * A disk that has once reported an error which a sound disk does not report is not used again: it is not known any more
+ * which of its blocks were written. Lack of memory or of descriptors is the machine's, not the disk's, and fails only
+ * the request.
  */
 #include <errno.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static void *leave_marker(void *arg)
 	return NULL;
 }
 
-/* The marker goes to a disk that may take for ever to refuse it: not on the ring's thread. */
+/* The marker is written to a disk that may never answer: so not on the ring's thread. */
 static void start_marker(struct disk *d)
 {
 	sigset_t all, before;

@@ -1,8 +1,8 @@
-/* What the files of store/slab/disk.h share: slab/disk.c (open, close), slab/folder.c (files by name), slab/run.c,
- * slab/absent.c, slab/slab.c (slots and slabs), slab/transfer.c, slab/health.c, slab/scan.c. No other file includes it.
+/* What the files of this folder share: disk.c (open, close), folder.c (files by name), run.c, absent.c, slab.c (slots
+ * and slabs), transfer.c, health.c, scan.c. No other file includes it.
  *
- * Locks: grow (one slab made or dropped at a time) before mutex. The ring's functions that wait for its thread (file
- * and buffer, add and remove) are called without mutex, because completions take it.
+ * Locks: `grow` (one slab is made or dropped at a time) is taken before `mutex`. The ring's functions that wait for its
+ * thread (adding and removing files and buffers) are called without `mutex`, because completions take it.
  */
 #ifndef TERRACE_STORE_SLAB_PRIVATE_H
 #define TERRACE_STORE_SLAB_PRIVATE_H
@@ -17,46 +17,47 @@
 struct disk_folder {
 	const char *path;          /* the owner's */
 	int fd, id_fd;             /* id_fd carries the flock; -1: not open */
-	/* disk.id again, for the ring: the kernel may hold a ring's files for a while after its end, but
+	/* disk.id opened again, for the ring: the kernel may hold a ring's files for a while after the ring's end, but
 	 * must not hold the lock. */
 	int sync_fd;
 	uint64_t id, wiped_id;     /* wiped_id: before it was wiped; 0: it was not */
 	bool direct;
 };
 
-/* Makes or opens the folder, takes its lock, reads disk.id, wipes a quarantined one, removes half-made
- * slabs. On failure nothing stays open. Statuses and why of disk_open. */
+/* Makes or opens the folder, takes its lock, reads disk.id, wipes a quarantined folder, removes half-made slabs. On
+ * failure nothing stays open. Statuses and why as disk_open. */
 enum status disk_folder_open(struct disk_folder *f, const char *path, bool must_exist, char *why, size_t why_bytes);
 void disk_folder_close(struct disk_folder *f);
-/* Names that came or went are durable. Returns an errno. */
+/* Syncs the folder: names that were added or removed are durable then. Returns an errno. */
 int disk_folder_sync(const struct disk_folder *f);
-/* A small file's first bytes: how many there are of them; 0: it cannot be read, or there is none. */
+/* Reads the first bytes of a small file. Returns how many it read; 0: the file cannot be read, or there is none. */
 size_t disk_folder_read(const struct disk_folder *f, const char *name, void *at, size_t bytes);
-/* Writes them there, in place (flags: 0) or into an emptied file (O_TRUNC), and syncs it, but not its name. Returns an errno. */
+/* Writes the bytes to the file, in place (flags: 0) or after emptying it (O_TRUNC), and syncs the file, but not its
+ * name. Returns an errno. */
 int disk_folder_write(const struct disk_folder *f, const char *name, int flags, const void *at, size_t bytes);
-/* Leaves the marker; as far as the disk allows. */
+/* Writes the quarantine marker, as far as the disk allows it. */
 void disk_folder_mark(const struct disk_folder *f, const char *why);
 
-/* The numbers of the slab files, rising, in an array that the caller frees; *last: the highest ever
- * used. Returns an errno. */
+/* Lists the numbers of the slab files, rising, in an array that the caller frees. *last: the highest number ever used.
+ * Returns an errno. */
 int disk_folder_slabs(const struct disk_folder *f, uint32_t **numbers, uint32_t *count, uint32_t *last);
 
 struct disk_slab_file {
 	uint32_t number, slots;
 	uint64_t slot_bytes, bytes;
 	int fd;
-	bool sparse;               /* its space is not promised */
+	bool sparse;               /* the file system has not set its space aside */
 };
 
-/* Makes files, durable under their names, from number, slots and slot_bytes; fills in the rest. Several together cost
- * little more than one: the syncs of the others find nothing to do. *made: so many, from the first on, are there.
- * Returns an errno if there is none. */
+/* Makes files, durable under their names, from number, slots and slot_bytes, and fills in the other fields. Making
+ * several together costs little more than one: after the first file's sync the others' find nothing to do. *made: so
+ * many, from the first on, exist. Returns an errno if none does. */
 int disk_slab_files_make(const struct disk_folder *f, struct disk_slab_file *files, uint32_t count, uint32_t *made);
-/* Opens file s->number and fills in the rest. Returns an errno, or 0 with *problem: NULL, or a fixed
- * sentence and only s->bytes is filled in. */
+/* Opens file s->number and fills in the rest of *s. Returns an errno, or 0 with *problem: NULL; or a fixed sentence,
+ * and then only s->bytes is filled in. */
 int disk_slab_file_open(const struct disk_folder *f, struct disk_slab_file *s, const char **problem);
-/* Deletes it and closes s->fd; last: its number is the highest ever used and is to be remembered.
- * Returns an errno. */
+/* Deletes the file and closes s->fd. last: its number is the highest ever used and must be remembered. Returns an
+ * errno. */
 int disk_slab_file_remove(const struct disk_folder *f, struct disk_slab_file *s, bool last);
 
 /* ---- slabs and slots (slab/slab.c) ---- */
@@ -66,15 +67,16 @@ struct slab {
 	struct disk_class *class;
 	struct slab *prev, *next;  /* in the class's list while listed: not closed, not full */
 	bool listed, closed;
-	bool dirty;                /* written since the last sync, or found */
-	bool syncing;              /* of the round that runs: waiting in sync_first or with the ring */
-	uint32_t used, hint;       /* no free slot below word `hint` of taken */
+	bool dirty;                /* written since the last sync, or found at open */
+	bool syncing;              /* part of the running round of syncs: it waits in sync_first, or the ring has its
+				    * sync */
+	uint32_t used, hint;       /* no free slot below word `hint` of `taken` */
 	uint32_t ring_file, under_way;
 	struct slab *sync_next;
 	struct ring_request sync;
 	struct disk *disk;
 	uint64_t *taken;           /* a bit a slot */
-	uint64_t *marked;          /* until free_unmarked, in slabs found at open; then NULL */
+	uint64_t *marked;          /* in slabs found at open, until disk_slot_free_unmarked; then NULL */
 };
 
 /* Slabs of one slot size. */
@@ -82,7 +84,7 @@ struct disk_class {
 	uint64_t slot_bytes;
 	struct slab *first, *last;
 	uint32_t empty;            /* slabs without a taken slot */
-	uint64_t free;             /* slots in the list */
+	uint64_t free;             /* free slots in the slabs of the list */
 	struct disk_class *next;
 };
 
@@ -90,45 +92,45 @@ struct disk {
 	struct disk_options options; /* folder: a copy of its own */
 	struct disk_folder folder;
 	struct ring *ring;
-	uint32_t id_file;          /* disk.id with the ring: synced when nothing else is to be */
+	uint32_t id_file;          /* disk.id's number in the ring: synced when no slab needs a sync */
 	pthread_mutex_t grow, mutex;
 	/* Guarded by mutex: */
 	struct slab **slabs;       /* DISK_SLABS_MAX; numbers rise */
 	uint32_t slab_count, slabs_damaged, last_number;
-	uint32_t empty, sparse;    /* of the slabs: without a taken slot; whose space is not promised */
+	uint32_t empty, sparse;    /* numbers of slabs: without a taken slot; without space set aside */
 	struct disk_class *classes;
 	uint64_t slab_bytes;
 	uint64_t slots, slots_used; /* over all slabs */
-	struct disk_request *requests; /* reads and writes with the ring */
+	struct disk_request *requests; /* reads and writes that the ring has */
 	bool left_behind;          /* disk_close_by: `done` is not called any more */
-	_Atomic uint32_t telling;  /* `done`s that run; raised with the mutex */
+	_Atomic uint32_t telling;  /* the number of `done`s that run; raised under the mutex */
 	struct disk *left_next;
 	struct {
 		bool running;
-		struct disk_request *now, *later; /* callers of this round and of the next */
-		struct slab *first;    /* slabs of this round that are still to be given to the ring */
+		struct disk_request *now, *later; /* requests of callers, for this round and for the next */
+		struct slab *first;    /* slabs of this round that the ring does not have yet */
 		uint32_t under_way;
-		enum status status;    /* worst of the round */
+		enum status status;    /* the first failure of the round */
 		int error;
 		struct ring_request idle;
 	} sync;
 	struct {
 		bool quarantined, marking;
 		char why[160];
-		char shortage[160];    /* the last one that kept a slab or a write from room; "" once there was some since */
+		char shortage[160];    /* as disk_view.shortage */
 		bool shortage_in_write;
-		uint64_t grow_until_us, write_until_us; /* full until then */
+		uint64_t grow_until_us, write_until_us; /* full until these times: for new slabs, for writes */
 		uint64_t slow_look_us, slow_oldest_us;
 		uint64_t corrupt, refused_slow, full_events;
 		pthread_t marker;
-		atomic_bool marked;    /* the marker was left, or could not be */
+		atomic_bool marked;    /* the marker was written, or could not be */
 	} health;
 };
 
-/* Adopts an open file as a slab; its slots all taken (found) or all free. EXHAUSTED: no memory; the
- * file stays the caller's. */
+/* Adopts an open file as a slab, with its slots all taken (found) or all free. EXHAUSTED: no memory; the file stays the
+ * caller's. */
 enum status disk_slab_adopt(struct disk *d, const struct disk_slab_file *file, bool found);
-/* Frees every slab and closes its file; the ring has ended. */
+/* Frees every slab and closes its file. The ring has ended before. */
 void disk_slabs_free(struct disk *d);
 /* The slab of that number, or NULL; mutex held. */
 struct slab *disk_slab_find(const struct disk *d, uint32_t number);
@@ -136,7 +138,7 @@ bool disk_slot_taken(const struct slab *s, uint32_t slot);
 
 /* ---- transfers (slab/transfer.c) ---- */
 
-/* disk_read that a slow disk does not refuse. */
+/* As disk_read, but a slow disk does not refuse it. */
 enum status disk_read_patient(struct disk *d, struct disk_place p, void *at, uint32_t bytes,
 			      struct disk_request *q);
 

@@ -1,5 +1,5 @@
-/* Which run used the disk last: 32 bytes, written in place. If they are incomplete, another disk's or missing, the run
- * is not known, which costs the owner a scan and nothing else.
+/* The note of the run that used the disk last: 32 bytes, written in place. If the note is incomplete, missing or
+ * another disk's, the run is not known; that costs the owner a scan and nothing else.
  */
 #include <errno.h>
 #include <stdio.h>

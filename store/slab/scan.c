@@ -1,8 +1,7 @@
-/* The scan: every header of a disk, in the order of the files.
+/* The scan: reads every header of a disk, in the order of the files.
  *
- * A window of SCAN_WIDTH header reads moves over the slots: a read is begun for the place ahead, then
- * the oldest is waited for and shown. Places are walked by number, so that slabs may come and go
- * meanwhile.
+ * A window of SCAN_WIDTH header reads moves over the slots: reads are begun at its front, and the oldest one is waited
+ * for and shown. Places are walked by number, so that slabs may be added and removed meanwhile.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +68,7 @@ static enum status begin_reads(struct scan *s)
 		c->done = false;
 		c->request.done = header_read;
 		status = disk_read_patient(s->disk, p, &s->pages[i], SLOT_HEADER_BYTES, &c->request);
-		/* What is under way shows why there will be no more. */
+		/* The reads under way will show why no more can begin. */
 		if ((status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) && s->count > 0)
 			return STATUS_OK;
 		if (status == STATUS_EXHAUSTED) {
@@ -111,7 +110,7 @@ static bool is_sound(const struct slot_header *h, uint64_t slot_bytes)
 	return slot_header_problem(h) == NULL && SLOT_HEADER_BYTES + h->block_bytes <= slot_bytes;
 }
 
-/* Shows one header that has come. */
+/* Shows the visitor one header that was read. */
 static enum status show(struct scan *s, const struct scan_cell *c,
 			bool (*visit)(void *arg, struct disk_place p, uint64_t slot_bytes,
 				      const struct slot_header *h),
@@ -146,7 +145,7 @@ static struct scan *scan_new(struct disk *d)
 	return s;
 }
 
-/* Takes back what is under way, and waits for what cannot be. */
+/* Takes back the reads that still wait, and waits for the others. */
 static void scan_free(struct scan *s)
 {
 	for (uint32_t i = 0; i < s->count; i++)

@@ -1,8 +1,8 @@
 /* Slabs and their slots.
  *
- * A slab has one bit a slot. Slabs of a size that have free slots stand in their class's list; the first is used up
- * before the next is touched, so that the others may run empty and be dropped. A take begins at the slab's hint, the
- * lowest word of bits that may have a free one.
+ * A slab has one bit for each slot. A class lists its slabs with free slots; the first is used up before the next is
+ * touched, so that the others may become empty and be dropped. A take begins at the slab's hint: no word of bits below
+ * it has a free slot.
  *
  * Files are made and deleted under `grow`, outside the mutex that all functions take.
  */
@@ -231,7 +231,7 @@ void disk_slabs_free(struct disk *d)
 	}
 }
 
-/* How many slots the next slab of that size has, 0: none fits; mutex held. */
+/* The number of slots in the next slab of that size; 0: not even one fits. Mutex held. */
 static uint32_t plan_slots(const struct disk *d, uint64_t slot_bytes)
 {
 	uint64_t budget = d->options.budget_bytes, left = budget > d->slab_bytes ? budget - d->slab_bytes : 0;
@@ -246,7 +246,7 @@ static uint32_t plan_slots(const struct disk *d, uint64_t slot_bytes)
 	return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
 }
 
-/* What a failure to make a slab means; mutex held. */
+/* Notes a failure to make a slab and returns its status. Mutex held. */
 static enum status grow_failed(struct disk *d, int error, uint32_t slab)
 {
 	if (shortage_is(error)) {
@@ -259,7 +259,7 @@ static enum status grow_failed(struct disk *d, int error, uint32_t slab)
 	return STATUS_IO;
 }
 
-/* Plans up to `count` slabs, of the budget that is left; how many. Mutex held. */
+/* Plans up to `count` slabs and takes their bytes from the budget. Returns how many it planned. Mutex held. */
 static uint32_t slabs_plan(struct disk *d, uint64_t slot_bytes, uint32_t count, struct disk_slab_file *files)
 {
 	uint32_t n = 0, slots;
@@ -274,14 +274,15 @@ static uint32_t slabs_plan(struct disk *d, uint64_t slot_bytes, uint32_t count, 
 	return n;
 }
 
-/* What was planned and is not there; the folder may have files of it. Mutex held. */
+/* Gives back the bytes of slabs that were planned and not made; the folder may have files of them. Mutex held. */
 static void slabs_unplan(struct disk *d, const struct disk_slab_file *files, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
 		d->slab_bytes -= DISK_SLAB_HEADER_BYTES + files[i].slots * files[i].slot_bytes;
 }
 
-/* Adopts files that were made; those that cannot be are removed. OK: at least one was; *adopted: so many. */
+/* Adopts files that were made, and removes those that cannot be adopted. OK: at least one was adopted; *adopted is
+ * their number. */
 static enum status slabs_adopt(struct disk *d, struct disk_slab_file *files, uint32_t count, uint32_t *adopted, int *error)
 {
 	enum status s = STATUS_OK;
@@ -297,7 +298,7 @@ static enum status slabs_adopt(struct disk *d, struct disk_slab_file *files, uin
 	return *adopted > 0 ? STATUS_OK : s;
 }
 
-/* Makes up to `count` slabs; grow held. OK: at least one. */
+/* Makes up to `count` slabs; grow held. OK: at least one was made. */
 static enum status slabs_make(struct disk *d, uint64_t slot_bytes, uint32_t count)
 {
 	struct disk_slab_file files[DISK_SLABS_AT_ONCE];
@@ -330,7 +331,7 @@ static bool size_sound(uint64_t slot_bytes)
 	return slot_bytes > 0 && slot_bytes % SLOT_HEADER_BYTES == 0 && slot_bytes <= SLOT_BYTES_MAX;
 }
 
-/* OK: a slab is to be made. EXISTS: so many slots are free. Mutex held. */
+/* Whether a slab is to be made. OK: yes. EXISTS: no, free_least slots are free. Mutex held. */
 static enum status may_grow(struct disk *d, uint64_t slot_bytes, uint64_t free_least)
 {
 	const struct disk_class *c = class_find(d, slot_bytes);
@@ -368,7 +369,7 @@ enum status disk_slab_prepare(struct disk *d, uint64_t slot_bytes)
 	return disk_slabs_prepare(d, slot_bytes, 1, 1);
 }
 
-/* Takes a slab out of the tables, so that nobody finds it; mutex held. */
+/* Takes a slab out of the tables, so that no search finds it; mutex held. */
 static void slab_unlink(struct disk *d, struct slab *s)
 {
 	uint32_t place = slab_place(d, s->file.number);

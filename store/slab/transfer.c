@@ -36,7 +36,7 @@ static void requests_remove(struct disk *d, struct disk_request *q)
 		q->next->prev = q->prev;
 }
 
-/* What an outcome tells of the disk; mutex held. */
+/* Draws conclusions about the disk from the outcome of a request; mutex held. */
 static void judge(struct disk *d, const struct disk_request *q, struct slab *s)
 {
 	bool write = q->ring.op == RING_WRITE;
@@ -97,7 +97,7 @@ static enum status admit(struct disk *d, const struct disk_request *q, bool pati
 	return STATUS_OK;
 }
 
-/* q->ring has op, priority, buffer, bytes and at. */
+/* Submits a request; q->ring has op, priority, buffer, bytes and at already. */
 static enum status submit(struct disk *d, struct disk_place p, struct disk_request *q, bool patient,
 			  bool tombstone)
 {
@@ -212,8 +212,8 @@ static enum status sync_submit(struct disk *d, struct ring_request *r, uint32_t 
 	return s;
 }
 
-/* Gives slabs of the round to the ring while there is room. A refusal counts only if nothing is under
- * way that would try again. */
+/* Gives slabs of the round to the ring while there is room. A full ring is a failure only if no sync is under way: the
+ * end of one tries again. */
 static void sync_advance(struct disk *d)
 {
 	struct slab *s;
@@ -233,7 +233,7 @@ static void sync_advance(struct disk *d)
 	}
 }
 
-/* Slabs that a failed round did not reach are still dirty. */
+/* Takes the slabs out of the round that a failed round did not reach. They are still dirty. */
 static void sync_release(struct disk *d)
 {
 	struct slab *s;
@@ -244,7 +244,7 @@ static void sync_release(struct disk *d)
 	}
 }
 
-/* Begins a round for those who wait in `later`; not OK: nothing is under way, and they still wait. */
+/* Begins a round for the requests in `later`. Not OK: no sync is under way, and the requests are still in `later`. */
 static enum status sync_begin(struct disk *d)
 {
 	d->sync.status = STATUS_OK;
@@ -275,8 +275,8 @@ static enum status sync_begin(struct disk *d)
 	return STATUS_OK;
 }
 
-/* Calls those in the list, without the mutex. What was accepted and then found the disk gone or closing
- * was cancelled. */
+/* Calls `done` of the requests in the list, without the mutex. A request that was accepted gets CANCELLED if the disk
+ * was quarantined or closed afterwards. */
 static void sync_tell(struct disk_request *q, enum status status, int error)
 {
 	CRASH_POINT("sync_tell");
@@ -292,7 +292,7 @@ static void sync_tell(struct disk_request *q, enum status status, int error)
 	}
 }
 
-/* Ends the round, begins the next, calls who waited. Takes the mutex held, gives it back. */
+/* Ends the round, begins the next, calls `done` of the requests. Called with the mutex, returns without it. */
 static void sync_end(struct disk *d)
 {
 	struct disk_request *now = d->sync.now, *later = NULL;
