@@ -7,7 +7,7 @@ bool again_note(struct again *a, const struct record *r, uint64_t capacity, uint
 	uint64_t back = (capacity * 9 / 10 + small) / share;
 
 	for (uint32_t i = 0; !a->new_blocks && i < 2 * AGAIN_SHARES; i++)
-		a->new_ms[i] = (uint32_t)(now_us / 1000); /* what was before is too long ago */
+		a->new_ms[i] = (uint32_t)(now_us / 1000); /* blocks from before the first access count as too old */
 	if (!r->uses || (!r->live && !r->again))
 		back = 0;
 	else if (back > 2 * AGAIN_SHARES - 1)

@@ -1,6 +1,9 @@
-/* The blocks of a request share a fate: its leads are summed before they are squared, so that what one long chain does counts once. A block hits if
- * all before it do that are followed. What is told of a request waits until it is over: then room is made from its head on, its own blocks
- * pinned, and its blocks are used and inserted, the deepest first, as an owner does.
+/* The blocks of a request hit or miss together. So a request's leads are summed before they are squared: a long chain
+ * counts once. A followed block hits if all followed blocks before it in the chain hit.
+ *
+ * The accesses of a request are collected until the request is over. Then, as an owner does it: room is made for its
+ * blocks from the chain's head on, while the request's own blocks are pinned; and its blocks are used and inserted, the
+ * deepest first.
  */
 #include "eviction/duel.h"
 
@@ -17,21 +20,21 @@
 enum {
 	CAPACITY_MAX = 1024,
 	SCAN_MAX = 2 * CAPACITY_MAX,
-	TOLD_MAX = 256,           /* blocks of a request; what is longer comes in parts, the deepest first */
+	TOLD_MAX = 256,           /* followed blocks of a request; a longer one comes in parts, the deepest first */
 	EVENTS_DUE = 512,
-	EVENTS_MIN = 16384,       /* followed, then the sums are halved; or */
-	EVENTS_TURNOVERS = 8,     /* so many times the capacity */
-	STUCK_HITS = 128,         /* of the shadow, then the cache must have had */
-	STUCK_PART = 4,           /* a fourth */
+	EVENTS_MIN = 16384,       /* followed accesses after which the sums are halved; or */
+	EVENTS_TURNOVERS = 8,     /* as many times the capacity, if that is more */
+	STUCK_HITS = 128,         /* hits of the shadow, after which the cache must have had a part of them */
+	STUCK_PART = 4,           /* that part: a fourth */
 };
 
 #define SURE 3.0f                 /* standard deviations */
-#define WORTH_IT 0.02f            /* of the hits: less is not worth a change */
+#define WORTH_IT 0.02f            /* share of the hits: a smaller lead is not worth a change */
 
 struct entry {
 	uint64_t id;
-	uint32_t next;            /* in the bucket, or free; 0: none */
-	bool pinned;              /* of the request */
+	uint32_t next;            /* the next in the bucket, or the next free one; 0: none */
+	bool pinned;              /* the request that is served has it */
 	struct policy_node node[DUEL_ROWS];
 };
 
@@ -39,19 +42,20 @@ struct duel {
 	const struct policy_ops *ops[DUEL_ROWS];
 	struct policy *policy[DUEL_ROWS];
 	uint32_t used[DUEL_ROWS], capacity, most; /* most: of the capacity */
-	uint64_t mask;            /* of the hash: 0 there, and the block is followed */
-	struct entry *entries;    /* 0 is nobody's */
+	uint64_t mask;            /* bits of the hash: a block is followed if they are 0 */
+	struct entry *entries;    /* entry 0 is unused */
 	uint32_t *buckets, buckets_mask, free_entry;
 	struct duel_standing standing;
 	uint32_t unseen;          /* events since the last choice */
-	struct policy_event told[TOLD_MAX]; /* of a request, the deepest block first */
+	struct policy_event told[TOLD_MAX]; /* the accesses of a request so far, the deepest block first */
 	float told_cost[TOLD_MAX];
 	bool told_live[TOLD_MAX];
-	uint32_t told_at[TOLD_MAX]; /* their entries */
+	uint32_t told_at[TOLD_MAX]; /* the numbers of their entries */
 	uint32_t told_count;
-	float hits[DUEL_ROWS];    /* of it */
-	uint32_t blocks[DUEL_ROWS], live; /* that hit since it was last asked whether the cache is stuck; in the cache */
-	bool full;                /* all were once: before, they do not differ */
+	float hits[DUEL_ROWS];    /* what the request's hits save, by policy */
+	uint32_t blocks[DUEL_ROWS], live; /* since the last check for a stuck hand: blocks that hit, by shadow; blocks
+					   * that the real cache had */
+	bool full;                /* all shadows have been full once; before that they do not differ */
 };
 
 static bool fixed_create(struct duel *d)
@@ -150,7 +154,7 @@ static struct entry *entry_make(struct duel *d, uint64_t id)
 	return &d->entries[i];
 }
 
-/* Unless a shadow still has it, or the request. */
+/* Frees the entry, unless a shadow or the request still has it. */
 static void entry_drop(struct duel *d, struct entry *e)
 {
 	const uint32_t i = (uint32_t)(e - d->entries);
@@ -178,7 +182,8 @@ static bool unpinned(const struct policy_node *n, void *row)
 	return !entry_of(n, *(int *)row)->pinned;
 }
 
-/* Whether there is room for the block, or it is worth another's place, or those of several, if there was more room before. */
+/* Makes room for a block. False: no victim may go, or the policy does not admit the block. If the capacity has shrunk,
+ * several victims go. */
 static bool make_room(struct duel *d, int r, const struct policy_event *e)
 {
 	while (d->used[r] >= d->capacity) {
@@ -193,7 +198,7 @@ static bool make_room(struct duel *d, int r, const struct policy_event *e)
 	return true;
 }
 
-/* Returns what the blocks that hit save. */
+/* Serves a request in one shadow. Returns what its hits save. */
 static float row_request(struct duel *d, int r)
 {
 	uint32_t refused = 0;
@@ -256,7 +261,7 @@ static bool are_full(const struct duel *d)
 	return true;
 }
 
-/* An id that was told twice counts once. */
+/* Pins the request's blocks. An id that occurs twice counts once. */
 static void pin(struct duel *d)
 {
 	uint32_t count = 0;
@@ -333,7 +338,7 @@ bool duel_is_due(const struct duel *d)
 	return d->unseen >= EVENTS_DUE;
 }
 
-/* What its shadow hits says nothing of it then. */
+/* Drops the lead of sieve if the real cache's hand is stuck: the shadow's hits say nothing about the cache then. */
 static void drop_if_stuck(struct duel *d, enum duel_row now)
 {
 	struct duel_standing *s = &d->standing;

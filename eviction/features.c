@@ -1,5 +1,5 @@
-/* The steps are logarithmic: what matters is whether it is the first turn or the second, not whether it
- * is the 31st or the 32nd.
+/* The steps are logarithmic: it matters whether a turn is the first or the second, not whether it is the 31st or the
+ * 32nd.
  */
 #include "eviction/features.h"
 
@@ -10,7 +10,7 @@
 
 enum { PACE_FINE = 16, PACE_LEAST = 1 + PACE_FINE * 7 / 2 };
 
-#define PACE_RATE 0.2f          /* what the last time counts */
+#define PACE_RATE 0.2f          /* the weight of the last time */
 
 const uint8_t features_steps[FEATURES] = {
 	[FEATURE_TURN] = 6, [FEATURE_GAP] = 9, [FEATURE_FRESH] = 8, [FEATURE_COUNT] = 8, [FEATURE_USES] = 6,
@@ -19,7 +19,7 @@ const uint8_t features_steps[FEATURES] = {
 
 static const uint8_t shifts[FEATURES] = { 0, 3, 7, 10, 13, 16, 18, 20, 23, 27 };
 
-/* How many of the thresholds are reached. */
+/* The number of thresholds that the value reaches. */
 static uint32_t step(uint32_t value, const uint32_t *thresholds, size_t count)
 {
 	uint32_t reached = 0;
@@ -36,7 +36,7 @@ static uint32_t log2_cut(uint32_t value, uint32_t max)
 	return log < max ? log : max;
 }
 
-/* Three buckets, one octave and a half, are a step; all below four seconds is one. */
+/* A step is three buckets, that is one octave and a half. All gaps below three seconds are one step. */
 static uint32_t step_of_gap(uint32_t gap)
 {
 	if (gap == 0)
@@ -44,7 +44,7 @@ static uint32_t step_of_gap(uint32_t gap)
 	return gap <= 6 ? 1 : gap >= 26 ? 8 : (gap - 4) / 3 + 1;
 }
 
-/* A value of an enum that is none of them is not known. */
+/* A value that the enum does not have counts as not known. */
 static uint32_t known(uint8_t value, uint32_t end)
 {
 	return value < end ? value : 0;
@@ -70,7 +70,7 @@ uint8_t *features_pace_after(uint8_t pace[2], uint32_t hint)
 	return hint == POLICY_HINT_TOOL || hint == POLICY_HINT_TURN ? &pace[hint - POLICY_HINT_TOOL] : NULL;
 }
 
-/* Three quarters of an octave a step, the first up to five seconds, the last from eight minutes on. */
+/* A step is three quarters of an octave. The first step ends at five seconds; the last begins at eight minutes. */
 static uint32_t step_of_pace(uint8_t pace)
 {
 	const uint32_t step = pace < PACE_LEAST ? 1 : 1 + (pace - PACE_LEAST) / (PACE_FINE * 3 / 4);

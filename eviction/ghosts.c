@@ -11,7 +11,7 @@ enum { GHOSTS_MAX = 1 << 28 };
 struct ghost {
 	uint64_t id;
 	uint32_t older, younger; /* a ring through entry 0: entry 0's younger is the oldest */
-	uint32_t bucket_next;    /* or the next free one */
+	uint32_t bucket_next;    /* the next in the bucket, or the next free one */
 };
 
 struct ghosts {

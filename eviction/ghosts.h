@@ -1,4 +1,4 @@
-/* A bounded set of ids of blocks that are gone, oldest first: what s3fifo and arc remember. */
+/* A bounded set of ids of blocks that have left the cache, oldest first: what s3fifo and arc remember. */
 #ifndef TERRACE_EVICTION_GHOSTS_H
 #define TERRACE_EVICTION_GHOSTS_H
 
@@ -7,15 +7,15 @@
 
 struct ghosts;
 
-/* Room for `max` ids (at least 1 is made of 0), all taken now. NULL: no memory. */
+/* Makes a set with room for `max` ids (0 counts as 1); all memory is taken now. NULL: no memory. */
 struct ghosts *ghosts_create(uint64_t max);
 void ghosts_destroy(struct ghosts *g);
 
-/* Adds an id as the youngest; the oldest gives way when the set is full. One that is in becomes the
+/* Adds an id as the youngest; drops the oldest when the set is full. An id that is in the set already becomes the
  * youngest. 0 is ignored. */
 void ghosts_add(struct ghosts *g, uint64_t id);
 
-/* Takes an id out; whether it was in. */
+/* Takes an id out. Returns whether it was in the set. */
 bool ghosts_take(struct ghosts *g, uint64_t id);
 
 /* Drops the oldest until at most `count` are left. */

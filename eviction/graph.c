@@ -1,17 +1,20 @@
-/* The graph's policy: what is worth least goes first, where worth is the expected hits per second of keeping a block, by its class and the time since
- * its last use, times what a hit saves (recompute.h) if that is told.
+/* The graph's policy: evicts the block with the least worth. Worth is the expected number of hits per second of keeping
+ * a block, by its class and the time since its last use. If costs are given (weigh), it is multiplied by what a hit
+ * saves (recompute.h).
  *
- * At an access the features of the block in the graph, and of the request, go through the model of reuse (hazard.c), whose answer gives a class
- * (survival.c); class and age give the worth. Every TICK_US the worth of all pairs of class and age is computed anew and the pairs are ranked;
- * between, only the ranks are used. Live nodes stand in one line a class, oldest first (lines.c). A block is never of less worth at its access than
- * the block behind it in the chain: without it that one is of no use.
+ * At an access the features of the block, and of the request, go through the model of reuse (hazard.c). The model's
+ * answer gives a class (survival.c); class and age give the worth. Every TICK_US the worth of all pairs of class and
+ * age is computed anew, and the pairs are ranked; between ticks only the ranks are used. Live nodes are in one line a
+ * class, oldest first (lines.c). At its access a block is never worth less than the block behind it in the chain, which
+ * is of no use without it.
  *
- * Two things are done only while they pay. A newcomer of less worth than what would go for it is refused unless what was refused comes back much more
- * often than what was spared by that. And when a cache that goes by a fixed policy, followed on a share of the blocks (duel.c), hits more, victims are
- * taken by that policy as long as it does; by age alone, too, when an LRU cache would have missed next to nothing.
+ * Two rules hold only while they pay. First: a newcomer that is worth less than the victim is refused, unless refused
+ * blocks come back much more often than the blocks that were spared by it. Second: shadows of fixed policies run on a
+ * share of the blocks (duel.c); while one of them hits more, it chooses the victims. Victims also go by age alone when
+ * an LRU cache would miss next to nothing.
  *
- * With lru the nodes stay in their lines. s3fifo and sieve have queues of their own: a node goes there when it is inserted or used, and what is left
- * where nodes were before has not been used since, and goes first.
+ * With lru the nodes stay in their lines. s3fifo and sieve have queues of their own: a node goes into such a queue when
+ * it is inserted or used. Nodes that are still where they were before have not been used since, and go first.
  */
 #include "eviction/graph.h"
 
@@ -34,27 +37,28 @@
 
 enum {
 	TICK_US = 500 * 1000,
-	BYPASS_MEMORY = 500,   /* blocks come back, then what they told is halved */
-	LRU_EVENTS = 2000,     /* samples come back, then what an LRU cache missed of them is looked at */
+	BYPASS_MEMORY = 500,   /* blocks that come back, after which their counts are halved */
+	LRU_EVENTS = 2000,     /* samples that come back, after which the misses of an LRU cache are looked at */
 	BEGIN_TURNOVERS = 3,
-	SAYINGS = 2048,        /* what the model said, by features: a power of two */
-	SAYING_TICKS = 8,      /* for so long */
+	SAYINGS = 2048,        /* the cache of the model's answers, by features: a power of two */
+	SAYING_TICKS = 8,      /* how long an answer is used */
 };
 
-/* Refusing goes on until what was refused comes back this many times as often as what was spared: it is the rest of a chain, which may in part. */
+/* Blocks are refused until the refused ones come back this many times as often as the spared ones. A refused block is
+ * the rest of a chain, which may come back in part only. */
 #define BYPASS_BENEFIT 2.0f
 
-/* The share of what comes back that LRU must miss: of less there is nothing to win. */
+/* If an LRU cache misses at most this share of the blocks that come back, nothing can be gained over it. */
 #define LRU_MISSES 0.03f
 
-/* Of the request that is being told. */
+/* The request whose blocks are being noted. */
 struct telling {
 	uint64_t now_us;
 	struct features features;
 	bool known;            /* request() was called */
-	uint32_t deepest;      /* remembered */
+	uint32_t deepest;      /* position of the deepest remembered block */
 	uint8_t pace[2];       /* of the chain, as in a record */
-	uint64_t deeper_us;    /* the block told last: when, where, which class */
+	uint64_t deeper_us;    /* the block noted last: when, its position, its class */
 	uint32_t deeper, deeper_class;
 };
 
@@ -64,7 +68,7 @@ struct saying {
 	uint16_t tick;         /* 0: none */
 };
 
-/* Nodes that a fixed policy has. */
+/* The nodes that one policy of the duel orders. */
 struct order {
 	const struct policy_ops *ops;
 	struct policy *policy;
@@ -74,10 +78,10 @@ struct order {
 struct policy {
 	struct memory memory;
 	struct survival survival;
-	struct ranks by_worth, by_age; /* the second only while victims go by it */
+	struct ranks by_worth, by_age; /* by_age: only while victims are chosen by it */
 	struct ranked live;
-	struct ranked shadow;          /* of the duel: the graph's own */
-	struct order orders[DUEL_ROWS]; /* those of s3fifo and sieve; the first has `live` */
+	struct ranked shadow;          /* the graph's own shadow in the duel */
+	struct order orders[DUEL_ROWS]; /* for s3fifo and sieve; of the first, `live` has the nodes */
 	struct duel *duel;
 	enum duel_row row;             /* in force */
 	uint16_t used[CLASSES];      /* the classes that ever had a block */
@@ -89,14 +93,14 @@ struct policy {
 	uint16_t ticks;
 	struct telling telling;
 	float spared_back, refused_back;
-	float lru_misses, returns;   /* of samples */
+	float lru_misses, returns;   /* counts of samples */
 	bool misses_little, begins;
-	uint64_t begins_until;       /* `inserted` */
+	uint64_t begins_until;       /* a value of `inserted` */
 	struct again again;
-	uint64_t recalled_us;        /* what an earlier run remembered, if it did */
+	uint64_t recalled_us;        /* when records of an earlier run were recalled, if they were */
 	bool recalled;
 	struct graph_model model;
-	bool model_told;             /* at the last access */
+	bool model_told;             /* the replaced model answered at the last access */
 };
 
 static uint32_t pair_of(uint32_t class, uint32_t bucket)
@@ -114,14 +118,15 @@ static float worth_of(const struct policy *p, uint32_t pair)
 static void rank(struct policy *p)
 {
 	ranks_make(&p->by_worth, &p->survival, p->used, p->used_count, false);
-	if (p->row == DUEL_LRU && p->by_age.count != p->used_count * SURVIVAL_BUCKETS) /* it is of the ages, and of no worth */
+	if (p->row == DUEL_LRU && p->by_age.count != p->used_count * SURVIVAL_BUCKETS) /* an order by age does not
+										        * depend on worth */
 		ranks_make(&p->by_age, &p->survival, p->used, p->used_count, true);
 	p->live.ranks = p->row == DUEL_LRU ? &p->by_age : &p->by_worth;
 	ranked_refill(&p->live);
 	ranked_refill(&p->shadow);
 }
 
-/* By age as long as an LRU cache misses next to nothing. */
+/* Decides whether an LRU cache misses next to nothing; as long as it does, victims go by age. */
 static void look_at_lru(struct policy *p)
 {
 	const bool little = p->lru_misses <= LRU_MISSES * p->returns;
@@ -135,7 +140,8 @@ static void look_at_lru(struct policy *p)
 	p->returns /= 2;
 }
 
-/* A fixed policy at first, until the model is good, or for some turnovers; then the graph's own unless a fixed one is better. */
+/* Chooses the policy: a fixed one at first, until the model is good or for some turnovers; then the graph's own, unless
+ * a fixed one is better. */
 static void choose(struct policy *p)
 {
 	const bool knows = p->model_told || hazard_is_good(&p->memory.hazard);
@@ -150,7 +156,7 @@ static void choose(struct policy *p)
 	}
 }
 
-/* Between ticks, too: a small cache turns over many times in one. */
+/* Chooses between ticks too: a small cache turns over many times in one tick. */
 static void duel(struct policy *p)
 {
 	const enum duel_row before = p->row;
@@ -188,7 +194,8 @@ static bool is_told(const struct policy *p, uint64_t now_us)
 	return p->telling.known && p->telling.now_us == now_us;
 }
 
-/* What is known of the request, or of the event if there is none, and what is remembered of the block. */
+/* The features: those of the request, or of the event if there is no request, and those that are remembered of the
+ * block. */
 static struct features features_of(const struct policy *p, const struct record *r, struct features f, uint64_t now_us)
 {
 	if (!is_told(p, now_us) && r->uses)
@@ -198,7 +205,7 @@ static struct features features_of(const struct policy *p, const struct record *
 	return f;
 }
 
-/* A class that comes up for the first time is ranked at once. */
+/* Ranks a class at its first use. */
 static void class_begin(struct policy *p, uint32_t class)
 {
 	p->is_used[class] = true;
@@ -207,8 +214,8 @@ static void class_begin(struct policy *p, uint32_t class)
 	rank(p);
 }
 
-/* What a block of a chain up to there costs in the mean, as a chain comes back as a whole and what is told of its end holds for all of it
- * (class_in_chain). */
+/* The mean cost of the blocks of a chain up to there. A chain comes back as a whole, and the class of its end holds for
+ * all of it (class_in_chain). */
 static uint32_t cost_step(const struct policy *p, uint32_t position, uint32_t block_tokens)
 {
 	return recompute_step((double)position * block_tokens / 2, p->growth);
@@ -223,7 +230,7 @@ static uint32_t class_that(struct policy *p, const float hazard[SURVIVAL_BUCKETS
 	return class;
 }
 
-/* The model is asked once in a while only for the same features. */
+/* The class for these features. The model's answer for the same features is kept for a few ticks. */
 static uint32_t class_of(struct policy *p, uint32_t features, uint32_t cost)
 {
 	struct saying *s = &p->sayings[hash_mix((uint64_t)(cost - RECOMPUTE_FIRST) << 32 | features) & (SAYINGS - 1)];
@@ -249,7 +256,7 @@ static uint32_t class_in_chain(struct policy *p, uint32_t class, uint32_t positi
 	return class;
 }
 
-/* What bypass and LRU would have been better at is told by blocks that come back. */
+/* Counts blocks that come back, from which follows how refusing and an LRU cache would have done. */
 static void judge(struct policy *p, struct record *r, struct memory_access a)
 {
 	p->spared_back += r->spared;
@@ -263,7 +270,7 @@ static void judge(struct policy *p, struct record *r, struct memory_access a)
 	p->lru_misses += a.sampled && !a.lru_hit;
 }
 
-/* The blocks of a request share a fate, those that are new and those that are not. */
+/* The weight of a block for learning: the new blocks of a request come back together, and so do its known ones. */
 static float weight_of(bool fresh, const struct features *request)
 {
 	uint32_t sharing = fresh ? request->fresh : request->count - request->fresh;
@@ -279,7 +286,8 @@ static uint32_t class_at(struct policy *p, uint64_t id, uint32_t features, uint3
 	return p->model_told ? class_that(p, hazard, cost) : class_of(p, features, cost);
 }
 
-/* A chain that is begun again from its middle, in other words, still has its pace; what many have in common has none. */
+/* A chain takes over the pace of its deepest remembered block. So it keeps its pace when it is begun again from its
+ * middle with other words. Blocks that many chains share have no pace. */
 static void pace_go_on(struct telling *t, const struct record *deepest, uint64_t now_us)
 {
 	uint8_t *pace = features_pace_after(t->pace, deepest->hint);
@@ -289,14 +297,14 @@ static void pace_go_on(struct telling *t, const struct record *deepest, uint64_t
 		*pace = features_pace(*pace, (uint32_t)(now_us / 1000) - deepest->last_ms);
 }
 
-/* On all blocks of the chain: some may be forgotten when it goes on. */
+/* Writes the chain's pace to all its blocks: some may be forgotten when the chain goes on. */
 static void note_pace(const struct telling *t, struct record *r)
 {
 	r->hint = t->features.hint < POLICY_HINTS ? t->features.hint : POLICY_HINT_NONE;
 	memcpy(r->pace, t->pace, sizeof(r->pace));
 }
 
-/* An access to a block, whether it is there or not. */
+/* Notes an access to a block, whether the cache has the block or not. */
 static struct record *note(struct policy *p, uint64_t id, uint32_t position, uint32_t tokens, struct features known, uint64_t now_us)
 {
 	struct record *r = memory_find(&p->memory, id);
@@ -324,8 +332,8 @@ static struct record *note(struct policy *p, uint64_t id, uint32_t position, uin
 	return r;
 }
 
-/* The chain goes on from its deepest block that is remembered; if something followed that one before,
- * it branches: a new chain. */
+/* The chain goes on from its deepest remembered block. If another block has followed that one before, the chain
+ * branches there: it is a new chain. */
 static void go_on(struct policy *p, struct record *deepest, const struct policy_request *r)
 {
 	struct features *f = &p->telling.features;
@@ -375,7 +383,7 @@ static void request(struct policy *p, const struct policy_request *r)
 	}
 }
 
-/* A block that came from another tier and that nothing is known of: it has no use yet, and teaches nothing. */
+/* Makes a record of a block that came from another tier and has none: it has no use yet, and teaches nothing. */
 static struct record *note_moved(struct policy *p, const struct policy_event *e, struct features f)
 {
 	struct record *r = memory_make(&p->memory, e->id);
@@ -386,7 +394,8 @@ static struct record *note_moved(struct policy *p, const struct policy_event *e,
 	return r;
 }
 
-/* What request() has noted, or admit(), is not noted again when it is inserted or used, even if that comes later. */
+/* The block's record. An access that request() or admit() has noted is not noted again when the block is inserted or
+ * used, even if that comes later. */
 static struct record *record_of(struct policy *p, const struct policy_event *e)
 {
 	const struct features f = { .hint = e->hint, .role = e->role, .priority = e->priority, .ttl_s = e->ttl_s };
@@ -406,11 +415,11 @@ static uint32_t class_now(struct policy *p, const struct policy_event *e)
 		return class_of(p, features_pack(&(struct features){ .uses = 1 }), cost_step(p, e->position, e->tokens));
 	r = record_of(p, e);
 	r->live = true;
-	r->pending &= e->moved; /* the access that it was told of may be still to come */
+	r->pending &= e->moved; /* after a move the noted access may still follow */
 	return r->class;
 }
 
-/* If that was in an earlier run. */
+/* policy_ops.last_use; known only of uses in an earlier run. */
 static bool last_use(const struct policy *p, uint64_t now_us, uint64_t id, uint64_t *ago_us)
 {
 	const struct record *r = id && p->recalled ? memory_find(&p->memory, id) : NULL;
@@ -433,7 +442,7 @@ static bool is_of_lines(enum duel_row row)
 	return row == DUEL_OWN || row == DUEL_LRU;
 }
 
-/* A node that is in no order, to the one in force. */
+/* Puts a node that is in no order into the one in force. */
 static void put(struct policy *p, struct policy_node *n, const struct policy_event *e, bool again)
 {
 	struct order *o = &p->orders[p->row];
@@ -489,7 +498,8 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 
 	__builtin_prefetch(n->prev, 1);
 	__builtin_prefetch(n->next, 1);
-	class = class_now(p, e); /* before the node's age changes: lines are looked through by the ages at their ends */
+	class = class_now(p, e); /* before the node's last use changes: searches in lines read the ages of the nodes
+				  * there */
 	queue_note_use(n, e);
 	uses = n->uses;
 	if (!is_of_lines(p->row) && order_of(n) == p->row) {
@@ -517,7 +527,7 @@ static void to_sieve(struct policy *p, struct policy_node *n)
 	o->nodes++;
 }
 
-/* To a line again: of its class, by its age. */
+/* Moves a node back to a line: that of its class, by its age. */
 static void to_lines(struct policy *p, struct policy_node *n)
 {
 	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
@@ -527,7 +537,8 @@ static void to_lines(struct policy *p, struct policy_node *n)
 	p->orders[DUEL_OWN].nodes++;
 }
 
-/* To the order of sieve: what is in an order that is not in force goes first, and in sieve's own it goes first, too. */
+/* Moves a node to the order of sieve. Nodes of an order that is not in force go first; in sieve's own order a demoted
+ * node goes first too. */
 static void demote(struct policy *p, struct policy_node *n, bool is)
 {
 	struct order *o = &p->orders[DUEL_SIEVE];
@@ -540,7 +551,8 @@ static void demote(struct policy *p, struct policy_node *n, bool is)
 		to_lines(p, n);
 }
 
-/* Who leaves from the front of a bucket is followed by those behind it: brought near is of the third its node, of the second its place, of the first its record. */
+/* Prefetches for the next evictions, since the nodes behind a front leave after it: the record of the next node, the
+ * bucket of the second's record, and the third node. */
 static void look_ahead(const struct policy *p, const struct policy_node *n)
 {
 	const struct policy_node *first = n->next, *second = first->next;
@@ -590,7 +602,7 @@ static bool look(const struct policy_node *n, void *arg)
 	return l->found = l->may(n, l->arg);
 }
 
-/* First what is left where nodes were before. */
+/* Nodes that are left in other orders go first. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
 	const enum duel_row now = is_of_lines(p->row) ? DUEL_OWN : p->row;
@@ -603,7 +615,7 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return n ? n : victim_of(p, now, may, arg, l.left);
 }
 
-/* s3fifo moves nodes to find a victim. */
+/* False while s3fifo has nodes, because it moves nodes to find a victim. */
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
 {
 	struct looks l = { visit, arg, max, false };
@@ -631,8 +643,9 @@ static bool goes(const struct policy_node *n, void *arg)
 	return true;
 }
 
-/* Of no use or not, it goes only for what is worth more than the first that is of use: a chain that comes back need not
- * store it again. Both are marked whatever is decided, so that it is seen what refusing would earn while it is off. */
+/* A victim, of use or not, goes only for a block that is worth more than the first victim that is of use: so a chain
+ * that comes back need not store that block again. The block and its rival are marked whatever is decided: so the gain
+ * of refusing is known even while it is off. */
 static bool admit(struct policy *p, const struct policy_event *e, const struct policy_node *v)
 {
 	struct record *r, *rival;
@@ -725,7 +738,7 @@ static struct policy *create(uint64_t capacity)
 	}
 	survival_init(&p->survival);
 	p->ticks = 1;
-	p->row = DUEL_LRU; /* until something is known */
+	p->row = DUEL_LRU; /* until the duel and the model know something */
 	p->begins = p->misses_little = true;
 	p->begins_until = BEGIN_TURNOVERS * p->capacity;
 	rank(p);
@@ -751,7 +764,7 @@ void graph_set_model(struct policy *p, const struct graph_model *m)
 	p->model = *m;
 }
 
-/* What a fixed policy has stands nowhere by age. */
+/* A fixed policy's node is in no line, so its pair is computed. */
 static uint32_t pair_of_node(const struct policy *p, const struct policy_node *n, const struct record *r)
 {
 	int64_t age_us;

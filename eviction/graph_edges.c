@@ -1,10 +1,10 @@
-/* Nodes and edges are array elements linked by number; 0 is no element. A node has a list of the edges that leave it.
- * Those that lead to it are not listed: they carry the node's generation, and are dropped where they are met once it is
- * another's.
+/* Nodes and edges are array elements linked by number; number 0 is no element. A node has a list of the edges that
+ * leave it. The edges that lead to it are not listed. They carry the node's generation, and count as dead once the
+ * node's number belongs to another block.
  *
- * Times are kept in units of a 2^17th of the half life, a millisecond at least, modulo 2^32: an age is right for 49
- * days, and for 32768 half lives, which is 22 months of the daemon's. After that it begins anew, and the weight with
- * it.
+ * Times are kept in units of a 2^17th of the half life, at least a millisecond, modulo 2^32. So an age is right up to
+ * 49 days with the smallest unit, and up to 32768 half lives otherwise, which is 22 months with the daemon's. After
+ * that the age begins anew, and the weight with it.
  */
 #include "eviction/graph_edges.h"
 
@@ -16,34 +16,34 @@
 
 enum {
 	ITEMS_MAX = 1 << 28,
-	UNIT_LOG = 17,         /* of the half life to the unit of time */
+	UNIT_LOG = 17,         /* log2 of half life / unit of time */
 	HAND_STEPS = 64,
-	EDGES_LOOKED_AT = 8,   /* for one to give way */
+	EDGES_LOOKED_AT = 8,   /* edges looked at to find one to drop */
 	SCORES = 2048,         /* a power of two, more than EDGES_ASKED_MAX * EDGES_OF_NODE */
 };
 
 struct node {
 	uint64_t id;           /* 0: free */
 	uint32_t touched;      /* time_of() */
-	uint32_t next;         /* in the bucket, or free */
+	uint32_t next;         /* the next in the bucket, or the next free one */
 	uint32_t edges;
-	uint32_t before;       /* in its chains; 0: not known */
+	uint32_t before;       /* the node before it in its chains; 0: not known */
 	uint16_t before_generation;
 	uint16_t generation;
 	uint8_t degree;
 	bool live : 1;
-	bool spared : 1;       /* the hand passed it since it was touched */
-	bool entered : 1;      /* a chain begins with it, or it was behind several nodes */
+	bool spared : 1;       /* the hand has passed it since it was touched */
+	bool entered : 1;      /* a chain begins with it, or several nodes were before it */
 };
 
 struct edge {
 	uint32_t from;         /* 0: free */
 	uint32_t to;
-	uint32_t next;         /* of the node, or free */
+	uint32_t next;         /* the next of the node, or the next free one */
 	uint32_t touched;
 	float weight;
 	uint16_t generation;   /* of `to` */
-	uint16_t sessions, session; /* a hash of the last */
+	uint16_t sessions, session; /* `session`: a hash of the last session */
 	uint8_t type;
 };
 
@@ -66,8 +66,9 @@ struct graph_edges {
 	uint32_t *buckets;
 	uint32_t mask;
 	uint64_t unit_us;
-	uint64_t goes_on;      /* what the next call begins with if it is the rest of the same request; 0: it is not */
-	uint32_t nodes_used, nodes_free, node_hand; /* used: ever */
+	uint64_t goes_on;      /* the id with which the next call begins if it is the rest of the same request; 0: it is
+			        * not */
+	uint32_t nodes_used, nodes_free, node_hand; /* used: numbers ever used */
 	uint32_t edges_used, edges_free, edge_hand;
 	struct graph_edges_counts counts;
 	struct score scores[SCORES];
@@ -118,7 +119,7 @@ static void edge_drop(struct graph_edges *g, uint32_t number)
 	g->counts.edges--;
 }
 
-/* The weakest of the node's, and what leads nowhere first. */
+/* The node's weakest edge; an edge that leads to no node any more counts as weakest. */
 static uint32_t weakest_of(const struct graph_edges *g, const struct node *n, uint64_t now_us)
 {
 	float least = INFINITY;
@@ -135,7 +136,7 @@ static uint32_t weakest_of(const struct graph_edges *g, const struct node *n, ui
 	return out;
 }
 
-/* The weakest of the next few, whosesoever. */
+/* The weakest of the next few edges, whatever nodes they leave. */
 static uint32_t weakest_nearby(struct graph_edges *g, uint64_t now_us)
 {
 	float least = INFINITY;
@@ -242,8 +243,8 @@ static void node_drop(struct graph_edges *g, uint32_t number)
 	g->nodes_free = number;
 }
 
-/* A second chance for what was touched, then whatever is gone, and live ones only if it meets nothing else. Not
- * `kept`. */
+/* Drops a node, never `kept`. A touched node gets a second chance. Nodes that are not live go first; a live one goes
+ * only if the hand has met no other for 2 * HAND_STEPS steps. */
 static void node_give_way(struct graph_edges *g, uint32_t kept)
 {
 	struct node *n;
@@ -261,7 +262,7 @@ static void node_give_way(struct graph_edges *g, uint32_t kept)
 	g->counts.forgotten_nodes++;
 }
 
-/* The id's node, made if there is none. */
+/* The node of the id, made if there is none. */
 static uint32_t node_of(struct graph_edges *g, uint64_t id, uint32_t kept, uint64_t now_us)
 {
 	uint32_t number = node_find(g, id), *bucket = bucket_of(g, id);
@@ -415,7 +416,7 @@ static bool among(const uint64_t *ids, uint32_t count, uint64_t id)
 	return false;
 }
 
-/* Adds to the node's score; returns how many are scored then. */
+/* Adds to the node's score. Returns the new number of nodes with a score. */
 static uint32_t score_add(struct graph_edges *g, uint32_t scored, uint32_t node, float weight)
 {
 	uint32_t at = (uint32_t)hash_mix(node) & (SCORES - 1);
@@ -435,7 +436,7 @@ static bool comes_first(const struct graph_near *a, const struct graph_near *b)
 	return a->weight != b->weight ? a->weight > b->weight : a->id < b->id;
 }
 
-/* Into its place among the `count` best; returns how many there are then. */
+/* Puts `n` at its place among the `count` best. Returns the new count. */
 static uint32_t insert_ranked(struct graph_near *out, uint32_t count, uint32_t max, struct graph_near n)
 {
 	uint32_t at = count < max ? count : max;

@@ -1,4 +1,4 @@
-/* What `graph` knows of a node, for people. */
+/* Puts into words for people what `graph` knows of a node. */
 #ifndef TERRACE_EVICTION_GRAPH_EXPLAIN_H
 #define TERRACE_EVICTION_GRAPH_EXPLAIN_H
 
@@ -8,10 +8,11 @@
 
 struct graph_seen {
 	float worth;
-	float cost;                  /* what a hit of the class saves, which is part of its worth; 0: all blocks cost the same */
-	enum duel_row order_by;      /* what victims go by now */
+	float cost;                  /* what a hit of the class saves, a factor of its worth; 0: all blocks cost the
+				      * same */
+	enum duel_row order_by;      /* the policy by which victims are chosen now */
 	uint32_t pair;               /* ranks_pair() of the node */
-	const struct record *record; /* NULL: nothing is remembered of it */
+	const struct record *record; /* NULL: the graph remembers nothing of the block */
 };
 
 struct policy_explained graph_explained(const struct graph_seen *s);

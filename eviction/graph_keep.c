@@ -1,6 +1,6 @@
-/* Writing goes forward through kinds and entries; reading looks at all entries of a piece before it takes up the first. What of a piece
- * cannot be true (a weight that is no number, a class that does not exist) refuses it even if the sum is right: a policy must not be made
- * to do what it cannot do by itself.
+/* Writing goes through kinds and entries in order. Reading checks all entries of a piece before it takes the first. An
+ * impossible value (a weight that is no number, a class that does not exist) refuses the piece even if the checksum is
+ * right: a policy must not get into a state that it cannot reach by itself.
  */
 #include "eviction/graph_keep.h"
 
@@ -15,7 +15,7 @@ enum kind { KIND_CHOICE, KIND_CELLS, KIND_CLASSES, KIND_BLOCKS, KINDS };
 enum {
 	VERSION = 3,
 	BLOCKS_MAX = 1 << 17,
-	BLOCKS_LOOKED_AT = 1 << 12,    /* for a piece */
+	BLOCKS_LOOKED_AT = 1 << 12,    /* blocks looked at for one piece */
 	CELL_BYTES = 2 + 2 + 8, OCTAVE_BYTES = 8,
 	CLASS_BYTES = 2 + 2 + 8 + 4 * SURVIVAL_BUCKETS,
 	BLOCK_BYTES = 3 * 4 + 2 + 4 + 3, SAMPLE_BYTES = 4 + 4,
@@ -28,10 +28,10 @@ enum {
 #define COUNT_MAX 1e12f
 #define HITS_MIN 1e-30f
 #define HITS_MAX 1e6f
-#define ODDS_LEAST -80.0f          /* beyond, chances are no float */
+#define ODDS_LEAST -80.0f          /* beyond this the odds have no float */
 #define ODDS_MOST 15.0f
 
-/* What is added to these is to be kept, too. */
+/* If fields are added to these structs, they must be kept too. */
 _Static_assert(sizeof(struct hazard_cell) == 8 + 8 * HAZARD_OCTAVES, "CELLS");
 _Static_assert(sizeof(struct duel_standing) == 4 + 4 * DUEL_ROWS * (1 + DUEL_ROWS) + 4, "CHOICE");
 _Static_assert(sizeof(struct hazard) == sizeof(struct hazard_cell) * HAZARD_CELLS + 12 * SURVIVAL_BUCKETS + 8 + 2 * FEATURES + 4, "CHOICE");
@@ -86,7 +86,7 @@ static bool get_floats(struct reader *r, float *out, uint32_t count, float least
 	return true;
 }
 
-/* The shape of features, ages and classes: where it differs, numbers mean something else. */
+/* A hash of the features, ages and classes: with another shape the numbers in a piece mean something else. */
 static uint32_t shape(void)
 {
 	uint64_t h = hash_mix(SURVIVAL_BUCKETS << 16 | SURVIVAL_FIRST_LOG) ^ hash_mix(CLASS_LEVELS << 16 | CLASS_SLOPES);
@@ -166,7 +166,7 @@ static uint32_t put_cells(const struct graph_kept *k, uint32_t *next, struct wri
 	return count;
 }
 
-/* Means are rounded. */
+/* Corrects a mean that rounding has put out of bounds. */
 static float saved_in_bounds(float saved, float hits)
 {
 	return fminf(fmaxf(saved, hits), hits * RECOMPUTE_MAX);
@@ -191,7 +191,8 @@ static uint32_t put_classes(const struct graph_kept *k, uint32_t *next, struct w
 	return count;
 }
 
-/* next: how many of the last BLOCKS_MAX were looked at. What is made meanwhile shifts the others: one may come twice, or not at all. */
+/* next: how many of the last BLOCKS_MAX blocks were looked at. Blocks that are made meanwhile shift the others: one may
+ * then come twice, or not at all. */
 static uint32_t put_blocks(const struct graph_kept *k, uint32_t *next, struct writer *w)
 {
 	const uint32_t all = k->memory->records_used < BLOCKS_MAX ? k->memory->records_used : BLOCKS_MAX;
@@ -354,7 +355,7 @@ static bool get_class(struct graph_recalled *g, struct reader *r, bool apply)
 	return true;
 }
 
-/* One whose class has not come is left out: it would stand in a line that nobody looks at. */
+/* A block whose class has not been recalled is left out: no search would look at its line. */
 static bool get_block(struct graph_recalled *g, struct reader *r, bool apply)
 {
 	struct memory_kept b = { .features = 0 };

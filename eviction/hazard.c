@@ -1,6 +1,6 @@
-/* Each weight has its own step size, which falls as it is learned (AdaGrad: Duchi, Hazan and Singer, 2011). At
- * ages that nobody has reached yet the hazard a bucket stays what it was before: as buckets grow, worth
- * falls with age, and the order is that of LRU.
+/* Each weight has its own step size, which falls as the weight is learned (AdaGrad: Duchi, Hazan and Singer, 2011). At
+ * ages that no block has reached yet, the hazard of a bucket is that of the bucket before. Since buckets grow with age,
+ * worth falls with age then, and the order is that of LRU.
  */
 #include "eviction/hazard.h"
 
@@ -12,14 +12,15 @@
 #define RATE 0.01f
 #define SQUARES_FIRST HAZARD_SQUARES_FIRST
 #define HAZARD_FIRST 0.01f
-#define END_FIRST -3.0f         /* log odds: of twenty sessions said to be over one goes on, until it is learned otherwise */
+#define END_FIRST -3.0f         /* log odds: about one of twenty sessions that are said to be over goes on, until the
+				 * model has learned otherwise */
 #define HAZARD_MIN 1e-6f
 #define HAZARD_MAX 0.95f
 #define BASE_LEAN 300.0f        /* events */
 #define LOSS_ENOUGH 300.0f
 #define LOSS_MAX 10000.0f
 #define LOSS_GOOD 0.9f
-#define EVENTS_MAX 4e6f         /* of a bucket, then halved */
+#define EVENTS_MAX 4e6f         /* events of a bucket, after which its counts are halved */
 
 enum { ACTIVE_MAX = FEATURES * (FEATURES + 1) / 2 };
 
@@ -28,7 +29,7 @@ static float log_odds(float p)
 	return logf(p / (1 - p));
 }
 
-/* Of two steps among all features', the first not the lesser. */
+/* The cell of two steps, numbered among all features' steps; a is not less than b. */
 static uint32_t cell_of(uint32_t a, uint32_t b)
 {
 	return a * (a + 1) / 2 + b;
@@ -53,13 +54,14 @@ void hazard_init(struct hazard *m)
 		m->base[b] = log_odds(HAZARD_FIRST);
 }
 
-/* What the pace tells together with another than these is little, and all would have to be learned. */
+/* Whether the pair has a weight. The pace has pairs only with itself, the gap and the hint: others would say little,
+ * and all would have to be learned. */
 static bool is_pair(enum feature a, enum feature b)
 {
 	return a != FEATURE_PACE || b == FEATURE_PACE || b == FEATURE_GAP || b == FEATURE_HINT;
 }
 
-/* The cells of these features: a feature that was 0 all the time tells nothing and costs nothing. */
+/* Lists the cells of these features. A feature that was always 0 is left out: it says nothing. */
 static uint32_t cells_of(const struct hazard *m, uint32_t features, uint16_t out[ACTIVE_MAX])
 {
 	uint32_t steps[FEATURES], n = 0, count = 0;
@@ -104,7 +106,7 @@ static void base_learn(struct hazard *m, uint32_t bucket, bool came, uint32_t bl
 		m->base[b] = m->base[bucket];
 }
 
-/* One step for all blocks that learn the same; the step size falls as if each had made its own. */
+/* Makes one step for all blocks that learn the same. The step size falls as if each block had made a step. */
 static void move(float *weight, float *squares, float gradient, float blocks)
 {
 	*squares += gradient * gradient / blocks;

@@ -1,4 +1,6 @@
-/* See lines.h. A mark is a hint: when all are in use the next in turn is taken from where it is, and searches walk there. */
+/* See lines.h. A mark is a hint: when all marks are in use, the next in turn is taken from its node, and searches there
+ * go node by node.
+ */
 #include "eviction/lines.h"
 
 #include <stdlib.h>
@@ -79,7 +81,7 @@ static uint32_t mark_take(struct lines *l)
 	return m;
 }
 
-/* The last node of its class. */
+/* Puts a mark on the last node of its class. */
 static void mark_put(struct lines *l, struct line *line, struct policy_node *n)
 {
 	const uint32_t m = mark_take(l);
@@ -90,7 +92,7 @@ static void mark_put(struct lines *l, struct line *line, struct policy_node *n)
 	n->queue |= m << LINES_MARK_SHIFT;
 }
 
-/* To the next node, unless that has one. */
+/* Moves the node's mark to the next node, or frees it if that node has one. */
 static void mark_hand_on(struct lines *l, const struct line *line, struct policy_node *n)
 {
 	const uint32_t m = mark_of(n);
@@ -121,7 +123,8 @@ void lines_push(struct lines *l, struct policy_node *n, uint32_t class)
 	}
 }
 
-/* A later one is still right; the one before it is, too, if there is none. */
+/* Moves the node's fronts to the next node: all before that one have outgrown the bucket too. Without a next node the
+ * one before it serves. */
 static void front_hand_on(struct line *line, const struct policy_node *n)
 {
 	struct policy_node *to = n->next != &line->nodes.head ? n->next : n->prev;
@@ -165,7 +168,7 @@ void lines_advance(struct lines *l, uint64_t now_us)
 	}
 }
 
-/* The node behind one that has outgrown the age; by marks, if it has one. */
+/* The node behind one that has outgrown the age; from a marked node it skips along the marks. */
 static struct policy_node *behind(const struct lines *l, const struct policy_node *n, uint64_t end_us)
 {
 	uint32_t m = mark_of(n), younger;
@@ -177,7 +180,7 @@ static struct policy_node *behind(const struct lines *l, const struct policy_nod
 	return l->marks[m].node->next;
 }
 
-/* The first that has not outgrown the bucket, or the line's head. */
+/* The first node that has not outgrown the bucket, or the line's head. */
 static struct policy_node *front_find(struct lines *l, struct line *line, uint32_t bucket)
 {
 	struct policy_node *head = &line->nodes.head, *n = line->front[bucket];
@@ -204,7 +207,7 @@ struct policy_node *lines_front(struct lines *l, uint32_t class, uint32_t bucket
 	return NULL;
 }
 
-/* Those buckets begin with n now that began behind it. */
+/* Buckets that began with the node behind n begin with n now. */
 static void front_take(struct line *line, struct policy_node *n, uint32_t bucket)
 {
 	for (uint32_t b = bucket; b < SURVIVAL_BUCKETS; b++)

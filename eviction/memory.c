@@ -1,8 +1,7 @@
 /* Records and samples are array elements linked by number; nothing is allocated after memory_init().
  *
- * Samples form a ring by the time of their last access. For each age bucket a cursor stands at the
- * oldest sample that has not outgrown it, and moves on as time passes: that counts each survival once,
- * at a constant cost.
+ * Samples form a ring by the time of their last access. For each age bucket a cursor is at the oldest sample that has
+ * not outgrown the bucket, and moves on as time passes. So each survival is counted once, at a constant cost.
  */
 #include "eviction/memory.h"
 
@@ -13,18 +12,18 @@
 #include "eviction/table.h"
 
 enum {
-	REMEMBER = 11,            /* times the capacity: what is live, and ten times as many ghosts */
+	REMEMBER = 11,            /* times the capacity: the live blocks, and ten times as many that left */
 	RECORDS_MIN = 4096,
 	RECORDS_MAX = 1 << 28,
 	SAMPLES_MAX = (1 << 17) - 1,
-	SAMPLE_LEAST = 4,         /* one in so many at most: blocks of a request share their fate */
-	SAMPLE_ALL = 1 << 13,     /* below so many records */
+	SAMPLE_LEAST = 4,         /* at most one block in so many is a sample: blocks of a request come back together */
+	SAMPLE_ALL = 1 << 13,     /* with fewer records every block is a sample */
 	HAND_STEPS = 64,
-	LRU_STEPS = 64,           /* what an LRU cache that has become smaller gives up at a time */
-	ADVANCE_MAX = 1 << 16,    /* samples and buckets, in a call */
+	LRU_STEPS = 64,           /* samples that leave the simulated LRU cache at a time after it has shrunk */
+	ADVANCE_MAX = 1 << 16,    /* steps over samples and buckets in one call */
 	PENDING_MS = 60 * 1000,
 	AGE_MS_MAX = INT32_MAX,   /* 24 days; times are modulo twice that, */
-	BEHIND_MS = 60 * 1000,    /* of which an access may be as much later than the time of who asks */
+	BEHIND_MS = 60 * 1000,    /* so far an access may be later than the time of the caller that asks */
 };
 
 _Static_assert(SAMPLES_MAX < 1 << 17, "record.sample");
@@ -125,8 +124,9 @@ static void sample_drop(struct memory *m, struct record *r)
 	m->free_sample = i;
 }
 
-/* What nearly every request holds, like the head of a system prompt, is back at once whatever the request is like:
- * from it the model would learn that all such blocks are. */
+/* Whether nearly every request holds the block, like the head of a system prompt. Such a block comes back at once,
+ * whatever the request is like. If the model learned from it, it would expect the same of all blocks with these
+ * features. */
 static bool is_in_all(uint32_t features)
 {
 	return features_step(features, FEATURE_CHILDREN) + 1u == features_steps[FEATURE_CHILDREN] &&
@@ -233,8 +233,8 @@ static void bucket_unlink(struct memory *m, uint32_t number)
 	*at = m->records[number].next;
 }
 
-/* Takes what is gone and was not touched since the hand passed it last; if it meets none for a while,
- * whatever it stands at. */
+/* Forgets a record that is not live and was not touched since the hand passed it last. After HAND_STEPS steps it
+ * forgets whatever record the hand is at. Returns the number of the freed record. */
 static uint32_t forget(struct memory *m)
 {
 	struct record *r;
@@ -282,7 +282,8 @@ static uint32_t age_of(uint64_t now_us, uint32_t last_ms)
 
 bool memory_keep(const struct memory *m, uint32_t back, uint64_t now_us, struct memory_kept *out)
 {
-	const uint32_t last = m->hand + m->records_used - 1; /* before anything was forgotten the hand is at the first */
+	const uint32_t last = m->hand + m->records_used - 1; /* until a record is forgotten the hand is at the first
+							      * one */
 	const struct record *r;
 	uint32_t end;
 
@@ -307,7 +308,7 @@ static bool is_sample(const struct memory *m, uint32_t tag)
 	return (tag >> 8 & (m->sample_every - 1)) == 0;
 }
 
-/* In no order yet: records come in the order in which they were made. */
+/* Makes a sample of a recalled record. It is in no order yet: records come in the order in which they were made. */
 static void sample_recall(struct memory *m, struct record *r, const struct memory_kept *kept, uint64_t used_us)
 {
 	const uint32_t i = m->free_sample;
@@ -345,7 +346,7 @@ void memory_recall(struct memory *m, const struct memory_kept *kept, uint64_t no
 		sample_recall(m, r, kept, now_us - age_ms * 1000);
 }
 
-/* Two lists by age, youngest last, into one. */
+/* Merges two lists by age, youngest last, into one. */
 static uint32_t merged(struct memory *m, uint32_t a, uint32_t b)
 {
 	uint32_t first = 0, *end = &first;

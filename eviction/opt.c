@@ -1,6 +1,6 @@
-/* Belady's optimum over a trace: a max-heap of what is there by the request that next asks for it,
- * deepest first among equals. The heap is lazy: an entry whose block has been used since or has gone is
- * dropped when it comes to the top.
+/* Belady's optimum over a trace. A max-heap orders the present blocks by the request that next asks for them, the
+ * deepest first among equals. The heap is lazy: an entry whose block has been used since, or has left, is dropped when
+ * it comes to the top.
  */
 #include <stdlib.h>
 
@@ -63,8 +63,8 @@ static void pop(struct opt *o)
 		o->heap[at] = e;
 }
 
-/* The furthest that is there; what is pinned has its new entry pushed only after its request, so its
- * old one is stale. */
+/* The present block whose next use is furthest away. A pinned block's new entry is pushed only after its request, so
+ * its old one is stale and it is not found. */
 static struct entry *furthest(struct opt *o)
 {
 	while (o->entries && o->next[o->heap[0].block] != o->heap[0].next)
@@ -106,8 +106,7 @@ static uint32_t hits(const struct opt *o, const struct trace_request *r)
 	return n;
 }
 
-/* The blocks of the request from its head on; what is decided is put into next[] at once, and into the
- * heap in the end. */
+/* Serves the blocks of a request from its head on. Decisions go into next[] at once, and into the heap in the end. */
 static bool serve(struct opt *o, const struct trace_request *r, uint64_t capacity, bool bypass,
 		  struct replay_result *out)
 {
@@ -115,7 +114,7 @@ static bool serve(struct opt *o, const struct trace_request *r, uint64_t capacit
 	const uint32_t *later = o->later + r->first;
 	uint32_t kept = 0;
 
-	/* Those that are there get their new time first, which makes their entries stale: that pins them. */
+	/* Present blocks get their new time first. That makes their entries stale and so pins them. */
 	for (uint32_t i = 0; i < r->count; i++)
 		if (o->next[blocks[i]])
 			o->next[blocks[i]] = later[i];

@@ -1,5 +1,6 @@
-/* The table of eviction policies: a new policy is one file and one row here. Yardsticks, which no daemon needs,
- * have theirs in replay/policies.c. */
+/* The table of eviction policies: a new policy is one file and one row here. Policies that only a replay needs, as
+ * yardsticks, have their table in replay/policies.c.
+ */
 #include "eviction/policy.h"
 
 #include <string.h>

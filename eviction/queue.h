@@ -10,7 +10,7 @@
 
 #include "eviction/policy.h"
 
-/* node.queue: its two highest bits are for a policy that has others order its nodes. */
+/* The two highest bits of node.queue belong to a policy that lets other policies order its nodes. */
 enum { QUEUE_ORDER_SHIFT = 30 };
 #define QUEUE_ORDER (3u << QUEUE_ORDER_SHIFT)
 
@@ -51,7 +51,7 @@ static inline void queue_unlink(struct policy_node *n)
 	n->next = NULL;
 }
 
-/* What insert promises about the node itself. */
+/* Sets the node's fields as policy_ops.insert promises. */
 static inline void queue_node_init(struct policy_node *n, const struct policy_event *e)
 {
 	assert(!n->prev && !n->next);
@@ -67,7 +67,7 @@ static inline void queue_insert(struct queue *q, struct policy_node *n, const st
 	queue_push(q, n);
 }
 
-/* Counts a use; the place stays. */
+/* Counts a use; the node keeps its place. */
 static inline void queue_note_use(struct policy_node *n, const struct policy_event *e)
 {
 	assert(n->prev && n->next);

@@ -4,11 +4,11 @@
 #include <string.h>
 
 enum {
-	LEVELS = 256,                  /* of worth, eight an octave */
+	LEVELS = 256,                  /* levels of worth, eight an octave */
 	LEVEL_LEAST = (127 - 26) << 3, /* 2^-26 hits per second */
 };
 
-/* A float's exponent and first mantissa bits are its logarithm in eighths of an octave, near enough. */
+/* The level of a pair. A float's exponent and first mantissa bits are about its logarithm in eighths of an octave. */
 static uint32_t level_of(const struct survival *s, uint32_t pair, bool by_age)
 {
 	float worth = ranks_worth(s, pair);
@@ -92,7 +92,7 @@ void ranked_insert(struct ranked *r, struct policy_node *n, uint32_t class, uint
 	filled_set(r, ranks_pair(class, lines_insert(&r->lines, n, class, used_us)), true);
 }
 
-/* The oldest node of a pair that may go. */
+/* The oldest node of a pair for which `may` is true. */
 static struct policy_node *front(struct ranked *r, uint32_t pair, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t *scan)
 {
 	struct policy_node *n = lines_front(&r->lines, pair / SURVIVAL_BUCKETS, pair % SURVIVAL_BUCKETS);
@@ -107,8 +107,8 @@ static struct policy_node *front(struct ranked *r, uint32_t pair, bool (*may)(co
 	return NULL;
 }
 
-/* Of two nodes of one bucket of age. Equally old ones are of one request: its end, of less worth, goes
- * first. */
+/* Whether `a` goes before `b`, in one bucket of age. Equally old nodes are of one request: its end, which is worth
+ * less, goes first. */
 static bool older(const struct ranked *r, const struct survival *s, const struct policy_node *a, const struct policy_node *b)
 {
 	if (a->last_use_us != b->last_use_us)
@@ -116,8 +116,8 @@ static bool older(const struct ranked *r, const struct survival *s, const struct
 	return ranks_worth(s, ranked_pair(r, a)) < ranks_worth(s, ranked_pair(r, b));
 }
 
-/* By rank; by age, pairs of one bucket rank one after the other, and the oldest of the bucket's fronts
- * is taken. */
+/* Takes pairs by rank. With an order by age, the pairs of one bucket rank one after the other, and the oldest of their
+ * fronts is taken. */
 struct policy_node *ranked_victim(struct ranked *r, const struct survival *s, bool (*may)(const struct policy_node *, void *), void *arg,
 				  uint32_t scan_max)
 {
@@ -138,7 +138,7 @@ struct policy_node *ranked_victim(struct ranked *r, const struct survival *s, bo
 	return best;
 }
 
-/* As ranked_victim chooses among fronts of one bucket. */
+/* The order in which ranked_victim takes fronts of one bucket. */
 static bool goes_before(const struct ranked *r, const struct survival *s, const struct policy_node *a, const struct policy_node *b)
 {
 	if (older(r, s, a, b))
@@ -146,7 +146,7 @@ static bool goes_before(const struct ranked *r, const struct survival *s, const 
 	return !older(r, s, b, a) && r->ranks->rank_of[ranked_pair(r, a)] < r->ranks->rank_of[ranked_pair(r, b)];
 }
 
-/* at[i] to its place in a heap whose first is the next to go. */
+/* Moves at[i] to its place in a heap whose first is the next to go. */
 static void sink(const struct ranked *r, const struct survival *s, struct policy_node *at[], uint32_t count, uint32_t i)
 {
 	struct policy_node *n = at[i];
@@ -160,7 +160,7 @@ static void sink(const struct ranked *r, const struct survival *s, struct policy
 	at[i] = n;
 }
 
-/* Pairs of one bucket: each is a line, and the oldest of their fronts comes next. */
+/* Visits the nodes of the pairs of one bucket. Each pair is a line, and the oldest of their fronts comes next. */
 static bool merge(struct ranked *r, const struct survival *s, struct policy_node *at[], uint32_t count,
 		  bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t *left)
 {

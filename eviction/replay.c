@@ -1,5 +1,4 @@
-/* The replay of one policy. A block of the trace is an array element; the policy sees its number + 1 as
- * its id. */
+/* The replay of one policy. A block of the trace is an array element; its id for the policy is its number + 1. */
 #include "eviction/replay.h"
 
 #include <stdlib.h>
@@ -90,7 +89,7 @@ static void behind(struct replay *p, uint32_t block, bool gone)
 		demote(p, &p->cells[p->behind[gone ? at - count : count]], gone);
 }
 
-/* Room for one more block: false when everything is pinned or the policy would rather keep what it has. */
+/* Makes room for one more block. False: everything is pinned, or the policy does not admit the block. */
 static bool make_room(struct replay *p, const struct policy_event *e)
 {
 	struct policy_node *v;
@@ -140,7 +139,8 @@ static void tell(struct replay *p, const struct trace_request *r, uint32_t count
 		p->ops->request(p->policy, &q);
 }
 
-/* As the daemon does: the policy hears what is said of the chain, and what is there of it is used. */
+/* As the daemon does: the policy gets the report about the chain, and the blocks of the chain that are present count as
+ * used. */
 static void report(struct replay *p, const struct trace_request *r)
 {
 	const uint32_t *blocks = p->trace->blocks + r->first;

@@ -1,8 +1,6 @@
-/* S3-FIFO (Yang et al., SOSP 2023): a small queue for what is new, a main queue for what was used twice
- * there or was asked for again
- * soon after it had gone, and the ids of what had gone from the small one. A use counts up to 3; in the
- * main queue a
- * count buys another round.
+/* S3-FIFO (Yang et al., SOSP 2023). It has a small queue for new blocks; a main queue for blocks that were used twice
+ * in the small one, or were asked for again soon after they had left it; and the ids of the blocks that left the small
+ * one. A use counts up to 3; in the main queue a count buys another round.
  */
 #include "eviction/s3fifo.h"
 
@@ -20,7 +18,7 @@ enum { IN_SMALL, IN_MAIN };
 struct policy {
 	struct queue queues[2], demoted;
 	uint64_t lengths[2];
-	struct ghosts *ghosts;  /* NULL: the owner knows what had gone */
+	struct ghosts *ghosts;  /* NULL: the owner knows the ghosts */
 };
 
 static uint32_t count_of(const struct policy_node *n)
@@ -129,7 +127,8 @@ static bool earned(const struct policy_node *n)
 	return count_of(n) >= ((n->queue & 1) == IN_SMALL ? COUNT_TO_MAIN : 1);
 }
 
-/* To the hot end of the main queue: on trust from the small one, for one count in the main one. */
+/* Moves a node to the hot end of the main queue. From the small queue it starts with count 0; in the main queue the
+ * move costs one count. */
 static void move(struct policy *p, struct policy_node *n)
 {
 	uint32_t count = (n->queue & 1) == IN_SMALL ? 0 : count_of(n) - 1;
@@ -138,8 +137,9 @@ static void move(struct policy *p, struct policy_node *n)
 	push(p, n, IN_MAIN, count);
 }
 
-/* Looks among the demoted; then at the front of the small queue while that is too long, else of the main one, and moves
- * on what has earned it. Each step decides anew, so that asking twice gives the same answer. */
+/* Looks among the demoted nodes first. Then it looks at the front of the small queue while that is too long, else of
+ * the main one, and moves on the nodes that have earned it. Each step decides anew, so that a repeated call gives the
+ * same answer. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *),
 				  void *arg, uint32_t scan_max)
 {

@@ -1,6 +1,5 @@
-/* SIEVE (Zhang et al., NSDI 2024): one queue by age; a use only marks. A hand goes from the oldest
- * towards the youngest, clears marks and stops at the first node without one; it stays there for the
- * next time.
+/* SIEVE (Zhang et al., NSDI 2024): one queue by age; a use only marks the node. A hand goes from the oldest node
+ * towards the youngest, clears marks, and stops at the first node without one. It stays there for the next time.
  */
 #include "eviction/sieve.h"
 
@@ -84,7 +83,7 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 			n->queue &= ~MARKED;
 			pinned_in_a_row = 0;
 		} else if (n == head->next && pinned_in_a_row++ > 0) {
-			return NULL; /* a whole round of pinned ones */
+			return NULL; /* a whole round of pinned nodes */
 		}
 		p->hand = n->next;
 		scan_max--;
@@ -92,7 +91,8 @@ static struct policy_node *victim(struct policy *p, bool (*may)(const struct pol
 	return NULL;
 }
 
-/* As the hand would go: what it meets unmarked in its first round, then what it would unmark in that. Where few are unmarked it stops early. */
+/* Visits nodes in the order in which the hand would take them: those that it meets unmarked in its first round, then
+ * those that it would unmark in that round. Where few nodes are unmarked it stops early. */
 static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, void *), void *arg, uint32_t max)
 {
 	const struct policy_node *head = &p->queue.head, *from = p->hand == head ? head->next : p->hand, *n = from;

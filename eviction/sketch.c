@@ -10,9 +10,9 @@ enum {
 	BANDS = 4,
 	WAYS = 4,
 	BUCKETS_MIN = 64,
-	BUCKETS_MAX = 1 << 16,     /* a band has no more values */
+	BUCKETS_MAX = 1 << 16,     /* a band has only so many values */
 	LEARNED_MIN = 32,
-	LEARNED_MAX = 1024,        /* a later vector moves the mean by no less than a part of so many */
+	LEARNED_MAX = 1024,        /* a vector has at least such a part of the weight in the mean */
 };
 
 struct entry {
@@ -54,7 +54,8 @@ struct sketches *sketches_create(uint32_t blocks)
 			sketches_destroy(s);
 			return NULL;
 		}
-		/* Takes the pages now: sketches fall anywhere, so that a few a second would take one after another, for minutes. */
+		/* Takes the pages now: sketches are spread over the whole table, so page faults would otherwise go on
+		 * for minutes at a few a second. */
 		memset(s->bucket[i], 0, buckets * sizeof(s->bucket[i][0]));
 	}
 	return s;
@@ -119,7 +120,7 @@ static uint32_t near_add(const struct entry *e, uint64_t id, uint64_t bits, stru
 	return found + 1;
 }
 
-/* The last comes first; an older one of the same id goes. */
+/* Puts the newest entry first, and drops an older one of the same id. */
 static void bucket_push(struct bucket *b, uint64_t id, uint64_t bits)
 {
 	uint32_t at = 0;

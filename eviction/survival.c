@@ -1,5 +1,5 @@
-/* The two numbers that make a class were chosen because they are what evicting compares: newcomers with what
- * has been there for a while.
+/* A class is made of the two numbers that an eviction compares: the worth of a newcomer, and that of a block which has
+ * been there for a while.
  */
 #include "eviction/survival.h"
 
@@ -7,10 +7,10 @@
 #include <string.h>
 
 enum {
-	LATER_BUCKET = 13,     /* about 45 s */
+	LATER_BUCKET = 13,     /* ages from 34 to 47 s */
 	LEVEL_LEAST = -40,     /* 2^-20 hits per second */
 	SLOPE_LEAST = -8,
-	TOLD_MAX = 50,         /* the mean follows what the model says now */
+	TOLD_MAX = 50,         /* a small bound: the mean follows the model's present predictions */
 };
 
 void survival_init(struct survival *s)
@@ -71,7 +71,7 @@ static uint32_t step(float log, int least, int count)
 	return (uint32_t)(at < 0 ? 0 : at >= count ? count - 1 : at);
 }
 
-/* A class has blocks that come back often and save little, and others: a hit is of the former more often. */
+/* The mean over hits, not over blocks: blocks that come back often count more. */
 float survival_cost(const struct survival *s, uint32_t class)
 {
 	return s->hits[class] > 0 ? s->saved[class] / s->hits[class] : 1;
@@ -104,6 +104,7 @@ void survival_update(struct survival *s)
 		s->changed[c] = false;
 		survival_worth(s->hazard[c], s->worth[c]);
 		for (int b = 0; b < SURVIVAL_BUCKETS; b++)
-			s->worth[c][b] *= survival_cost(s, (uint32_t)c); /* 1 exactly where all cost the same */
+			s->worth[c][b] *= survival_cost(s, (uint32_t)c); /* the factor is exactly 1 where all blocks
+									  * cost the same */
 	}
 }

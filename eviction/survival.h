@@ -1,6 +1,6 @@
-/* Ages and classes. A class is a set of blocks that are taken to come back alike: those whose worth when
- * they are used, and half a minute later, is about the same by the model of reuse. What a class is worth at an age
- * follows from the mean of what the model said of its blocks, and of what a hit of them saves.
+/* Ages and classes. A class is a set of blocks that are expected to come back alike: by the model of reuse their worth
+ * at their use, and their worth half a minute later, are about the same. The worth of a class at an age follows from
+ * the mean of the model's predictions for its blocks, and from what a hit of them saves.
  */
 #ifndef TERRACE_EVICTION_SURVIVAL_H
 #define TERRACE_EVICTION_SURVIVAL_H
@@ -12,15 +12,16 @@
 enum { SURVIVAL_BUCKETS = 32, SURVIVAL_FIRST_LOG = 19 };
 
 enum {
-	CLASS_LEVELS = 40,   /* of worth at age 0, two an octave */
-	CLASS_SLOPES = 12,   /* of the later worth as a share of that, three an octave */
+	CLASS_LEVELS = 40,   /* levels of the worth at age 0, two an octave */
+	CLASS_SLOPES = 12,   /* levels of the later worth as a share of that, three an octave */
 	CLASSES = CLASS_LEVELS * CLASS_SLOPES,
 };
 
 struct survival {
 	float hazard[CLASSES][SURVIVAL_BUCKETS];
 	float worth[CLASSES][SURVIVAL_BUCKETS];
-	float hits[CLASSES], saved[CLASSES]; /* of those predictions: hits per second at age 0, and what they save; means */
+	float hits[CLASSES], saved[CLASSES]; /* means of those predictions: hits per second at age 0, and what these
+					      * save */
 	uint32_t told[CLASSES];   /* predictions that went into hazard, up to a maximum */
 	bool changed[CLASSES];
 };
@@ -31,14 +32,14 @@ void survival_init(struct survival *s);
 uint32_t survival_bucket(uint64_t age_us);
 uint64_t survival_end_us(uint32_t bucket);
 
-/* The greatest expected number of hits per second of keeping, over all times at which one may stop waiting (Gittins'
- * index of a job whose length is the time to the next use), at each age. */
+/* The worth at each age: the greatest expected number of hits per second of keeping, over all times at which one may
+ * stop waiting (Gittins' index of a job whose length is the time to the next use). */
 void survival_worth(const float hazard[SURVIVAL_BUCKETS], float worth[SURVIVAL_BUCKETS]);
 
-/* The class of blocks of which the model says this, and a hit of which saves so much; it moves the class's means. */
+/* The class of blocks with this prediction of the model, when a hit saves `cost`. It moves the class's means. */
 uint32_t survival_class(struct survival *s, const float hazard[SURVIVAL_BUCKETS], float cost);
 
-/* What a hit of the class saves, in the mean. */
+/* The mean of what a hit of the class saves. */
 float survival_cost(const struct survival *s, uint32_t class);
 
 /* Brings worth[][] up to date. */

@@ -1,5 +1,6 @@
-/* Tables smaller than a huge page are the allocator's. Others are mapped, a huge page more than needed, and what is before and behind the aligned
- * part is given back at once. */
+/* A table smaller than a huge page comes from the allocator. A larger one is mapped with one huge page more than it
+ * needs, and the parts before and behind the aligned range are unmapped at once.
+ */
 #include "eviction/table.h"
 
 #include <stdlib.h>

@@ -85,7 +85,7 @@ void trace_fini(struct trace *t)
 	trace_init(t, 0);
 }
 
-/* Names numbered before a failure stay known to the table but are the next ones to be numbered again. */
+/* After a failure the names numbered so far stay in the table, but get their numbers again next time. */
 static enum status number_blocks(struct trace *t, const uint64_t *ids, uint32_t count, uint32_t *out)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -101,7 +101,7 @@ static enum status number_blocks(struct trace *t, const uint64_t *ids, uint32_t 
 	return STATUS_OK;
 }
 
-/* Whoever asked for that block had the whole chain. */
+/* Finds the chain of a report: a request that asked for its block had the whole chain. */
 static void find_reported(const struct trace *t, uint64_t last, struct trace_request *r)
 {
 	const uint32_t number = t->names ? names_at(t->names, last)->number : 0;

@@ -1,9 +1,9 @@
-/* ARC (Megiddo and Modha, FAST 2003): two queues by recency, of nodes seen once and of those seen
- * again, and the ids of what had gone from each. An id asked for again moves the target length of the
- * first queue towards the queue that should have kept it.
+/* ARC (Megiddo and Modha, FAST 2003): two queues by recency, one of nodes seen once and one of nodes seen again, and
+ * the ids of the nodes that left each. An id that is asked for again moves the target length of the first queue:
+ * towards the queue that should have kept the node.
  *
- * The owner asks for a victim before it names the newcomer, so the tie at exactly the target length is
- * always decided for the first queue.
+ * The owner asks for a victim before it names the newcomer. So the tie at exactly the target length is always decided
+ * for the first queue.
  */
 #include "eviction/replay/arc.h"
 

@@ -1,5 +1,6 @@
-/* Newton steps on the logarithmic loss (Friedman, 2001; leaves and gains as in Chen and Guestrin, 2016), each tree on a random
- * half of the cells. A cell stands for all that is alike, so that a pass costs as much as there are different things.
+/* Newton steps on the logarithmic loss (Friedman, 2001; leaves and gains as in Chen and Guestrin, 2016), each tree on a
+ * random half of the cells. A cell stands for all blocks that are alike, so a pass costs as much as there are different
+ * cells.
  */
 #include "eviction/replay/boost.h"
 

@@ -1,6 +1,6 @@
-/* Gradient-boosted trees for the hazard of coming back: given a block's features and a bucket of age, how likely it is asked for
- * in that bucket if it was not before. All of it is known at once and all is read many times, which a policy cannot do: what
- * offline.h measures the online model against.
+/* Gradient-boosted trees for the hazard of coming back: from a block's features and a bucket of age, the chance that
+ * the block is asked for in that bucket if it was not before. All data are known at once and are read many times, which
+ * a policy cannot do. offline.h measures the online model against it.
  */
 #ifndef TERRACE_EVICTION_REPLAY_BOOST_H
 #define TERRACE_EVICTION_REPLAY_BOOST_H
@@ -19,11 +19,11 @@ enum {
 	BOOST_LEAVES = 1 << BOOST_DEPTH,
 };
 
-/* All that is alike: what reached this age with these features. */
+/* All blocks that are alike: those that reached this age with these features. */
 struct boost_cell {
 	uint8_t x[BOOST_INPUTS];
-	float weight;  /* of those that came in the bucket or outgrew it */
-	float hits;    /* of those that came */
+	float weight;  /* weight of those that came back in the bucket or outgrew it */
+	float hits;    /* weight of those that came back */
 };
 
 struct boost_tree {
@@ -39,7 +39,7 @@ struct boost {
 /* The same cells give the same trees. False: no memory. */
 bool boost_fit(struct boost *m, const struct boost_cell *cells, uint32_t count);
 
-/* The hazard in each bucket of age of what has these inputs, x[0] aside, in [1e-6, 0.95]. */
+/* The hazard in each bucket of age for these inputs (x[0] is not read), in [1e-6, 0.95]. */
 void boost_predict(const struct boost *m, const uint8_t x[BOOST_INPUTS], float out[SURVIVAL_BUCKETS]);
 
 #endif

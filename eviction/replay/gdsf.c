@@ -1,11 +1,11 @@
-/* Greedy-Dual-Size-Frequency (Cherkasova, 1998): priority = age + uses x cost, the least goes first,
- * and the age becomes the priority of what went. All blocks have one size; the cost is that of
- * computing the block again, which grows with the tokens before it (recompute.h): by itself the policy takes attention over COST_TOKENS of them
- * to cost as much as the rest of the model (an 8B model, about).
+/* Greedy-Dual-Size-Frequency (Cherkasova, 1998): priority = age + uses x cost. The node with the least priority goes
+ * first, and the age becomes its priority. All blocks have one size. The cost is that of computing the block again,
+ * which grows with the tokens before it (recompute.h). By default, attention over COST_TOKENS of them costs as much as
+ * the rest of the model (about an 8B model).
  *
- * uses x cost is rounded to a quarter of an octave. A level is a queue: the age only grows, so a
- * level's coldest has its least priority, and a victim is sought among the fronts of the levels: no
- * heap, nothing allocated for a block.
+ * uses x cost is rounded to a quarter of an octave. A level is a queue. The age only grows, so the coldest node of a
+ * level has the level's least priority, and a victim is sought among the fronts of the levels: no heap, and nothing is
+ * allocated for a block.
  */
 #include "eviction/replay/gdsf.h"
 

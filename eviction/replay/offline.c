@@ -1,8 +1,9 @@
-/* First a replay with the online model, which only notes what is accessed, with which features; what the features are
- * depends on what the policy remembers at this size. Then a fit a part, and the replay that counts.
+/* First a replay runs with the online model and only notes the accesses and their features. (The features depend on
+ * what the policy remembers at this size.) Then one model a part is fitted, and the replay that counts is run.
  *
- * What is not known where a model is fitted is cut off: of an access before the part, only what comes before the part
- * begins. The inputs are the steps that the online model sees; finer ones (two an octave of the counts) gave no more hits.
+ * Outcomes that are not known where a model is fitted are cut off: of an access before the part, only what happens
+ * before the part begins is used. The inputs are the steps that the online model sees; finer ones (two an octave of the
+ * counts) gave no more hits.
  */
 #include "eviction/replay/offline.h"
 

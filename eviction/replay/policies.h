@@ -1,5 +1,4 @@
-/* The policies that a replay may name: those of the daemon (eviction/policy.h), and yardsticks that they are
- * compared with. */
+/* The policies that a replay may name: those of the daemon (eviction/policy.h), and yardsticks to compare them with. */
 #ifndef TERRACE_EVICTION_REPLAY_POLICIES_H
 #define TERRACE_EVICTION_REPLAY_POLICIES_H
 
