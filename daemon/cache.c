@@ -147,6 +147,8 @@ struct quota *cache_quota(const struct cache *c)
 	return c->quota;
 }
 
+/* Makes the parts in the order in which they need each other; long because there are many. *why is set before each step
+ * that cannot set it itself. After a failure cache_destroy frees what was made, so there is no cleanup here. */
 static enum status create_parts(struct cache *c, const char **why)
 {
 	const struct cache_options *o = &c->options;
@@ -213,7 +215,8 @@ static enum status create_parts(struct cache *c, const char **why)
 		s = STATUS_EXHAUSTED;
 	if (!s && c->vram)
 		s = vram_start(c, why);
-	/* The first extent, before a disk that may hang is read; what cannot be had now is asked for again later. */
+	/* Takes the first memory before a disk is read, since a disk may hang. Memory that is not available now is
+	 * asked for again later. */
 	if (!s)
 		room_preallocate(c);
 	if (!s && c->tier)
@@ -270,6 +273,8 @@ static void grants_fini(struct grants *g)
 	handles_fini(&g->reservations);
 }
 
+/* Stops all parts first, then frees them. If a disk or a driver does not answer, the rest is left as it is: the kernel
+ * may still write to that memory. Each part may be missing, since cache_create calls this after a failure too. */
 bool cache_destroy(struct cache *c)
 {
 	bool advised, ended;

@@ -84,6 +84,8 @@ static int parts_start(struct daemon *d, struct metrics **metrics, struct member
 	return rpc_server_create(d, why, sizeof why) ? fail("rpc", why) : EXIT_SUCCESS;
 }
 
+/* The daemon's life from top to bottom, in one function on purpose: what the first half starts, the second half
+ * ends. */
 static int run(const struct config *c)
 {
 	struct diskless diskless = { .distrust = false };

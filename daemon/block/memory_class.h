@@ -24,7 +24,7 @@ enum { CLASS_COLD_IDS = 64 };
 /* The class's claim on memory of other classes (arena_claim). The blocks there are being evicted. */
 struct memory_trade {
 	uint64_t since_us;             /* 0: there is none */
-	uint32_t granule;              /* where the next step goes on; in the extent */
+	uint32_t granule;              /* the granule of the extent where the next step goes on, and the slot in it */
 	uint32_t slot;
 	bool spilled;                  /* spills were begun for it */
 	bool drops;                    /* blocks without another copy are evicted too */
@@ -36,13 +36,13 @@ struct memory_class {
 	struct arena_class *arena;
 	struct layout_pool *pools;     /* the layouts in it, by class_next */
 	struct policy *policy;
-	uint64_t policy_room;          /* the number of slots that the policy was told last */
+	uint64_t policy_room;          /* the number of slots that the policy knows of */
 	struct span_map *spans, *spans_last; /* by rising place */
 	uint64_t evictable;            /* published blocks in memory that are not pinned */
-	uint64_t grow_refused;         /* room_epoch when no page could be had for it */
-	uint64_t trade_refused;        /* room_epoch when other classes' memory did not help it */
-	/* blocks evicted since it last compared its next victim with other classes' spans; the count at which it
-	 * compares again */
+	uint64_t grow_refused;         /* the room_epoch at which no page was available for it */
+	uint64_t trade_refused;        /* the room_epoch at which other classes' memory did not help it */
+	/* blocks evicted since the class last compared its next victim with other classes' spans; the number at which
+	 * it compares again */
 	uint32_t evicted, compare_at;
 	struct memory_trade trade;
 	uint64_t emptied_us;           /* when its claim was last emptied; 0: never, or the memory was given back */
@@ -51,9 +51,9 @@ struct memory_class {
 	uint64_t prefetched_blocks;
 	/* in memory, but not admitted to the policy: they are evicted first, in this order */
 	struct policy_node *not_admitted, *not_admitted_last;
-	/* ids of some of the coldest dirty blocks, and when they were searched for */
+	/* ids of some of the coldest dirty blocks, and the time of the search for them */
 	uint64_t cold[CLASS_COLD_IDS], cold_us;
-	uint32_t cold_at, cold_count, cold_scan; /* and how many nodes that search was to look at */
+	uint32_t cold_at, cold_count, cold_scan; /* and the number of nodes that the search looked at, at most */
 	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */
 };
 
@@ -62,11 +62,11 @@ struct memory_extent {
 	struct memory_extent *next;    /* in the cache's list */
 	uint32_t id;
 	uint8_t *base;
-	/* the tiers' own: its registration with each disk (disk/tier.h); its address on each GPU (vram/vram.h), 0:
-	 * none. NULL: the tier does not know it. free() destroys them */
+	/* for the tiers alone: its registration with each disk (disk/tier.h); its address on each GPU (vram/vram.h), 0:
+	 * none. NULL: the tier does not know it. Freed with free() */
 	uint32_t *buffer;
 	uint64_t *device;
-	bool fixed;                    /* its registration with the disks has been tried */
+	bool fixed;                    /* its registration with the disks was tried */
 };
 
 /* A span: which published block is in which slot. It lives as long as the span. */
@@ -109,16 +109,16 @@ struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id);
 /* Takes a free slot of the class, from one of its spans or from a new span. The slot is held. `reserve`: the new span
  * may come from the reserve for classes that have nothing. EXHAUSTED: nothing is free, or no memory. */
 enum status memory_slot_take(struct cache *c, struct memory_class *k, bool reserve, struct memory_slot *out);
-/* The same from a reserve that lies in pieces: the new span is as small as one slot needs. */
+/* As memory_slot_take with the reserve, where the reserve is in pieces: the new span is as small as one slot needs. */
 enum status memory_slot_take_piece(struct cache *c, struct memory_class *k, struct memory_slot *out);
 /* Gives the slot back; a span ends with its last slot. The caller has counted it as no longer held. */
 void memory_slot_give(const struct memory_slot *s);
-/* Whether memory_slot_take would find one, without `reserve`. */
+/* Whether memory_slot_take would find a slot, without `reserve`. */
 bool memory_class_has_room(const struct memory_class *k);
 
-/* Counts the slots of the span that emptying it would not free: n more or less. */
+/* Counts slots of the span that are pinned or reserved, which emptying the span would not free: n more, or less. */
 void span_held(struct span_map *s, int n);
-/* One of its slots was used. */
+/* Notes a use of one of the span's slots. */
 void span_used(struct span_map *s, uint64_t now_us);
 
 #endif

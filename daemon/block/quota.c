@@ -58,7 +58,7 @@ struct quota {
 	struct quota_holder unknown;
 };
 
-/* What people call the thing, what they can do, and the option that raises the bound ("": none). */
+/* The name of a thing for people, what they can do, and the option that raises the bound ("": none). */
 static const struct thing {
 	const char *name, *label, *advice, *option;
 } things[QUOTA_GPU_PINNED + 1] = {
@@ -91,7 +91,7 @@ static const struct thing *thing_of(enum quota_thing t)
 
 /* ---- birth and death ---- */
 
-/* Zeroed. NULL: no memory. */
+/* Zeroed memory on cache lines of its own. NULL: no memory. */
 static void *lines_take(size_t bytes)
 {
 	void *p = aligned_alloc(LINE, bytes);
@@ -280,8 +280,8 @@ void quota_leave(struct quota_holder *h)
 
 /* ---- the rule ---- */
 
-/* How much must stay free after a grant that brings a holder to `held`, for holders that have less. The first one is
- * always granted if there is any. */
+/* The amount that must stay free, for other holders, after a grant that brings a holder to `held`. A holder's first one
+ * is always granted if one is free. */
 static uint64_t reserve(uint64_t held, uint64_t max)
 {
 	const uint64_t most = max / RESERVE_PART + (max % RESERVE_PART > 0), before = held - 1;

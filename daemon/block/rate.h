@@ -1,9 +1,9 @@
-/* How fast a device has brought bytes lately, and from that when more bytes will be there: a running average. It costs
- * a few additions for each end of a transfer, and reading it needs no system call.
+/* A running average of how fast a device has transferred bytes lately, and from that when more bytes will have arrived.
+ * An update costs a few additions at each end of a transfer; a reading needs no system call.
  *
  * The average is over the time for which the device was busy with the bytes. A transfer is charged from its own
- * beginning, or from the end of the transfer before it if that is later. So transfers side by side are not counted
- * twice, and idle time is not counted. The lock is the owner's.
+ * beginning, or from the end of the transfer before it if that is later. So parallel transfers are not counted twice,
+ * and idle time is not counted. The lock is the owner's.
  */
 #ifndef TERRACE_DAEMON_BLOCK_RATE_H
 #define TERRACE_DAEMON_BLOCK_RATE_H
@@ -13,18 +13,18 @@
 #include "daemon/block/values.h"
 
 enum {
-	RATE_SAMPLES = 64,             /* the average halves the weight of the past after so many transfers, or */
+	RATE_SAMPLES = 64,             /* after so many transfers the average halves the weight of the past, or */
 	RATE_BYTES = 64 << 20,         /* after so many bytes */
 	RATE_STALL_US = 1000,          /* a device that has work and has ended nothing for longer counts as slower */
 };
 
-/* us_per_mib: what is assumed until transfers have been seen; it weighs as much as one transfer of a MiB. */
+/* us_per_mib: the assumption until transfers have been seen; it weighs as much as one transfer of a MiB. */
 static inline void rate_init(struct rate *r, double us_per_mib)
 {
 	*r = (struct rate){ .us = us_per_mib, .bytes = 1 << 20 };
 }
 
-/* So many bytes are under way from now on. now_us is used only if nothing is queued. */
+/* Adds `bytes` to the bytes under way. now_us is used only if none were. */
 static inline void rate_begun(struct rate *r, uint64_t bytes, uint64_t now_us)
 {
 	if (!r->queued)
@@ -32,13 +32,13 @@ static inline void rate_begun(struct rate *r, uint64_t bytes, uint64_t now_us)
 	r->queued += bytes;
 }
 
-/* So many bytes are no longer under way, whether they came or not. */
+/* Removes `bytes` from the bytes under way, whether or not they arrived. */
 static inline void rate_over(struct rate *r, uint64_t bytes)
 {
 	r->queued -= bytes;
 }
 
-/* So many bytes have come: the device began them at begun_us and ended them at ended_us. Call it before their
+/* Notes that `bytes` have arrived: the device began them at begun_us and ended them at ended_us. Call it before their
  * rate_over. */
 static inline void rate_came(struct rate *r, uint64_t bytes, uint64_t begun_us, uint64_t ended_us)
 {
@@ -54,7 +54,7 @@ static inline void rate_came(struct rate *r, uint64_t bytes, uint64_t begun_us, 
 	r->bytes /= 2;
 }
 
-/* Microseconds until so many bytes more are there, behind what is queued. */
+/* Microseconds until `bytes` more have arrived, behind those that are under way. */
 static inline uint64_t rate_us(const struct rate *r, uint64_t bytes, uint64_t now_us)
 {
 	const double us = (double)(r->queued + bytes) * r->us / r->bytes;

@@ -1,5 +1,6 @@
-/* Waits: what a call holds while it is put aside for disks or GPUs. Each thing that it waits for is a link. A link may
- * keep a block pinned, so that blocks that came early are still there when the last one has come. */
+/* Waits: the state of a call that is put aside for disks or GPUs. Each event that it waits for is a link. A link may
+ * keep a block pinned, so that blocks that arrived early are still there when the last one arrives.
+ */
 #include "daemon/block/wait.h"
 
 #include "daemon/block/block.h"
@@ -11,7 +12,8 @@
 
 #include <stdlib.h>
 
-/* With GPUs, calls have thousands of links, and another thread frees them: they are kept for reuse. NULL: no memory. */
+/* With GPUs a call has thousands of links, and another thread frees them: so they are kept for reuse. NULL: no
+ * memory. */
 static struct cache_wait_link *link_alloc(struct cache *c)
 {
 	struct cache_wait_link *l = c->spare_links;

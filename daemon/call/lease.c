@@ -336,6 +336,9 @@ void cache_lease_announce(struct cache *c)
 	vram_lease_announce(c);
 }
 
+/* One path from the checks to the reply, whose steps share most of the locals. The checks come first. Then, in one read
+ * section, the blocks are searched without the lock, and the lease is admitted under it. A repeated call (w->stage)
+ * searches again, since blocks have moved meanwhile. */
 enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struct cache_leased *out,
 			struct cache_wait *w, const char **why)
 {
@@ -401,7 +404,7 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 			status = admit_want(&a, on, why);
 		if (!status)
 			status = wait_goes_on(w) ? STATUS_BUSY : admit(&a, s, &l, q->places, out, why);
-		/* If nothing that was begun is under way, no event would come. */
+		/* If nothing is under way any more, no event would come to repeat the call. */
 		while (status == STATUS_BUSY && !w->outstanding) {
 			blocks_find(c, pools, layouts, k, l->block);
 			status = admit(&a, s, &l, q->places, out, why);

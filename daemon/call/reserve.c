@@ -109,7 +109,7 @@ static bool info_of(const struct reserve *v, uint32_t unit, struct slot_info *in
 	return true;
 }
 
-/* The next key. */
+/* Reserves the next key. Long because of the wish, whose fields come from all parts of the call. */
 static enum status reserve_one(struct cache *c, struct session *s, struct reserve *v)
 {
 	const struct cache_reserve_call *q = v->q;

@@ -237,6 +237,8 @@ static void tenants_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 	free(facts);
 }
 
+/* Long because of the table of gauges, which has a row a metric. The figures are read in one hold of the lock;
+ * everything is emitted without it. */
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg)
 {
 	struct holder holders[HOLDERS_MAX];

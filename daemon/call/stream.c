@@ -84,6 +84,8 @@ static const char *write_problem(const struct cache_stream_call *q, const struct
 	return problem;
 }
 
+/* Checks without the lock, then tries to reserve until memory has grown enough or does not grow any more. The wish is
+ * filled once, for all attempts. */
 enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
 			      const char **why)
 {

@@ -157,6 +157,8 @@ static enum status warm_steps(struct admission *a, struct lease *l, bool found, 
 	return s;
 }
 
+/* As cache_lease: checks without the lock, then in one read section the search without the lock and the steps under it.
+ * The record of a lease is used as the list of blocks and freed in the end. */
 enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct cache_wait *w, uint32_t *blocks,
 		       const char **why)
 {

@@ -1,12 +1,12 @@
-/* Slabs that are given up: for compaction, or because slots of another size need their bytes.
+/* Gives up slabs: for compaction, or because slots of another size need their bytes.
  *
- * Blocks whose only copy is there are evicted. Blocks that memory or a GPU has too are kept, since a client that
- * flushed them takes them for durable as long as they are served. So they are copied first, from memory to free slots
- * or in the place of colder blocks, without a new slab. Then the copies' disks are synced, then the blocks change slab
- * maps, and only then the file is deleted. A crash at any moment leaves one of the two copies whole. A block that finds
- * no other place on any disk is evicted from memory and GPUs as well. A block that otherwise only a GPU has is
- * downloaded, after the copies of blocks in memory have begun, so that it evicts none of these. While memory has no
- * room for it, the slab map stays.
+ * A block whose only copy is in the slab is evicted. A block that memory or a GPU has too is kept: a client that has
+ * flushed it relies on it as durable while it is served. So such blocks are copied first, from memory to free slots or
+ * in place of colder blocks, without a new slab. Then the copies' disks are synced. Then the blocks change slab maps.
+ * Only then the file is deleted. A crash at any moment leaves one of the two copies whole. A block that finds no other
+ * place on any disk is evicted from memory and GPUs as well. A block that, besides the slab, only a GPU has is
+ * downloaded first. That begins after the copies of blocks in memory, so that it evicts none of these. While memory has
+ * no room for it, the slab map stays.
  *
  *     leaving ----- copies under way ----- all written ----- synced ----- sealed ----- slab deleted ^
  *        (moves)            (copied)        (left)          | +---- no time, a disk that failed, a block was read or
@@ -39,11 +39,11 @@
 #include <time.h>
 
 enum {
-	LOOK_SLOTS = 4096,             /* in one hold of the lock */
+	LOOK_SLOTS = 4096,             /* slots looked at in one hold of the lock */
 	GIVE_UP_US = 500 * 1000,
 	NAP_NS = 1000 * 1000,
 	SYNC_US_MAX = 10 * 1000 * 1000,
-	GIVEN_MOST = 64,               /* slabs that go for one that is larger */
+	GIVEN_MOST = 64,               /* slabs that are given up for a larger one, at most */
 };
 
 /* ---- which ---- */
@@ -59,7 +59,7 @@ struct slab_map *slab_map_least(const struct disk_class *k, bool all)
 	return least;
 }
 
-/* Room elsewhere in the class for what the slab map has. */
+/* Whether the other slab maps of the class have room for this one's blocks. */
 static bool slab_map_fits_elsewhere(const struct slab_map *r)
 {
 	uint64_t slots = 0;
@@ -129,18 +129,19 @@ enum status unit_sync(struct cache *c, struct unit *u, uint64_t wait_us)
 
 /* ---- copies elsewhere ---- */
 
-/* Where the walk over the slab map is, and what it has met in this round. */
+/* The place of the walk over the slab map, and what it has met in this round. */
 struct leaving {
 	struct slab_map *slab_map;
 	uint32_t slot;
-	bool busy;                     /* something is under way, or to be begun later */
-	bool stuck;                    /* no disk has another place for one that memory has */
-	bool refused;                  /* one that memory has is to be begun yet */
-	bool may_fall;                 /* in the round before none was: GPUs' may come down */
-	bool full;                     /* memory has no room for one of those */
+	bool busy;                     /* a transfer is under way, or must be begun later */
+	bool stuck;                    /* no disk has another place for a block that memory has */
+	bool refused;                  /* a block that memory has must still be begun */
+	bool may_fall;                 /* in the round before, no block was refused: so blocks on GPUs may be
+				        * downloaded */
+	bool full;                     /* memory has no room for such a download */
 };
 
-/* On a GPU and in the slab map, not in memory. */
+/* Begins the download of a block that is on a GPU and in the slab map, but not in memory. */
 static void fall_begin(struct cache *c, struct leaving *l, struct block *b)
 {
 	const struct fetch_how soon = { .priority = RING_IDLE, .effort = TAKE_SOON };
@@ -211,7 +212,7 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 	return STATUS_BUSY;
 }
 
-/* With the lock: takes the slab map's copies, and says in which disks they are, a bit each. */
+/* With the lock: takes the slab map's finished copies, and tells by a bit each on which disks they are. */
 static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 {
 	struct disk_transfer *copied = r->copied;
@@ -219,7 +220,7 @@ static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 	*units = 0;
 	for (const struct disk_transfer *m = copied; m; m = m->waiting_next)
 		*units |= 1u << m->unit->number;
-	r->copied = NULL; /* what is written from now on is not in these syncs */
+	r->copied = NULL; /* copies that are written from now on are not covered by these syncs */
 	return copied;
 }
 
@@ -251,7 +252,7 @@ static enum status copies_land(struct cache *c, struct slab_map *r)
 	return s;
 }
 
-/* With the lock. OK: no transfer uses the slab map any more, and none will. */
+/* With the lock. OK: no transfer uses the slab map any more, and none will begin. */
 static enum status slab_map_seal(struct slab_map *r, bool stuck)
 {
 	if (r->transfers != r->left_count || r->class->unit->failed)
@@ -300,7 +301,7 @@ static void slab_map_stay(struct cache *c, struct slab_map *r)
 	spills_drop(c, late);
 }
 
-/* Its slab is gone from the disk: so are its blocks. */
+/* Removes the blocks of a slab that was deleted from the disk. */
 static void blocks_give_up(struct cache *c, struct slab_map *r, enum counter why)
 {
 	for (uint32_t i = 0; i < r->slots; i++) {
@@ -318,7 +319,8 @@ static void blocks_give_up(struct cache *c, struct slab_map *r, enum counter why
 	CRASH_POINT("slab_map_given_up");
 }
 
-/* The slab is deleted first: no restart can find its headers then, whatever is deleted meanwhile. */
+/* The slab is deleted before its blocks are: so a restart finds none of its headers, whichever blocks are deleted
+ * meanwhile. */
 enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter why)
 {
 	struct disk *d = r->class->unit->disk;
@@ -336,7 +338,7 @@ enum status slab_map_give_up(struct cache *c, struct slab_map *r, enum counter w
 	if (!s)
 		blocks_give_up(c, r, why);
 	cache_unlock(c);
-	ends_run(c); /* tombstones in it: nothing else frees a slab map that is gone */
+	ends_run(c); /* tombstones in it must end: until then the slab map cannot be freed */
 	cache_lock(c);
 	if (!s && !r->transfers)
 		slab_map_free(c, r);
@@ -366,7 +368,7 @@ enum status cache_compact_step(struct cache *c, uint32_t disk, uint64_t bytes_ma
 			least = NULL;
 	}
 	s = !c->tier->restored ? STATUS_BUSY : least ? STATUS_OK : STATUS_MISS;
-	/* A chore may have deleted the file already, and be about to say so. */
+	/* A chore may have deleted the file already and not yet said so. */
 	if (!s && (!disk_slab_next(u->disk, least->slab - 1, &v) || v.slab != least->slab))
 		s = STATUS_BUSY;
 	if (!s)
@@ -456,7 +458,7 @@ void slab_feed(struct cache *c, struct disk_class *k)
 		s = slab_trade(c, k);
 	cache_lock(c);
 	k->wanted = k->needed = false;
-	if (early) { /* what there is may last: nothing goes for it yet */
+	if (early) { /* the free slots may suffice, so no other slab is given up yet */
 		k->preallocate_us = c->now_us;
 		s = STATUS_OK;
 	}

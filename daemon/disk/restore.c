@@ -524,6 +524,8 @@ static bool over_budget(struct disk *d)
 	return v.slab_bytes_used > v.budget_bytes;
 }
 
+/* The restore from top to bottom. After each step a crash can be recovered from what is on the disks, so the order of
+ * the steps matters. */
 void *restore_main(void *arg)
 {
 	struct cache *c = arg;
@@ -540,7 +542,8 @@ void *restore_main(void *arg)
 	CRASH_POINT("restore_dirty");
 	unclean(&x);
 	run_begins(&x);
-	/* One that is to stop may have left the word of the run before, which the catalog must go on to fit. */
+	/* A restorer that must stop may not have noted the new run: the note of the run before stays, and the catalog
+	 * must still fit that run. */
 	if (restorer_goes_on(&x) && t->rebuild)
 		t->lagging |= catalog_empty(t->catalog, CATALOG_BLOCKS) != STATUS_OK;
 	else if (restorer_goes_on(&x))
@@ -557,7 +560,8 @@ void *restore_main(void *arg)
 			disk_slot_free_unmarked(t->units[i].disk);
 			t->units[i].look_us = c->now_us;
 			t->units[i].over = over_budget(t->units[i].disk);
-			unit_sweep_anew(&t->units[i]); /* of one that failed meanwhile, blocks were taken up after they were given up */
+			unit_sweep_anew(&t->units[i]); /* a disk that failed meanwhile may have got blocks after its
+						        * blocks were given up */
 		}
 		CRASH_POINT("restore_freed");
 		lift_generations(c);

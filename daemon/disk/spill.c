@@ -1,11 +1,13 @@
-/* Which blocks are spilled, and when: in the background, so that blocks that must leave memory are on disk already.
+/* Chooses which blocks are spilled, and when. It works in the background, so that a block is on disk before it must
+ * leave memory.
  *
- * A share of the host tier (spill_share) is to be free, not yet made, or *clean*: on disk too. If it is less, dirty
- * blocks are spilled: the coldest, which a search finds from time to time; between searches, in the order in which they
- * were put. Of the coldest blocks, as many as that share (COLD_SCAN at most) are to be clean in any case. Blocks that
- * came back from a disk are clean too, but they were just used: if they were enough, the coldest would stay dirty, and
- * either used blocks would be evicted for them, or they would be dropped. A block that is dropped for lack of a clean
- * victim (a slow disk, a storm of puts) is counted as shed: memory never waits for a disk.
+ * A share of the host tier (spill_share) is to be free, not yet made, or *clean*, that is, also on disk. While it is
+ * less, dirty blocks are spilled: first the coldest, which a search finds from time to time; between searches, blocks
+ * in the order in which they were put. In any case the coldest blocks, as many as that share (COLD_SCAN at most), are
+ * to be clean. Blocks that were loaded from a disk are clean too, but were just used. If they counted alone, the
+ * coldest blocks would stay dirty: then either recently used blocks would be evicted in their place, or they would be
+ * dropped. Memory never waits for a disk: a block that is dropped for lack of a clean victim (a slow disk, a storm of
+ * puts) is counted as shed.
  */
 #include "daemon/disk/spill.h"
 
@@ -27,13 +29,13 @@
 #include "store/status.h"
 
 enum {
-	LOOK_BLOCKS = 2048,             /* at a time, in one class */
+	LOOK_BLOCKS = 2048,             /* blocks looked at in one pass, in one class */
 	COLD_SCAN = 2048,              /* nodes */
 	COLD_EVERY_US = 50 * 1000,
-	HURRIED = 64,                  /* spills that somebody waits for, at a time */
+	HURRIED = 64,                  /* spills that a caller waits for, at a time */
 };
 
-/* Slots of this class: those that it has, and those that it could still get. */
+/* The slots of this class: those that it has, and those that it could still get. */
 static uint64_t slots_of(const struct memory_class *k)
 {
 	struct arena_class_usage u;
@@ -42,23 +44,23 @@ static uint64_t slots_of(const struct memory_class *k)
 	return u.room;
 }
 
-/* Dirty blocks that are too many in this class. */
+/* How many dirty blocks of this class are too many. */
 static uint64_t excess(struct cache *c, const struct memory_class *k, const struct memory_class_sums *sums, uint64_t total)
 {
-	/* A block that is not to be spilled counts as clean: it is dropped when its place is wanted. */
+	/* A block that must not be spilled counts as clean: it is dropped when its place is needed. */
 	const uint64_t dirty = sums->dirty > sums->no_spill ? sums->dirty - sums->no_spill : 0;
 	const uint64_t wanted = total * c->options.spill_share_milli / 1000;
 	uint64_t ready;
 
 	if (c->settles)
 		return sums->dirty;
-	/* Nor does what was loaded ahead make way for others. */
+	/* Prefetched blocks do not count as ready to make room. */
 	ready = dirty + k->prefetched_blocks;
 	ready = total - (ready < total ? ready : total);
 	return ready >= wanted ? 0 : wanted - ready < dirty ? wanted - ready : dirty;
 }
 
-/* How many of the coldest are to be clean. */
+/* How many of the coldest blocks are to be clean. */
 static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_sums *sums, uint64_t total)
 {
 	const uint64_t room = total - (sums->blocks < total ? sums->blocks : total), wanted = total * c->options.spill_share_milli / 1000;
@@ -81,7 +83,7 @@ static bool gather_dirty(const struct policy_node *n, void *arg)
 	return k->cold_count == CLASS_COLD_IDS;
 }
 
-/* Of the first `scan` in the order in which they would go. */
+/* Gathers dirty blocks among the first `scan` nodes, in the order in which they would be evicted. */
 static void gather_cold(struct cache *c, struct memory_class *k, uint32_t scan)
 {
 	uint32_t looked = 0;
@@ -92,10 +94,11 @@ static void gather_cold(struct cache *c, struct memory_class *k, uint32_t scan)
 		policy_look(c->policy, k->policy, gather_dirty, k, scan - looked);
 }
 
-/* The coldest, as of a while ago: what memory gives up next had better be on a disk by then. NULL: none is known. */
+/* The coldest dirty block, by a search of a while ago. It should be on a disk before memory must evict it. NULL: none
+ * is known. */
 static struct block *coldest_dirty(struct cache *c, struct memory_class *k, uint32_t scan)
 {
-	/* A search that found little is not repeated at once, but for a longer one. */
+	/* A search that found little is repeated only after some time, or with a longer scan. */
 	if (k->cold_at == k->cold_count &&
 	    (k->cold_count >= CLASS_COLD_IDS / 8 || c->now_us - k->cold_us >= COLD_EVERY_US || scan > k->cold_scan)) {
 		k->cold_us = c->now_us;
@@ -132,7 +135,7 @@ static struct block *next_unwritten(struct cache *c, struct layout_pool *p, uint
 	return NULL;
 }
 
-/* The same of the class: of one of its layouts after the other. */
+/* As next_unwritten, for the class: one of its layouts after the other. */
 static struct block *next_dirty(struct cache *c, struct memory_class *k, uint32_t *budget)
 {
 	struct layout_pool *p = k->pools, *first;
@@ -154,7 +157,7 @@ static struct block *next_dirty(struct cache *c, struct memory_class *k, uint32_
 	return NULL;
 }
 
-/* It was refused, and is the next one again. */
+/* Puts back a block whose spill was refused, so that it is the next one again. */
 static void look_again(struct block *b, bool is_cold)
 {
 	b->pool->class->cold_at -= is_cold;
@@ -162,8 +165,8 @@ static void look_again(struct block *b, bool is_cold)
 		unwritten_walk_back(&b->pool->spills);
 }
 
-/* At most disk_depth of them: `excess` of whatever is dirty, and the dirty ones of the coldest `cold`. BUSY: the disks take no more now;
- * else what is not OK: they have no place for its blocks. */
+/* Begins spills, disk_depth at most: `excess` of any dirty blocks, and the dirty ones among the `cold` coldest. BUSY:
+ * the disks take no more now. Another status than OK: the disks have no place for the class's blocks. */
 static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t excess, uint64_t cold)
 {
 	uint32_t budget = LOOK_BLOCKS, most = memory_class_sums(k).dirty ? c->options.disk_depth : 0;
@@ -238,7 +241,7 @@ bool spill_pump(struct cache *c)
 	return place;
 }
 
-/* And may be waited for. */
+/* Whether the disk writes spills that a caller may wait for; false for a slow disk. */
 static bool is_spilling(const struct unit *u)
 {
 	struct disk_view v;

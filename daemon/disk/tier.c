@@ -191,6 +191,9 @@ static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
 	return ended;
 }
 
+/* Ends the tier in an order that a crash at any moment survives: the restorer, the checksum threads, the syncs, the
+ * disks, the mark of a clean end, the catalog. The mark is written only if the catalog is up to date and all steps
+ * before have succeeded. */
 bool tier_stop(struct cache *c, bool read)
 {
 	const uint32_t wait_ms = c->options.disk_close_ms ? c->options.disk_close_ms : CLOSE_MS;
@@ -201,13 +204,14 @@ bool tier_stop(struct cache *c, bool read)
 	CRASH_POINT("tier_stop");
 	restorer_ended = restorer_ends(t, until_us);
 	cache_lock(c);
-	/* The catalog says of every header what it is. */
+	/* A clean end: the catalog describes every header on the disks. */
 	bool clean = t->restored && !t->lagging && !t->renewing && !t->transfer_count;
 
 	t->stopping = true;
 	loads_feed(c);
 	cache_unlock(c);
-	/* Loads that are being checked end while the disks are there; those that come now are checked on the disks' threads. */
+	/* Loads whose check is under way end while the disks are still open. Loads that arrive from now on are checked
+	 * on the disks' threads. */
 	sums_stop(c->sums);
 	const bool asked = clean || (restorer_ended && t->out_count), answers = asked && disks_sync(c, until_us);
 
@@ -219,13 +223,13 @@ bool tier_stop(struct cache *c, bool read)
 		cache_lock(c);
 		burials_feed(c);
 		cache_unlock(c);
-		ends_run(c); /* what was refused at the last */
+		ends_run(c); /* transfers that the disks refused at the end */
 	}
 	CRASH_POINT("clean_before");
 	if (clean && ended && !read)
 		mark_clean(c);
 	CRASH_POINT("clean_mark");
-	/* A restorer that is left may be in the catalog, too. */
+	/* A restorer that was left behind may still use the catalog. */
 	if (!restorer_ended || read)
 		ended = false;
 	else

@@ -527,6 +527,8 @@ static void on_event(const struct local_key *key, uint64_t now_us)
 	}
 }
 
+/* The loop of the local socket's thread: wait, run what was posted, serve events, look at deadlines. It is one function
+ * because each round hands the same few times to the next. */
 void *local_main(void *arg)
 {
 	struct local_calls *n = arg;

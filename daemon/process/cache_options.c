@@ -37,6 +37,7 @@ static void tenants_config(const struct config *c, struct cache_config *out)
 	out->options.tenant_rows = t ? (uint32_t)c->tenant_metrics : 0;
 }
 
+/* Long because of the table: one row an option of the cache. */
 void cache_config(const struct config *c, struct cache_config *out)
 {
 	const char *problem;

@@ -269,6 +269,8 @@ static bool parse_choice(const char *value, const char *const *words, uint64_t *
 	return false;
 }
 
+/* One rule for each type of text. A type whose value is a list or an address has a parser of its own
+ * (process/config_lists.c, config_cluster.c), and this passes its verdict on. */
 static const char *text_problem(const struct option *o, const char *value)
 {
 	size_t n = strlen(value);
@@ -315,7 +317,7 @@ static const char *text_problem(const struct option *o, const char *value)
 		return NULL;
 	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
 		return NULL;
-	if (o->type == T_POLICY || o->type == T_GROUP) /* that there is such a group is looked at when the machine is */
+	if (o->type == T_POLICY || o->type == T_GROUP) /* whether the group exists is checked with the machine */
 		return NULL;
 	if (word && o->offset == AT(fd_socket))
 		return NULL;
@@ -603,7 +605,9 @@ static void read_environment(struct config *c, char *const env[], struct config_
 	}
 }
 
-/* --config is read before the others, since the file comes first in order. */
+/* Reads the flags in two passes. The first, with `file` set, only looks for --config, since the file comes before the
+ * flags in order; the second sets the options. One loop serves both, so that both split the command line in the same
+ * way. */
 static void read_flags(struct config *c, int argc, char *const argv[], const char **file, struct config_errors *errors)
 {
 	bool seen[OPTIONS] = { false }, named = false;
@@ -651,7 +655,8 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 
 /* ---- what depends on other options or on the machine ---- */
 
-/* As the arena would by itself (store/arena/arena.h); here, so that it is said and its limits are looked at. */
+/* The size that the arena would choose by itself (store/arena/arena.h). It is chosen here too, so that it is shown and
+ * its limits are checked. */
 static void derive_extent(struct config *c)
 {
 	if (c->extent_bytes)
@@ -694,6 +699,8 @@ static void derive_tenants(struct config *c, struct config_errors *errors)
 				"listen_key and listen_ca, or listen = off");
 }
 
+/* One block for each option that depends on others or on the machine. fd_socket is derived before it is compared with
+ * socket. */
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);

@@ -1,10 +1,10 @@
 /* Configuration: one static table (process/config.c) drives flags, environment, file, --help, the sample file and
  * Admin.Config.
  *
- * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), the variable
- * TERRACE_HOST_BYTES=4GiB, or the line `host_bytes = 4GiB` of the file; flags win over the environment,
- * that over the file, that over the default. Unknown flags, unknown TERRACE_ variables, unknown or repeated names in the file, and
- * values out of range are refused, all at once, each with its place.
+ * An option `host_bytes` is set by the flag --host-bytes 4GiB (or --host-bytes=4GiB), by the variable
+ * TERRACE_HOST_BYTES=4GiB, or by the line `host_bytes = 4GiB` of the file. A flag wins over the environment, the
+ * environment over the file, the file over the default. Unknown flags, unknown TERRACE_ variables, unknown or repeated
+ * names in the file, and values out of range are refused. All errors are reported together, each with its place.
  *
  * Units: bytes take KiB, MiB, GiB, TiB (or none); times take ms, s, m, h (a bare number is ms).
  */
@@ -62,30 +62,31 @@ struct config {
 	uint64_t log_level, log_format;
 
 	const struct tenants *tenants; /* of tenants_file (process/tenants.h); NULL: off */
-	bool admin_gid_known;         /* admin_group is on, and is: */
+	bool admin_gid_known;         /* admin_group is on, and admin_gid is its number */
 	uint64_t admin_gid;
 
 	enum config_origin origin[CONFIG_OPTIONS_MAX];
-	const char *retired[CONFIG_OPTIONS_MAX]; /* NULL, or the word that was given, which means another one now */
-	char file[CONFIG_TEXT_MAX];   /* that was read; empty: none */
+	const char *retired[CONFIG_OPTIONS_MAX]; /* NULL, or the word that was given and that now stands for another
+						  * one */
+	char file[CONFIG_TEXT_MAX];   /* the file that was read; empty: none */
 	bool help, version, check, print; /* --help, --version, --check-config, --print-config */
 };
 
-/* Everything from its default. */
+/* Sets every option to its default. */
 void config_defaults(struct config *c);
 
-/* Defaults, then the file named by --config or TERRACE_CONFIG (or default_file, if it exists), the
- * environment, the flags; then what one option says of another (fd_socket from socket, host_bytes from the
- * machine's memory). argv as main got it. env: as environ; may be NULL. OK, or INVALID with at least one
- * error; *c is then not to be used, but for help, check and print. */
+/* Sets the defaults, then reads the file named by --config or TERRACE_CONFIG (or default_file, if it exists), then the
+ * environment, then the flags. Then it derives what one option says of another (fd_socket from socket, host_bytes from
+ * the machine's memory). argv as main got it. env: as environ; may be NULL. OK, or INVALID with at least one error;
+ * then *c may be used for help, check and print alone. */
 enum status config_load(struct config *c, int argc, char *const argv[], char *const env[], const char *default_file,
 			struct config_errors *errors);
 
 /* Parses the bytes of a file, named `name` in errors. Fuzzed. */
 enum status config_parse(struct config *c, const char *name, const char *bytes, size_t n, struct config_errors *errors);
 
-/* The disks that `disks` names, folder and size each: how many, at most CONFIG_DISKS_MAX. 0 with *problem NULL: off; with
- * *problem: what is wrong with it. Fuzzed with config_parse. */
+/* The disks that `disks` names, with folder and size. Returns their number, at most CONFIG_DISKS_MAX. 0 with *problem
+ * NULL: off. 0 with *problem: what is wrong with the value. Fuzzed with config_parse. */
 enum { CONFIG_DISKS_MAX = 16 };
 struct config_disk {
 	char folder[CONFIG_TEXT_MAX];
@@ -93,42 +94,44 @@ struct config_disk {
 };
 uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX], const char **problem);
 
-/* The GPUs that `gpus` names, by number: how many, at most CONFIG_GPUS_MAX; *all: each that there is, and 0. 0 with *problem NULL and not
- * *all: off; with *problem: what is wrong with it. Fuzzed with config_parse. */
+/* The GPUs that `gpus` names, by number. Returns their number, at most CONFIG_GPUS_MAX. 0 with *all: every GPU of the
+ * machine. 0 with *problem: what is wrong with the value. 0 with neither: off. Fuzzed with config_parse. */
 enum { CONFIG_GPUS_MAX = 16 };
 uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
-/* NULL if `value` has the form of an address to listen on, or is off. Numbers only: a name could resolve to anything.
- * That an address beyond loopback has certificates is looked at when all options are known. */
+/* NULL if `value` has the form of an address to listen on, or is off; otherwise the problem. Addresses are numbers only:
+ * a name could resolve to anything. Whether an address beyond loopback has certificates is checked when all options
+ * are known. */
 const char *config_listen_problem(const char *value);
 
-/* Where /metrics is served: true and *out; false with *problem NULL: off; with *problem: what is wrong with it. Numbers only, as above, and
- * any of them. Fuzzed with config_parse. */
+/* Where /metrics is served: true and *out. False with *problem NULL: off. False with *problem: what is wrong with the
+ * value. The address is numbers only, as above, but may be any address. Fuzzed with config_parse. */
 struct config_socket {
 	struct sockaddr_storage address;
 	socklen_t bytes;
-	bool loopback; /* this machine alone reaches it; of a Unix socket too */
+	bool loopback; /* only this machine reaches it; also set for a Unix socket */
 };
 bool config_metrics(const char *value, struct config_socket *out, const char **problem);
-/* The group that `admin_group` names, or whose number it is. False: this machine has none of that name. Asks the machine's list of groups. */
+/* The number of the group that `admin_group` names, or gives as a number. False: this machine has no group of that
+ * name. Reads the machine's list of groups. */
 bool config_group(const char *value, uint64_t *gid);
-/* The address of `listen`: false if it is off, or not one to listen on: beyond loopback without certificates. */
+/* The address of `listen`. False: it is off, or is not one to listen on: beyond loopback without certificates. */
 bool config_listen(const struct config *c, struct config_socket *out);
-/* Makes `off` an empty text in listen and the three options of its certificates. NULL, or the sentence about what of
- * them does not fit: certificates come as three files or none, and an address beyond loopback needs them. */
+/* Turns `off` into an empty text in listen and in the three options of its certificates. Returns NULL, or a sentence
+ * about what does not fit: certificates are three files or none, and an address beyond loopback needs them. */
 const char *config_listen_derive(struct config *c);
 /* True: `listen` is served over TLS alone, with the three files. */
 bool config_listen_tls(const struct config *c);
 
-/* Makes `off` an empty text and node_name the machine's. Says what of the options of a cluster does not fit: how many
- * sentences. process/config_cluster.c */
+/* Turns `off` into an empty text and sets node_name to the machine's name. Writes a sentence for each problem of the
+ * cluster's options with each other; returns their number. process/config_cluster.c */
 enum { CONFIG_CLUSTER_PROBLEMS_MAX = 8 };
 uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLUSTER_PROBLEMS_MAX]);
 
-/* Row i of the table: false past its end. value: in the form the file takes, as in force. */
+/* Row i of the table; false past its end. value: the value in force, in the form that the file takes. */
 struct config_row {
 	const char *name, *help, *origin;
-	const char *retired;           /* NULL, or the word that was given, in place of which `value` is */
+	const char *retired;           /* NULL, or the word that was given and that now stands for `value` */
 	char value[CONFIG_TEXT_MAX];
 };
 bool config_row(const struct config *c, uint32_t i, struct config_row *out);
@@ -137,8 +140,8 @@ void config_help(FILE *to);
 /* The sample file: every option at its default, as comments. */
 void config_sample(FILE *to);
 
-/* Of what config_load gave: the program's exit status, after it has printed what is wrong or what was asked for (1: that could not be printed);
- * -1: the daemon is to run. */
+/* Answers the result of config_load. Prints errors, or what was asked for (--help and the like), and returns the
+ * program's exit status (1: it could not be printed). -1: nothing to print, and the daemon is to run. */
 int config_answer(const struct config *c, enum status s, const struct config_errors *errors);
 
 #endif

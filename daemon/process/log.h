@@ -1,8 +1,8 @@
 /* Structured logs on stderr: one event a line, `key=value` or JSON.
  *
- * Only daemon/ logs, once, where a thing is handled. Prompt contents and keys never appear above debug. Any
- * thread: a line is built on the stack and written with one write(2); lines longer than LOG_LINE_MAX are
- * cut, still well formed. A line that cannot be written is counted (process/log_unwritten.h).
+ * Only daemon/ logs, and logs a thing once, where it is handled. Prompt contents and keys never appear above debug. Any
+ * thread: a line is built on the stack and written with one write(2). A line longer than LOG_LINE_MAX is cut and stays
+ * well formed. A line that cannot be written is counted (process/log_unwritten.h).
  */
 #ifndef TERRACE_DAEMON_PROCESS_LOG_H
 #define TERRACE_DAEMON_PROCESS_LOG_H
@@ -15,7 +15,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 enum log_format { LOG_LOGFMT, LOG_JSON };
 enum { LOG_LINE_MAX = 4096 };
 
-/* One field. text NULL: the number counts, or nothing at all if name is NULL (the end of a list). */
+/* One field. text NULL: the field is the number. name NULL: the end of a list. */
 struct log_field {
 	const char *name; /* plain: letters, digits, underscores */
 	const char *text; /* any bytes up to the NUL; escaped */
@@ -29,11 +29,11 @@ static inline struct log_field log_text(const char *name, const char *text)
 #define LOG_TEXT(key, value) log_text(key, value)
 #define LOG_NUM(key, value) ((struct log_field){ .name = (key), .number = (int64_t)(value) })
 
-/* Before other threads start. */
+/* Called before other threads start. */
 void log_setup(enum log_level least, enum log_format format);
 bool log_on(enum log_level level);
 
-/* fields: ended by one without a name. */
+/* Writes an event. The list of fields ends with a field without a name. */
 void log_write(enum log_level level, const char *event, const struct log_field *fields);
 
 #define LOG_AT(level, event, ...)                                                                  \
@@ -46,8 +46,8 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 #define log_warn(...) LOG_AT(LOG_WARN, __VA_ARGS__)
 #define log_error(...) LOG_AT(LOG_ERROR, __VA_ARGS__)
 
-/* Builds a line, newline and NUL included, in out[size] (size >= 256); returns its length without the NUL.
- * unix_us: the time it bears. */
+/* Builds a line, newline and NUL included, in out[size] (size >= 256). Returns its length without the NUL. unix_us: the
+ * time in the line. */
 size_t log_line(char *out, size_t size, enum log_format format, uint64_t unix_us, enum log_level level,
 		const char *event, const struct log_field *fields);
 

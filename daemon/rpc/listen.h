@@ -1,7 +1,9 @@
-/* The sockets that clients of gRPC connect to, and the thread that accepts. gRPC's own listeners (1.51) are not used:
- * after a failed accept, as for want of a descriptor, they accept no connection until the daemon is restarted.
+/* The sockets that clients of gRPC connect to, and the thread that accepts connections. gRPC's own listeners (1.51) are
+ * not used: after a failed accept, for example for want of a descriptor, they accept no connection until the daemon is
+ * restarted.
  *
- * Threads: all of these by main, but take, which the listener's thread calls, and stats.
+ * Threads: main calls all functions, except rpc_listen_stats, which any thread may call. The listener's thread calls
+ * `take`.
  */
 #ifndef TERRACE_DAEMON_RPC_LISTEN_H
 #define TERRACE_DAEMON_RPC_LISTEN_H
@@ -18,12 +20,12 @@ struct rpc_peers;
 struct rpc_roles;
 struct rpc_tls;
 
-/* Binds `socket`, of socket_mode, and `listen`, and does not accept yet. BUSY: another daemon has the path. IO,
+/* Binds `socket`, with socket_mode, and `listen`, and does not accept yet. BUSY: another daemon has the path. IO,
  * EXHAUSTED: why[size] has a sentence. */
 enum status rpc_listen_create(const struct config *c, struct rpc_listener **out, char *why, size_t size);
-/* Begins to accept. take gets each connection that has sent something, if `roles` has a number and `peers` has room for
- * it; take's owner shuts it down and closes it in the end. Connections that send nothing for silent_us are closed.
- * Block signals before. */
+/* Begins to accept. take gets each connection that has sent something, if `roles` has a number for it and `peers` has
+ * room; the owner of take shuts the connection down and closes it in the end. A connection that sends nothing for
+ * silent_us is closed. The caller has blocked signals before. */
 enum { RPC_SILENT_US = 5 * 1000 * 1000 };
 struct rpc_listen_parts {
 	struct rpc_peers *peers;
@@ -32,9 +34,9 @@ struct rpc_listen_parts {
 };
 enum status rpc_listen_start(struct rpc_listener *l, const struct rpc_listen_parts *parts, uint64_t silent_us,
 			     void (*take)(void *arg, int fd), void *arg);
-/* Stops accepting, and removes the socket; take is not called afterwards. NULL is fine, and a second call. */
+/* Stops accepting, and removes the socket; take is not called afterwards. NULL allowed, and a second call. */
 void rpc_listen_stop(struct rpc_listener *l);
-/* Stops and frees. NULL is fine. */
+/* Stops and frees. NULL allowed. */
 void rpc_listen_destroy(struct rpc_listener *l);
 
 /* The port of `listen`, or 0. */

@@ -228,6 +228,8 @@ static void begin_received(struct wire_call *w)
 		rpc_step_hand_over(w, false);
 }
 
+/* Begins a call that has just come: resets the fields that the call before left, counts it, and then chooses the one of
+ * six ways in which it goes on. The order of the checks decides what a client with several faults is told. */
 static void begin(struct wire_call *w, uint64_t now_us)
 {
 	struct rpc_server *s = w->server;

@@ -266,6 +266,8 @@ static enum status start_tls(struct rpc_server *s, const struct config *c, char 
 	return c->listen[0] && config_listen_tls(c) ? rpc_tls_create(&o, &s->tls, why, size) : STATUS_OK;
 }
 
+/* Makes the parts in the order in which they need each other. undo_server frees what exists up to the start of gRPC's
+ * server; after that a thread may run, and destroy has to stop it. */
 enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 {
 	struct rpc_server *s = calloc(1, sizeof *s);

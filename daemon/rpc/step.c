@@ -102,8 +102,9 @@ static enum status take_reply_bytes(struct wire_call *w, size_t bytes)
 	return rpc_fail(&w->c, STATUS_EXHAUSTED, "%s", why);
 }
 
-/* Metadata, reply and status in one batch, with CLOSE in it unless that is under way already. By the call's
- * owner; the last thing it does. */
+/* Ends a call: metadata, reply and status in one batch, with CLOSE in it unless that is under way already. Called by
+ * the call's owner, as the last thing that the owner does. It is one function because the batch's operations and the
+ * memory they point at are filled together. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply)
 {
 	grpc_op ops[4] = { 0 };
@@ -129,7 +130,8 @@ void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMes
 	if (status == STATUS_OK && reply) {
 		drop_buffer(&w->sent);
 		w->sent = pack(reply);
-		if (!w->granted && !is_stream(w)) { /* it is not looked at any more, and its client may not read the reply for long */
+		if (!w->granted && !is_stream(w)) { /* the request is not needed any more, and its client may not read
+						     * the reply for long */
 			w->request = NULL;
 			rpc_arena_reset(&w->c.arena);
 		}

@@ -408,7 +408,8 @@ static void lent_close(const struct cache_lent *l)
 		close(l->device_fd);
 }
 
-/* Its own page, made when it is first asked for. */
+/* Lends the attachment its own progress page, which is made at the first request. The page is made and lent without the
+ * lock, so the attachment is held by `boarding` and looked at again each time the lock is taken. */
 static enum status progress_page_lend(struct cache *c, uint64_t attachment, struct cache_lent *out)
 {
 	struct attachment *a;

@@ -201,6 +201,8 @@ const char *reservation_no_room(bool gpu)
 		     "release or commit some, or raise host_bytes";
 }
 
+/* Asks for the key's state, then charges the quota, then makes the record, then takes the slots. Each step has to be
+ * undone if a later one fails, so all are in one function. */
 enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why)
 {

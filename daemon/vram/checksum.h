@@ -12,24 +12,26 @@ struct gpu;
 struct sum_list;
 struct vram_slot;
 
-/* The one checksum over all checksums in a slot's header, which a GPU's slot keeps. */
+/* The checksum over the layers' checksums in a slot's header. A GPU's slot keeps this one number. */
 uint32_t vram_sums_of(const void *header, uint32_t layers);
-/* The downloads of this batch may have arrived: their bytes are to be checked. */
+/* Whether the downloads of this batch may have arrived, so that their bytes must be checked. */
 bool vram_copy_batch_sums(const struct copy_batch *f);
 /* Without the lock: checksum threads check the downloaded blocks and write their headers; ended(f) follows. False: not
  * begun. */
 bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch));
-/* The same, on the caller's thread and the checksum threads. */
+/* As vram_copy_batch_seal, on the caller's thread and the checksum threads. Returns when it is done. */
 void vram_copy_batch_seal_here(struct cache *c, struct copy_batch *f);
-/* The block was downloaded: its GPU copies' checksums are known from now on. */
+/* Keeps the checksum of a downloaded block: those of its copies on GPUs that had none have it from now on. */
 void vram_sums_keep(struct block *b, uint32_t sums);
-/* By the device's thread: a batch to another GPU is copied. That GPU computes the checksums of the blocks; then follows
- * vram_copy_batch_part_ended(). False: not begun, and nothing is compared. Only with gpu_verify_up. */
+/* Called by the device's thread when a batch of copies to another GPU has been made. That GPU then computes the
+ * checksums of the blocks, and vram_copy_batch_part_ended() follows. False: not begun, and nothing is compared. Only
+ * with gpu_verify_up. */
 bool vram_copy_batch_sum_across(struct copy_batch *f);
-/* The block has just been published in that slot, and all its bytes are there; the zeroing of the rest is complete. Its
- * GPU computes the checksum; the block is pinned until that is known: see vram/commit_sums.h. */
+/* Begins a checksum of a block that has just been published in that slot. All the block's bytes are there, and the rest
+ * of the slot is zeroed. The slot's GPU computes the checksum; the block is pinned until it is known
+ * (vram/commit_sums.h). */
 void vram_sum_begin(struct cache *c, struct vram_slot *s);
-/* The checksum of block i of an ended list has come, or will not: by the list's status. */
+/* Ends the checksum of block i of an ended list: it has come, or has failed, as the list's status says. */
 void vram_sum_end(struct cache *c, struct sum_list *l, uint32_t i);
 /* The GPU is lost, or the tier stops: slots whose checksum the device has not begun get none. */
 void vram_sums_fail(struct cache *c, struct gpu *g);

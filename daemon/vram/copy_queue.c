@@ -44,22 +44,24 @@
 
 enum {
 	LIST_MAX = 8192,               /* blocks */
-	/* of an upload batch whose layers no lease waits for: completing it overlaps the next batch's copies, */
+	/* the bytes of an upload batch whose layers no lease waits for: the completion of one batch overlaps the copies
+	 * of the next */
 	BYTES_MAX = 8 << 20,
-	/* downloads: larger, since each batch wakes the checksum threads once; twice as much if that is few blocks */
+	/* of downloads: larger, since each batch wakes the checksum threads once; twice as much if that is only a few
+	 * blocks */
 	DOWN_BYTES_MAX = 16 << 20, DOWN_BLOCKS = 128,
 	DOWN_BYTES_MIN = 2 << 20,      /* the last downloads are small, as no copies run beside the last checksums */
-	/* batches under way, each direction, checksums included: the next is prepared while the first runs */
+	/* batches under way in each direction, checksums included: the next is prepared while the first runs */
 	COPY_BATCHES_MAX = 4,
 	RETRY_NS = 1000 * 1000,
-	RETRIES_MAX = 10 * 1000,       /* a driver without memory for so long is as good as lost */
+	RETRIES_MAX = 10 * 1000,       /* a driver that has no memory for so long counts as lost */
 	FENCE_BYTES = DEVICE_COPY_ALIGN,
 	/* how long uploads that no lease waits for layer by layer may be overtaken by a lease's */
 	OVERTAKE_US = 100 * 1000,
-	/* blocks from a disk, without a lease, that are gathered to a batch while as many are still read; */
+	/* blocks from a disk, without a lease, are gathered to batches of so many while as many are still read; */
 	GATHERED = 8,
 	GATHERED_BYTES = 4 << 20,      /* or so many of their bytes */
-	EXPECT_US = 300,               /* what is expected comes by then, or may take its time */
+	EXPECT_US = 300,               /* announced work arrives within this time, or is not waited for */
 	ANNOUNCED_US = 150,            /* from a lease's packet until it is known whether it needs copies */
 };
 
@@ -607,7 +609,8 @@ static struct copy_batch *copy_batch_of(struct gpu *g, enum device_way way, cons
 	return f;
 }
 
-/* Of a list of so many blocks the sums have copies to be beside when it is copied: at least half as many come next, or a call is still at it. */
+/* Whether checksums of a batch of so many blocks will have other copies to run beside: at least half as many blocks
+ * follow in the queue, or a call is still adding some. */
 static bool is_much_announced(const struct gpu *g, const struct vram_transfer *m, uint32_t blocks)
 {
 	uint32_t come = 0;
@@ -619,8 +622,9 @@ static bool is_much_announced(const struct gpu *g, const struct vram_transfer *m
 	return come && 2 * come >= blocks;
 }
 
-/* With the lock of the queues, from one of them: blocks of one shape, with the fence behind them; or a fence. NULL:
- * nothing, or not now. */
+/* With the lock of the queues: takes a batch from one of them. It has blocks of one shape, with the fence behind them,
+ * or a fence alone. NULL: nothing, or not now. It is one function because the counts and pointers of the queue that it
+ * changes belong together. */
 static struct copy_batch *copy_batch_take(struct gpu *g, enum device_way way)
 {
 	struct vram_queue *q = &g->queue[way];

@@ -1,8 +1,10 @@
-/* How much memory and GPU memory an upload from a disk may take. With disks, it drops no block without another copy: on
- * the GPU such a block is downloaded first, in memory it is spilled first. Downloads and loads use the same memory, so
- * blocks that wait in memory for a full GPU take half of it at most. A Warm waits for that as long as disks write. A
- * Lease has a waiting caller: it waits only while uploads of its layout keep getting places there, and not for ever;
- * then it evicts any block that it must.
+/* How much memory and GPU memory an upload from a disk may take.
+ *
+ * With disks, a patient upload drops no block that has no other copy: on a GPU such a block is downloaded first, in
+ * memory it is spilled first. Downloads and loads use the same memory. So blocks that wait in memory for a full GPU
+ * take half of the memory at most. A Warm is patient as long as disks write. A Lease has a waiting caller: it is
+ * patient only while uploads of its class keep getting places on the GPU, and not for ever. After that it evicts any
+ * block that it must.
  */
 #include "daemon/vram/fetch.h"
 

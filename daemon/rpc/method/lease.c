@@ -13,6 +13,8 @@
 
 enum { CALLS_MAX = 16 }; /* each takes a look at all that the session holds */
 
+/* Checks, memory, the cache's call, the reply. MISS and EXHAUSTED are answers of the reply, not failures of the call.
+ * If the reply's places find no memory, the lease is given back. */
 enum status rpc_lease(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__LeaseRequest *q = (const Terrace__V1__LeaseRequest *)request;

@@ -45,6 +45,8 @@ static enum status reserve_infos(struct rpc_call *c, const Terrace__V1__ReserveR
 	return STATUS_OK;
 }
 
+/* Four steps in a row: checks, memory, the cache's call, the reply. All memory of the reply is taken before the call,
+ * because nothing may fail once slots are taken. */
 enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__ReserveRequest *q = (const Terrace__V1__ReserveRequest *)request;
@@ -81,7 +83,7 @@ enum status rpc_reserve(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	for (uint32_t i = 0; i < n; i++)
 		places[i] = (struct cache_place){ .extent = (uint32_t)CACHE_EXTENT_NONE };
 	terrace__v1__reserve_reply__init(r);
-	r->status = rpc_take(c, keys.count * sizeof *r->status); /* memory first: nothing may fail once slots are taken */
+	r->status = rpc_take(c, keys.count * sizeof *r->status); /* memory first, as said above */
 	r->places = rpc_places(c, NULL, n);
 	if (!r->status || !r->places)
 		return rpc_too_big(c);
@@ -165,6 +167,8 @@ static enum status commit_item(struct rpc_call *c, size_t i, const Terrace__V1__
 	return STATUS_OK;
 }
 
+/* Four steps in a row: checks, memory, the cache's call, the reply. All memory of the reply is taken before the call,
+ * because nothing may fail once blocks are published. */
 enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__CommitRequest *q = (const Terrace__V1__CommitRequest *)request;

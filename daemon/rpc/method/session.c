@@ -176,6 +176,8 @@ static enum status open_rules(struct rpc_call *c, const Terrace__V1__OpenSession
 	return STATUS_OK;
 }
 
+/* Checks, memory, the cache's call, the reply. If the reply cannot be made, the session is closed again: its client
+ * would never learn its id. */
 enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__OpenSessionRequest *q = (const Terrace__V1__OpenSessionRequest *)request;
