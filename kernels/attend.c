@@ -1,17 +1,15 @@
 /* Attention over packed blocks, a tile at a time.
  *
- * The rows that share a KV head (queries x heads of the group) are taken in passes. A pass walks the tokens that any
- * of its rows sees in tiles of KV_TILE_TOKENS and does S = Q K^T, the online softmax and O += P V against each:
- * straight from the codes (attend_lanes.h) where the machine and the format allow it, else from a decoded tile
+ * The rows that share a KV head (queries x heads of the group) are taken in passes. A pass walks the tokens that any of
+ * its rows sees, in tiles of KV_TILE_TOKENS. For each tile it does S = Q K^T, the online softmax and O += P V: straight
+ * from the codes (attend_lanes.h) where the machine and the format allow it, else from a decoded tile
  * (attend_matrix.c).
  *
- * Nothing is rotated back inside the loop. The rotation R is unnormalised, R^T R = d, so that (R q) . (R
- * k) = d q . k: 1/d goes into the scale; and sum p (R v) = R sum p v, so that O is rotated back once, at
- * the end.
+ * Nothing is rotated back inside the loop. The rotation R is unnormalised, R^T R = d. So (R q) . (R k) = d q . k, and
+ * 1/d goes into the scale. And sum p (R v) = R sum p v, so O is rotated back once, at the end.
  *
- * fp32 throughout, but no sum is long: a tile's weights are summed into a double, and every FLUSH_TILES
- * tiles O is added to a second accumulator and starts again at zero, so that the rounding error does not
- * grow with the number of tokens.
+ * All sums are fp32, but none is long. A tile's weights are summed into a double. Every FLUSH_TILES tiles O is added to
+ * a second accumulator and starts again at zero. So the rounding error does not grow with the number of tokens.
  */
 #include "kernels/attend_pass.h"
 #include "kernels/half.h"

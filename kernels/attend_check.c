@@ -1,4 +1,4 @@
-/* What a query sees, and what may be wrong with the parameters of attention. */
+/* Computes which tokens a query sees, and checks the parameters of attention. */
 #include "kernels/attend_pass.h"
 
 #include <math.h>

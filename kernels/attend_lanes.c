@@ -1,4 +1,6 @@
-/* What surrounds attend_lanes_body.h: the choice of code, queries into the order of lanes, sums out of it. */
+/* The code around attend_lanes_body.h: it chooses the compiled function, brings queries into the order of lanes, and
+ * sums out of it.
+ */
 #include "kernels/attend_lanes.h"
 
 #include <string.h>

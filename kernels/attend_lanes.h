@@ -1,11 +1,11 @@
-/* Attention straight from the codes, 16 lanes at a time: nothing is decoded into memory. Compiled
- * for AVX-512 and for AVX2 from attend_lanes_body.h; attend_vnni.c is for AVX-512 with integer dot products.
+/* Attention straight from the codes, 16 lanes at a time: nothing is decoded into memory. Compiled for AVX-512 and for
+ * AVX2 from attend_lanes_body.h; attend_vnni.c is for AVX-512 with integer dot products.
  *
- * K: a load of codes becomes floats by a table in a register and meets the queries, whose elements stand in
- * the order of the lanes; the token's scale is multiplied into the sum. V: the weights, times the tokens'
- * scales, stand in the order of the lanes and meet the values; the sums of a lane are of a quarter or an
- * eighth of the tokens and are added up at the end. int4's codes count from 8, and (8 - zero point) comes
- * in with the sum of the query or of the weights. A row's result does not depend on the rows beside it.
+ * K: a table in a register turns a load of codes into floats. They are multiplied with the queries, whose elements are
+ * in the order of the lanes. The token's scale is multiplied into the sum. V: the weights, times the tokens' scales,
+ * are in the order of the lanes and are multiplied with the values. A lane's sums cover a quarter or an eighth of the
+ * tokens and are added up at the end. int4's codes count from 8; (8 - zero point) is multiplied by the sum of the
+ * query, or of the weights, and added. A row's result does not depend on the rows beside it.
  */
 #ifndef TERRACE_KERNELS_ATTEND_LANES_H
 #define TERRACE_KERNELS_ATTEND_LANES_H

@@ -1,6 +1,6 @@
-/* The code of attend_lanes.h, for one kind of machine: attend_avx512.c and attend_avx2.c include it after the
- * lanes of their own. Every function is made anew for each format and number of rows, so that what a load
- * becomes and which sums stay in registers is known when it is compiled.
+/* The code of attend_lanes.h, for one kind of machine. attend_avx512.c and attend_avx2.c include it after their own
+ * lanes. Every function is compiled separately for each format and number of rows. So the compiler knows what a load
+ * becomes and which sums stay in registers.
  */
 #include "kernels/attend_lanes_load.h"
 

@@ -1,5 +1,5 @@
-/* Loads of codes and of scales, and functions by format and number of rows: for the files that have included
- * the lanes of their own before.
+/* Loads of codes and of scales, and functions by format and number of rows. For files that have included their own
+ * lanes before.
  */
 #ifndef TERRACE_KERNELS_ATTEND_LANES_LOAD_H
 #define TERRACE_KERNELS_ATTEND_LANES_LOAD_H

@@ -1,7 +1,7 @@
-/* Attention by decoding a tile of tokens into floats, for the formats and machines that attend_lanes.h does not
- * serve. Both products are one small matrix kernel whose inner loop runs along contiguous
- * floats. K's tile is transposed for it, of few rows too, for which plain dot products would be up to a tenth quicker: they add
- * up in another order, and a row's result would depend on how many there are.
+/* Attention by decoding a tile of tokens into floats, for the formats and machines that attend_lanes.h does not serve.
+ * Both products are one small matrix kernel whose inner loop runs along contiguous floats. K's tile is transposed for
+ * it, also when there are few rows. Plain dot products would be up to a tenth faster with few rows, but they add up in
+ * another order: a row's result would depend on the number of rows.
  */
 #include "kernels/attend_pass.h"
 #include "kernels/simd.h"

@@ -1,11 +1,12 @@
 /* attend_lanes.h for AVX-512 with integer dot products (VNNI); an empty file where there can be none.
  *
- * The formats of 4, 3 and 2 bits: codes become unsigned bytes by a table of 16 (tq: the codebook's value + 127.5,
- * int4: the code), and meet the queries and the weights as two signed bytes, high and low, of a 15-bit integer: 64
- * products an instruction. Four neighbouring bytes of a load are dims of one K token or tokens of one V dim, which is
- * what the instruction sums up. What the values are off by is taken away as an integer times the sum of the
- * other side, so that nothing is lost; the only error is the rounding of queries to 2^-15 of the largest of a
- * row and of weights to 2^-15 of the largest of a tile. The other formats are those of attend_avx512.c.
+ * It serves the formats of 4, 3 and 2 bits. A table of 16 turns codes into unsigned bytes (tq: the codebook's value +
+ * 127.5, int4: the code). They are multiplied with the queries and the weights, which are 15-bit integers as two signed
+ * bytes, high and low: 64 products an instruction. Four neighbouring bytes of a load are dims of one K token or tokens
+ * of one V dim, and the instruction adds up such four products. The offset of the values is subtracted as an integer
+ * times the sum of the other side, so it causes no error. The only error is the rounding of queries to 2^-15 of the
+ * largest of a row, and of weights to 2^-15 of the largest of a tile. The other formats use the code of
+ * attend_avx512.c.
  */
 #if defined(__x86_64__)
 

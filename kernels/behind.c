@@ -1,5 +1,5 @@
-/* No byte holds codes of two tokens, so one atom's bytes that are kept are the same for every layer and head: they are
- * looked up once, and each layer and head costs a pass over one atom and the zeroing of those behind it.
+/* No byte holds codes of two tokens. So the bytes of an atom that are kept are the same for every layer and head, and
+ * are looked up once. Each layer and head then costs a pass over one atom and the zeroing of the atoms behind it.
  */
 #include "kernels/behind.h"
 

@@ -1,4 +1,4 @@
-/* What of a block belongs to no valid token. */
+/* Finds and zeroes the bytes of a block that belong to no valid token. */
 #ifndef TERRACE_KERNELS_BEHIND_H
 #define TERRACE_KERNELS_BEHIND_H
 

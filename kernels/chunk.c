@@ -1,6 +1,7 @@
-/* Tokens in and out of packed blocks (see codec.h), an atom's at a time: vectors become rows of codes in dim
- * order (by codec_lanes.h, or one by one where the machine has no such code or it does not know the format), and
- * rows.c moves these to their places in the atom. */
+/* Moves tokens in and out of packed blocks (see codec.h), an atom's tokens at a time. Vectors become rows of codes in
+ * dim order: by codec_lanes.h, or one by one where the machine has no such code or it does not know the format. rows.c
+ * moves these rows to their places in the atom.
+ */
 #include "kernels/codec_lanes.h"
 
 #include <assert.h>

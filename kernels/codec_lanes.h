@@ -1,5 +1,5 @@
-/* The codecs sixteen lanes at a time, for up to 16 tokens (an atom's): the same bytes and the same floats, to the
- * bit, as kernels/codec.h's functions give a vector at a time. Compiled for AVX-512 and for AVX2 from
+/* The codecs sixteen lanes at a time, for up to 16 tokens (an atom's). They give the same bytes and the same floats, to
+ * the bit, as kernels/codec.h's functions give one vector at a time. Compiled for AVX-512 and for AVX2 from
  * codec_lanes_body.h.
  */
 #ifndef TERRACE_KERNELS_CODEC_LANES_H

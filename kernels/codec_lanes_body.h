@@ -1,7 +1,7 @@
-/* The code of codec_lanes.h, for one kind of machine: codec_avx512.c and codec_avx2.c include it after the lanes of
- * their own. Built without contraction: each sum and product is rounded as in the code for one vector, and in
- * its order. Stages go over all tokens, so that what one token waits for (sums in a fixed order, roots,
- * quotients) overlaps with the others.
+/* The code of codec_lanes.h, for one kind of machine. codec_avx512.c and codec_avx2.c include it after their own lanes.
+ * It is built without contraction: each sum and product is rounded as in the code for one vector, and in the same
+ * order. Each stage goes over all tokens, so that the waits of one token (sums in a fixed order, roots, quotients)
+ * overlap with work for the others.
  */
 #include "kernels/codebook.h"
 #include "kernels/codec_lanes.h"

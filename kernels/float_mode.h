@@ -1,13 +1,15 @@
-/* The calling thread's mode of floating-point arithmetic, taken over for the length of a call.
+/* Replaces the calling thread's mode of floating-point arithmetic for the length of a call.
  *
- * The mode says how results are rounded, whether subnormal numbers count as zero (on x86 the bits FTZ and DAZ of MXCSR), and which
- * exceptions raise a signal. An engine's thread may have any: torch.set_flush_denormal and libraries built with -ffast-math set FTZ and
- * DAZ, and a new thread inherits the mode of the thread that started it. The code of this folder is exact in the default mode alone: it
- * rounds into fp8 by adding a subnormal number to a normal one, and reads fp16 scales by way of subnormal ones. So every public function
- * that computes with floats calls kv_float_mode_enter first, before it looks at a float, and kv_float_mode_leave last.
+ * The mode says how results are rounded, whether subnormal numbers count as zero (on x86 the bits FTZ and DAZ of
+ * MXCSR), and which exceptions raise a signal. An engine's thread may have any mode: torch.set_flush_denormal and
+ * libraries built with -ffast-math set FTZ and DAZ, and a new thread inherits the mode of the thread that started it.
+ * The code of this folder is exact only in the default mode: it rounds into fp8 by adding a subnormal number to a
+ * normal one, and reads fp16 scales by way of subnormal ones. So every public function that computes with floats calls
+ * kv_float_mode_enter first, before it reads a float, and kv_float_mode_leave last.
  *
- * Both are barriers for the compiler: what lies between them in memory is read after the one and written before the other. The work must
- * be in a function of its own that takes its floats by address, so that no float is computed in registers before the mode is set.
+ * Both are barriers for the compiler: memory accesses between them are not moved across them. The work must be in a
+ * function of its own that takes its floats by address, so that no float is computed in registers before the mode is
+ * set.
  */
 #ifndef TERRACE_KERNELS_FLOAT_MODE_H
 #define TERRACE_KERNELS_FLOAT_MODE_H

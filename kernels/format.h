@@ -1,6 +1,5 @@
-/* The format table: the ONE place where sizes, strides, alignment and element order of a packed
- * KV block are computed. Allocator, codec, attention, disk and wire ask here; nobody else does the
- * arithmetic.
+/* The format table: the ONE place where sizes, strides, alignment and element order of a packed KV block are computed.
+ * Allocator, codec, attention, disk and wire ask here; no other code does this arithmetic.
  *
  * A *layout* describes one KV group (kv_layout). A *block* holds block_tokens tokens of it:
  *
@@ -8,15 +7,15 @@
  *     atom  = { K codes | K scales | V codes | V scales | rope codes | rope scales }
  *             (16 tokens, 16-byte aligned parts)
  *
- * so that one (layer, head) chunk is one contiguous bulk copy and a whole block is one as well. The
- * bytes are the same in VRAM, in host memory, on disk and on the wire.
+ * So one (layer, head) chunk is one contiguous bulk copy, and so is a whole block. The bytes are the same in VRAM, in
+ * host memory, on disk and on the wire.
  *
- * Inside an atom the codes stand in the order in which the tensor cores want them: a lane's
- * 16-byte load is an MMA operand fragment (kernels/README.md draws it). K is contracted over the
- * head dim and V over the tokens, so their orders differ. No byte holds codes of two tokens.
+ * Inside an atom the codes are in the order in which the tensor cores need them: a lane's 16-byte load is an MMA
+ * operand fragment (kernels/README.md draws it). K is contracted over the head dim and V over the tokens, so their
+ * orders differ. No byte holds codes of two tokens.
  *
- * A layout with a *rope part* is that of multi-head latent attention (MLA): K is the latent, of 512 dims and any
- * format, V is a view of it, and the 64 dims of the key that carry its position follow in a format of their own, in
+ * A layout with a *rope part* is that of multi-head latent attention (MLA). K is the latent, of 512 dims and any
+ * format. V is a view of the latent. The 64 dims of the key that carry its position follow in a format of their own, in
  * K's element order. A key and a query then have 576 elements, the latent's first.
  */
 #ifndef TERRACE_KERNELS_FORMAT_H

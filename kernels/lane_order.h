@@ -1,11 +1,10 @@
-/* Which token and which dim stand in each lane when an atom's codes are taken 64 bytes at a time, 16 lanes a
- * field: tables built from kv_code_places the first time one is wanted, by any thread; never freed, never
- * changed.
+/* Which token and which dim are in each lane when an atom's codes are read 64 bytes at a time, as fields of 16 lanes.
+ * The tables are built from kv_code_places at their first use, by any thread. They are never freed and never changed.
  *
- * A plane whose lanes of the tensor core have whole 16-byte vectors (kernels/README.md) comes in *loads*: load
- * (m, g), the 64 bytes at 512 m + 64 g, is lanes 4g .. 4g + 3 of vector m: tokens g and g + 8 of K, dims of
- * row g of V. A load has `fields` fields of 16 lanes; kv_lane_place says where in the load each of them is.
- * Positions of tokens are counted in the order of the scales: 0 8 1 9 2 10 ... 7 15.
+ * A plane in which the tensor core's lanes have whole 16-byte vectors (kernels/README.md) is read in *loads*. Load (m,
+ * g), the 64 bytes at 512 m + 64 g, is lanes 4g .. 4g + 3 of vector m: tokens g and g + 8 of K, dims of row g of V. A
+ * load has `fields` fields of 16 lanes; kv_lane_place says where in the load each of them is. Positions of tokens are
+ * counted in the order of the scales: 0 8 1 9 2 10 ... 7 15.
  */
 #ifndef TERRACE_KERNELS_LANE_ORDER_H
 #define TERRACE_KERNELS_LANE_ORDER_H

@@ -1,4 +1,4 @@
-/* The words of lanes_avx512.h for AVX2, FMA and F16C: sixteen lanes are two registers. */
+/* The names of lanes_avx512.h for AVX2, FMA and F16C: sixteen lanes are two registers. */
 #ifndef TERRACE_KERNELS_LANES_AVX2_H
 #define TERRACE_KERNELS_LANES_AVX2_H
 

@@ -1,5 +1,5 @@
-/* Sixteen floats or words at a time, in one AVX-512 register; lanes_avx2.h has the same names for two AVX2
- * registers. What is written in these words is compiled once for each.
+/* Operations on sixteen floats or words at a time, in one AVX-512 register. lanes_avx2.h has the same names for two
+ * AVX2 registers. Code that is written with these names is compiled once for each.
  */
 #ifndef TERRACE_KERNELS_LANES_AVX512_H
 #define TERRACE_KERNELS_LANES_AVX512_H

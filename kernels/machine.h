@@ -1,5 +1,5 @@
-/* Which vector instructions the code may use: the files *_avx512.c and *_avx2.c are compiled for machines that
- * have them and are entered only where this says so; a portable path stands beside each of them.
+/* Which vector instructions the code may use. The files *_avx512.c and *_avx2.c are compiled for machines that have
+ * them, and are called only where this says so; each of them has a portable path beside it.
  */
 #ifndef TERRACE_KERNELS_MACHINE_H
 #define TERRACE_KERNELS_MACHINE_H

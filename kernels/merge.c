@@ -1,5 +1,6 @@
-/* Merging two partial attentions over disjoint tokens: each row's softmax was taken over its own tokens,
- * and the lse says how much weight they had together. */
+/* Merges two partial attentions over disjoint tokens. Each row's softmax was taken over the tokens of its part only,
+ * and the lse says how much weight these had together.
+ */
 #include "kernels/attend.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Tables of the element order: for every plane width, side and head dim, where the bytes of a token
- * stand and which dims share them. Built from kv_code_places the first time one is wanted, by any
- * thread; never freed, never changed.
+/* Tables of the element order: for every plane width, side and head dim, the places of a token's bytes and the dims
+ * that share a byte. They are built from kv_code_places at their first use, by any thread. They are never freed and
+ * never changed.
  */
 #ifndef TERRACE_KERNELS_ORDER_H
 #define TERRACE_KERNELS_ORDER_H

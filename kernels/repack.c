@@ -1,5 +1,6 @@
-/* See repack.h. Tokens go an atom at a time where sixteen of them fill one in order and the machine has code for that
- * (repack_avx2.c), which nearly all of a list do; others one by one. */
+/* See repack.h. Tokens are moved an atom at a time where sixteen of them fill one in order and the machine has code for
+ * that (repack_avx2.c): nearly all tokens of a list. The others are moved one by one.
+ */
 #include "kernels/repack.h"
 
 #include "kernels/codec.h"

@@ -1,13 +1,13 @@
-/* int4_pth blocks to and from an engine's own pages of the same codes (vLLM's int4_per_token_head): codes and scales
- * are moved, never recomputed, so that there and back is the identity.
+/* Moves int4_pth blocks to and from an engine's own pages of the same codes (vLLM's int4_per_token_head). Codes and
+ * scales are moved, never recomputed: a round trip changes no bit.
  *
- * A page has tokens, a token heads, and a head of a token a vector: head_dim / 2 bytes of codes, low nibble = even dim,
- * and 4 bytes of scale, an fp32 with the zero point in its 4 low bits. Where they stand is the caller's business: two
- * addresses and six strides a side, so that a page of [K | scale | V | scale] is described as well as codes and
- * scales in arrays of their own. Strides may be of any sign and alignment.
+ * A page has tokens, a token has heads, and a head of a token has a vector: head_dim / 2 bytes of codes, low nibble =
+ * even dim, and 4 bytes of scale, an fp32 with the zero point in its 4 low bits. The caller says where they are: two
+ * addresses and six strides for each side. So pages of [K | scale | V | scale] can be described, and codes and scales
+ * in separate arrays too. Strides may be of any sign and alignment.
  *
- * Pages of other formats (vLLM's turboquant_* and fp8) have other codes than our blocks: they go through kv_decode and
- * kv_encode.
+ * Pages of other formats (vLLM's turboquant_* and fp8) have other codes than packed blocks: they go through kv_decode
+ * and kv_encode.
  */
 #ifndef TERRACE_KERNELS_REPACK_H
 #define TERRACE_KERNELS_REPACK_H

@@ -1,5 +1,5 @@
-/* An atom's codes of int4_pth, of head dims that are multiples of 64, from and to the codes of its 16 tokens in pages
- * (repack.h), which are `offset` bytes behind tokens[0 .. 15]. For machines with AVX2 (repack_avx2.c).
+/* Moves an atom's codes of int4_pth from and to the codes of its 16 tokens in pages (repack.h), which are `offset`
+ * bytes behind tokens[0 .. 15]. For head dims that are multiples of 64, on machines with AVX2 (repack_avx2.c).
  */
 #ifndef TERRACE_KERNELS_REPACK_ATOMS_H
 #define TERRACE_KERNELS_REPACK_ATOMS_H

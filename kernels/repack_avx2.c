@@ -1,6 +1,6 @@
-/* An atom of int4_pth between its own order and that of pages (repack.h), 64 dims at a time. A page's byte holds
- * dims 2i and 2i + 1; kernels/places.h says what the atom's bytes hold. Nothing is moved through memory but what is
- * read and written. Built with -mavx2.
+/* Moves an atom of int4_pth between its own order and that of pages (repack.h), 64 dims at a time. A page's byte holds
+ * dims 2i and 2i + 1; kernels/places.h says what the atom's bytes hold. Only the source is read and the target written;
+ * no other memory is used. Built with -mavx2.
  */
 #include "kernels/repack_atoms.h"
 

@@ -1,6 +1,6 @@
-/* Tokens of an atom at a time: codes in rows to and from the bytes of an atom (order.h). A row's codes are first
- * folded into the token's bytes, eight at a time in a 64-bit word, and these then moved by words of four bytes
- * where the order has them.
+/* Moves codes between rows, one for each token, and the bytes of an atom (order.h), for the tokens of one atom at a
+ * time. A row's codes are first folded into the token's bytes, eight at a time in a 64-bit word. These bytes are then
+ * moved in words of four where the order has such words.
  */
 #include "kernels/order.h"
 

@@ -1,9 +1,8 @@
-/* KV_CLONES: put it before a hot, plain-C function and gcc compiles it three times (AVX-512, AVX2,
- * baseline) and picks one when the program is loaded, so that one portable binary uses what the
- * machine has. The choice is made by an ifunc, which sanitizers and clang cannot take; there the
- * baseline alone is built. The results may differ in the last bit of a float, where the wider
- * versions fuse a multiply and an add; what the codecs compute never does, for
- * their files are built without contraction.
+/* KV_CLONES, put before a hot plain-C function, makes gcc compile it three times (AVX-512, AVX2, baseline) and choose
+ * one when the program is loaded: so one portable binary uses what the machine has. The choice is made by an ifunc.
+ * Sanitizers and clang do not support that, so with them only the baseline is built. The results may differ in the last
+ * bit of a float, where the wider versions fuse a multiply and an add. The codecs' results never differ, since their
+ * files are built without contraction.
  */
 #ifndef TERRACE_KERNELS_SIMD_H
 #define TERRACE_KERNELS_SIMD_H

@@ -1,9 +1,10 @@
-/* What a format does with a vector: one of these a format, which its row of the format table names (KV_FORMAT_ROWS).
+/* What a format does with a vector. Each format has one struct of this kind, which its row of the format table names
+ * (KV_FORMAT_ROWS).
  *
- * With its row it is all that a format needs on a CPU: kernels/codec.c cleans, rotates and rounds vectors as the row
- * says, kernels/chunk.c and kernels/rows.c place codes by the row's bits, and attention decodes what kernels/lane_order.h
- * has no lanes for. Faster code of a format's own (codec_lanes.h, attend_lanes.h, cuda/) may follow; each of these says
- * which formats it knows, and leaves the others to the general code or, on a GPU, to the caller.
+ * With that row it is all that a format needs on a CPU. kernels/codec.c cleans, rotates and rounds vectors as the row
+ * says. kernels/chunk.c and kernels/rows.c place codes by the row's bits. Attention decodes the formats for which
+ * kernels/lane_order.h has no lanes. Faster code for a format (codec_lanes.h, attend_lanes.h, cuda/) may follow later.
+ * Each of these says which formats it knows; the others are left to the general code or, on a GPU, to the caller.
  */
 #ifndef TERRACE_KERNELS_VECTOR_CODEC_H
 #define TERRACE_KERNELS_VECTOR_CODEC_H

@@ -1,4 +1,4 @@
-/* What launchers look at on the host: arguments, which code the device runs, what came of a launch. */
+/* What launchers check on the host: the arguments, which code the device runs, and the result of a launch. */
 #ifndef TERRACE_KERNELS_CUDA_ARGUMENTS_CUH
 #define TERRACE_KERNELS_CUDA_ARGUMENTS_CUH
 

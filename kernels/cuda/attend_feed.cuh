@@ -1,9 +1,9 @@
-/* How packed blocks get into shared memory: a ring of copies a warp. Bulk copies by one lane that
- * complete on a barrier a stage or, where the device has none, copies of 16 bytes by every lane.
+/* How packed blocks get into shared memory: a ring of copies for each warp. The copies are bulk copies by one lane that
+ * complete on a barrier for each stage or, where the device has none, copies of 16 bytes by every lane.
  *
- * A bulk copy is fast if source and destination are equally far from a multiple of 128 bytes. Atoms are
- * a multiple of 64 long, most not of 128; so a stage's atoms begin where they would if blocks began at
- * multiples of 128. (If they do not, it is only slower.)
+ * A bulk copy is fast if source and destination have the same distance from a multiple of 128 bytes. The length of an
+ * atom is a multiple of 64, mostly not of 128. So a stage's atoms begin where they would if blocks began at multiples
+ * of 128. (If blocks do not, the copies are only slower.)
  */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_FEED_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_FEED_CUH

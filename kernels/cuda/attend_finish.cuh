@@ -1,5 +1,6 @@
-/* The end of a segment: the warps' sums meet, then the parts of a row, and a finished column is rotated
- * back and written. */
+/* The end of a segment: adds up the warps' sums, then the parts of a row; a finished column is rotated back and
+ * written.
+ */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_FINISH_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_FINISH_CUH
 

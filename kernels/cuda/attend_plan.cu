@@ -1,11 +1,10 @@
-/* Splitting an attention step over the device (see plan.cuh and cuda_kernels.h).
+/* Splits an attention step over the device (see plan.cuh and cuda_kernels.h).
  *
- * Work is counted in atoms, with a fixed cost a segment for what its begin and end take. Where there are
- * no more rows than CTAs, every row is cut into equal parts, as many as let all parts run at once, if
- * that wastes little. Otherwise rows are laid end to end and cut at equal distances, a cut near a row's
- * end moving to it; with equal lengths the distance is a whole number of rows, if that wastes little.
- * With split_tokens rows are cut by their own lengths alone, and the line only tells which CTA does which parts.
- * Every CTA works its own share out, by a thread of one block.
+ * Work is counted in atoms, with a fixed cost for the begin and the end of a segment. If there are no more rows than
+ * CTAs, every row is cut into equal parts: as many as let all parts run at once, if that wastes little. Otherwise rows
+ * are laid end to end and cut at equal distances; a cut near a row's end is moved to that end. With equal lengths the
+ * distance is a whole number of rows, if that wastes little. With split_tokens rows are cut by their own lengths alone,
+ * and the line only tells which CTA does which parts. Every CTA works its own share out, by a thread of one block.
  */
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/format.cuh"

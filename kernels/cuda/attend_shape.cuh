@@ -1,5 +1,5 @@
-/* What the pieces of the attention kernel share: its arguments, the sizes of an instance, a lane's view
- * of a column. */
+/* What the parts of the attention kernel share: its arguments, the sizes of an instance, and a lane's view of a column.
+ */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_SHAPE_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_SHAPE_CUH
 

@@ -1,11 +1,10 @@
-/* From scores to weights, as operand B of the second product.
+/* Turns scores into weights, as operand B of the second product.
  *
- * A column (one query head) has its own unit 2^max a lane group, so that weight = 2^(score - max) times
- * V's scale is below 2, or 2^15 as a float. The unit is set when a weight would not fit, which is rare once the
- * first tokens have been seen, and then leaves three bits for growth; sums so far are brought to it. Integer
- * weights count 2^-15 and are rounded; what that takes from one, or gives it, is carried to the lane's next,
- * so that many small weights beside a large one keep their sum. Integer sums are shifted by whole
- * bits.
+ * A column (one query head) has a unit 2^max for each lane group. A weight is 2^(score - max) times V's scale; it is
+ * below 2, or 2^15 as a float. The unit is changed when a weight would not fit, which is rare once the first tokens
+ * have been seen. A new unit leaves three bits for growth, and the sums so far are converted to it. Integer weights
+ * count 2^-15 and are rounded. The rounding error of one weight is carried to the lane's next one, so that many small
+ * weights beside a large one keep their sum. Integer sums are shifted by whole bits.
  */
 #ifndef TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH
 #define TERRACE_KERNELS_CUDA_ATTEND_WEIGH_CUH

@@ -1,7 +1,10 @@
-/* Which of this build's code the current device runs: that of its compute capability or of an older one of the same generation, or
- * what the driver makes of the PTX. All files but extend_FORMATS.cu are compiled for the same devices, so that one kernel tells of all.
+/* Tells which code of this build the current device runs: that of its compute capability, or of an older one of the
+ * same generation, or what the driver makes of the PTX. All files but extend_FORMATS.cu are compiled for the same
+ * devices, so one kernel answers for all.
  *
- * kv_cuda_problem asks the device without a context, which it would make: a process may load the plugin before it has chosen its device. */
+ * kv_cuda_problem asks about the device without a context, since asking with one would make it: a process may load the
+ * plugin before it has chosen its device.
+ */
 #include "kernels/cuda/arguments.cuh"
 
 #include <atomic>

@@ -1,7 +1,8 @@
-/* Rows of tokens that do not fill an atom in order to their places and back: single tokens of many sequences, the ends of a
- * prefill, or all of one that begins in the middle of an atom. Four lanes have a token, eight tokens at a time, in the order of their
- * places, so that what an instruction touches lies together where the tokens do. Only a token's own bytes are written: its
- * neighbours' may be another warp's. */
+/* Moves rows of tokens that do not fill an atom in order to their places and back: single tokens of many sequences, the
+ * ends of a prefill, or all tokens of a prefill that begins in the middle of an atom. Four lanes work on a token, eight
+ * tokens at a time, in the order of the tokens' places: so the accesses of one instruction lie together where the
+ * tokens do. Only a token's own bytes are written, since another warp may write its neighbours'.
+ */
 #ifndef TERRACE_KERNELS_CUDA_CODEC_LOOSE_CUH
 #define TERRACE_KERNELS_CUDA_CODEC_LOOSE_CUH
 

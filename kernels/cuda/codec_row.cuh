@@ -1,6 +1,7 @@
-/* A *row*: the bytes that one token has in a plane of an atom, one after the other, in an order that serves whole
- * atoms best. For K they go by t, the lane's place in its group of four, then as the lane has them; for V by g, the
- * lane's group. Inverse to kernels/places.h, which is the definition. */
+/* A *row*: the bytes that one token has in a plane of an atom, one after the other, in an order that suits whole atoms
+ * best. For K they are ordered by t, the lane's place in its group of four, then as the lane has them; for V by g, the
+ * lane's group. The functions are the inverse of kernels/places.h, which is the definition.
+ */
 #ifndef TERRACE_KERNELS_CUDA_CODEC_ROW_CUH
 #define TERRACE_KERNELS_CUDA_CODEC_ROW_CUH
 

@@ -1,14 +1,14 @@
-/* Copies of lists of blocks (see cuda_kernels.h), by bulk copies through shared memory: one warp a CTA, which holds
- * no data in registers and leaves the multiprocessor's issue slots to others. A list is cut into pieces; CTA c
- * takes pieces c, c + grid, ... The warp's lanes look up the addresses of its next 32 pieces at once; lane 0 keeps
- * a ring of stages busy: piece i + STAGES - LAG is asked for while piece i is written. The same for memory of the
- * device and for pinned host memory mapped into it.
+/* Copies of lists of blocks (see cuda_kernels.h), by bulk copies through shared memory. A CTA is one warp, which holds
+ * no data in registers and leaves the multiprocessor's issue slots to others. A list is cut into pieces; CTA c takes
+ * pieces c, c + grid, ... The warp's lanes look up the addresses of its next 32 pieces at once. Lane 0 keeps a ring of
+ * stages busy: piece i + STAGES - LAG is loaded while piece i is written. The same code serves memory of the device and
+ * pinned host memory mapped into it.
  *
  * Where there are no bulk copies, a warp takes a piece through its registers, 4 KiB at a time, and a CTA has 16 warps.
  *
- * A list in parts goes part by part, without a pause between them. Who has written all its pieces of a part counts itself; who counts
- * last tells, at a word that others wait for, how many parts are complete. One tells at a time, so that the word only rises; who comes
- * meanwhile leaves it to him.
+ * A list in parts is copied part by part, without a pause between them. A CTA that has written all its pieces of a part
+ * counts itself. The CTA that counts last writes the number of complete parts to a word that others wait for. One CTA
+ * at a time writes the word, so that it only rises; a CTA that comes meanwhile leaves its number to that one.
  */
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/copy_pairs.h"

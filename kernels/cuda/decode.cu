@@ -1,5 +1,6 @@
-/* Packed blocks to unpacked vectors, for engines that bring their own attention (see cuda_kernels.h). Many tokens
- * of 16-bit elements go by tiles (decode_tile.cu); others here, a warp a vector. */
+/* Decodes packed blocks to unpacked vectors, for engines that bring their own attention (see cuda_kernels.h). Many
+ * tokens of 16-bit elements go by tiles (decode_tile.cu); other calls are served here, a warp for each vector.
+ */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/codec.cuh"

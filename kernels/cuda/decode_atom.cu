@@ -1,6 +1,7 @@
-/* The fast path of decode.cu for rotated formats. The codes of two heads come in by asynchronous copies, a unit ahead,
- * and their addresses two units ahead. The rotation is done by the tensor cores within 32 dims and by additions
- * across them (decode_lane.cuh); the elements go straight from registers to their rows, 16 bytes a lane. */
+/* The fast path of decode.cu for rotated formats. The codes of two heads are loaded by asynchronous copies, one unit
+ * ahead, and their addresses two units ahead. The tensor cores do the rotation within 32 dims, and additions do it
+ * across them (decode_lane.cuh). The elements go straight from registers to their rows, 16 bytes a lane.
+ */
 #include "kernels/cuda/decode_tile.cuh"
 
 #include "kernels/cuda/codec_atom.cuh"

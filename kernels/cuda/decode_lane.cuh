@@ -1,7 +1,7 @@
-/* Rows of codes back to vectors, for decode_tile.cu. Rotated formats by the integer tensor cores: codes are whole
- * numbers of 8 bits (codebooks: a half more, which is added up apart), the rotation is +1 and -1, so that
- * m16n8k32's sums are exact, and one multiplication by scale / D ends it. A lane's part of a row is operand A as it
- * stands; the order of the dims in it is the order of operand B's rows.
+/* Turns rows of codes back into vectors, for decode_tile.cu. Rotated formats use the integer tensor cores. Codes are
+ * whole numbers of 8 bits (those of codebooks a half more, which is added up separately), and the rotation is +1 and
+ * -1. So m16n8k32's sums are exact, and one multiplication by scale / D completes them. A lane's part of a row is
+ * operand A without a change; the order of the dims in it is the order of operand B's rows.
  */
 #ifndef TERRACE_KERNELS_CUDA_DECODE_LANE_CUH
 #define TERRACE_KERNELS_CUDA_DECODE_LANE_CUH

@@ -1,6 +1,7 @@
-/* The fast path of decode.cu for fp8 and 16 bits: one CTA a multiprocessor, each of whose warps walks tiles of two atoms. Codes come in
- * by asynchronous copies, a tile ahead, and their addresses two tiles ahead; they go by rows (codec_tile.cuh)
- * through the lanes, and out of shared memory in whole rows. */
+/* The fast path of decode.cu for fp8 and 16 bits: one CTA a multiprocessor, each of whose warps walks tiles of two
+ * atoms. Codes are loaded by asynchronous copies, one tile ahead, and their addresses two tiles ahead. As rows
+ * (codec_tile.cuh) they pass through the lanes, and leave shared memory in whole rows.
+ */
 #include "kernels/cuda/decode_tile.cuh"
 
 #include <cuda_fp8.h>

@@ -1,14 +1,17 @@
 /* Lists of copies on a GPU: see store/device.h and device_memory.h.
  *
- * Each way has a stream and a thread. The thread puts up to DEVICE_LISTS_MAX lists into the stream (device_issue.cu), each with an event
- * behind it, and looks for the end of the oldest: without a pause about the time when it should come, else every POLL_US. Who brings a
- * list of few copies while the stream's turn is free puts it in itself: to wake the thread takes longer than that.
+ * Each direction has a stream and a thread. The thread puts up to DEVICE_LISTS_MAX lists into the stream
+ * (device_issue.cu), each with an event behind it, and polls for the end of the oldest: without a pause around the time
+ * when it is expected, else every POLL_US. A caller whose list has few copies puts it in itself while the stream's turn
+ * is free: to wake the thread takes longer than that.
  *
- * A list that could only be begun in part makes the device lost: what the GPU wrote is not known. But one across that the driver refuses,
- * or one for whose rest it has no memory, is only failed, when what was begun of it has ended: neither is a GPU lost.
+ * If a list could only be begun in part, the device is lost: it is not known what the GPU wrote. There are two
+ * exceptions: a list across GPUs that the driver refuses, and one for whose rest the driver has no memory. Such a list
+ * only fails, when the part that was begun has ended, and no GPU is lost.
  *
- * Others may have filled the GPU by the time that it is first copied to: streams and events are made when the device is opened. A list of
- * which nothing can be begun, for want of memory, is given back to its bringer, or, from the queue, tried again for some seconds.
+ * Other processes may have filled the GPU by the time of its first copy: so streams and events are made when the device
+ * is opened. If nothing of a list can be begun for want of memory, it is given back to its caller or, from the queue,
+ * tried again for some seconds.
  */
 #include "kernels/cuda/device_memory.h"
 

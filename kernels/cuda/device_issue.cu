@@ -1,15 +1,18 @@
-/* Lists of copies into their stream: see device_copy.cu, which owns the streams and waits for what is put in here.
+/* Puts lists of copies into their stream. device_copy.cu owns the streams and waits for what is put in here.
  *
- * A list goes by the copy engines, by the kernel of copy.cu, or by both. The engines cost the GPU's other users nothing, whatever runs
- * there, but they take long over each call: so pairs at equal distances, as many neighbours in memory mostly are, go as the rows of one 2D
- * copy, others as batches, and parts go several at a time, the first alone, then twice as many each time, until a call has CALL_BYTES, and the
- * last ones by twos.
- * The kernel takes pieces of any size as they come; but where another process has the GPU busy it gets the GPU in turns with it, and both
- * are slow. So it is for lists whose pieces are small and lie apart, and not while one of them has been seen to wait for its turns; after
- * that one that nobody waits for part by part tries it first. By itself it does not fill the bus, whose packets are smaller for it than for
- * an engine: of a long list without parts the engines take a share meanwhile, in a stream beside, as much as they can begin in the time.
+ * A list goes by the copy engines, by the kernel of copy.cu, or by both.
  *
- * Lists without a word have one part: nobody sees the difference.
+ * Copy engines cost the GPU's other users nothing, whatever runs there, but each call takes long. So pairs at equal
+ * distances, as most neighbours in memory are, go as the rows of one 2D copy, and others as batches. Parts go several
+ * at a time: the first alone, then twice as many each time, until a call has CALL_BYTES, and the last ones by twos.
+ *
+ * The kernel takes pieces of any size. Where another process keeps the GPU busy, the kernel gets the GPU only in turns
+ * with it, and both are slow. So the kernel serves lists whose pieces are small and not neighbours, until one of its
+ * lists has been seen to wait for its turns. After that, a list that no stream waits for part by part tries the kernel
+ * first. The kernel alone does not fill the bus, whose packets are smaller for it than for an engine. So of a long list
+ * without parts the engines copy a share meanwhile, in a second stream, as much as they can begin in the time.
+ *
+ * A list without a progress word is treated as one part, since its parts cannot be seen.
  */
 #include "kernels/cuda/device_memory.h"
 

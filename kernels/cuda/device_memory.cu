@@ -1,11 +1,13 @@
-/* A GPU's memory and the host memory it sees: see store/device.h and device_memory.h.
+/* A GPU's memory and the host memory that it reaches: see store/device.h and device_memory.h.
  *
- * All calls run in the device's primary context, which is the one that CUDA's runtime uses, pushed for as long as they last. Thread
- * capture modes are relaxed meanwhile, so that a graph that is being captured elsewhere in the process does not forbid them.
+ * All calls run in the device's primary context, the one that CUDA's runtime uses; it is pushed for the length of a
+ * call. The thread's capture mode is relaxed meanwhile, so that a graph that is being captured elsewhere in the process
+ * does not forbid the calls.
  *
- * Memory comes from cuMemCreate, exportable as a descriptor, and is mapped where the caller wants it inside a reserved range. What is
- * known of ranges, extents and host memory is kept in a list, for checks and for the end. The process's other open GPUs get access to what
- * one makes, where they reach it (NVLink, PCIe), so that copies across go straight; else the driver takes them through host memory.
+ * Memory comes from cuMemCreate, exportable as a descriptor, and is mapped where the caller wants it inside a reserved
+ * range. A list keeps the known ranges, extents and host memory, for checks and for the end. The process's other open
+ * GPUs get access to memory that one GPU makes, where they reach it (NVLink, PCIe): then copies across go straight.
+ * Else the driver takes them through host memory.
  */
 #include "kernels/cuda/device_memory.h"
 

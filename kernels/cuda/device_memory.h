@@ -1,6 +1,7 @@
-/* The table of store/device.h for NVIDIA GPUs, by CUDA's driver: device_memory.cu has memory and streams, device_copy.cu the lists of
- * copies, device_issue.cu how each is put to the GPU, device_sums.cu the lists of checksums, device_span.cu where memory
- * lies. Inside libterrace_cuda, but for kv_cuda_device_ops, which plugin.cu exports as terrace_device_ops.
+/* The table of store/device.h for NVIDIA GPUs, by CUDA's driver. device_memory.cu has memory and streams;
+ * device_copy.cu the lists of copies; device_issue.cu the ways in which a list is given to the GPU; device_sums.cu the
+ * lists of checksums; device_span.cu the places of memory. All is inside libterrace_cuda, but kv_cuda_device_ops is
+ * exported, by plugin.cu as terrace_device_ops.
  */
 #ifndef TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H
 #define TERRACE_KERNELS_CUDA_DEVICE_MEMORY_H

@@ -1,5 +1,6 @@
-/* Where the device's work sees extents and host memory: pieces of address space that do not overlap, by rising address. A node has thousands,
- * and each list asks for some. Inside libterrace_cuda. */
+/* The addresses at which the device's work reaches extents and host memory: pieces of address space that do not
+ * overlap, by rising address. A node has thousands of pieces, and each list looks up some. Inside libterrace_cuda.
+ */
 #ifndef TERRACE_KERNELS_CUDA_DEVICE_SPAN_H
 #define TERRACE_KERNELS_CUDA_DEVICE_SPAN_H
 

@@ -1,8 +1,8 @@
-/* Lists of checksums on a GPU: see store/device.h and device_memory.h. The kernel is sums.cu's.
+/* Lists of checksums on a GPU: see store/device.h and device_memory.h. The kernel is in sums.cu.
  *
- * Only a process that makes the GPU's memory sums it: so its stream and buffers are made with the first extent, before
- * others can have filled the GPU. The thread that brings a list puts it into the stream, if one of SUMS_PLACES is free;
- * else the lane's thread does, which also looks for the end of the oldest, every SUMS_POLL_US.
+ * Only a process that makes the GPU's memory sums it. So its stream and buffers are made with the first extent, before
+ * other processes can have filled the GPU. The calling thread puts its list into the stream if one of SUMS_PLACES is
+ * free. Otherwise the lane's thread does it, which also polls for the end of the oldest list, every SUMS_POLL_US.
  */
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/sums.h"

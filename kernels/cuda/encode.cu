@@ -1,6 +1,7 @@
-/* K and V of new tokens to packed blocks: what kernels/codec.c does, operation by operation, so that
- * codes and scales are the same to the bit. Many tokens of 16-bit elements go by tiles (encode_tile.cu), a lane a
- * vector; others here, a warp a vector. */
+/* Encodes K and V of new tokens into packed blocks: as kernels/codec.c, operation by operation, so that codes and
+ * scales are the same to the bit. Many tokens of 16-bit elements go by tiles (encode_tile.cu), a lane for each vector;
+ * other calls are served here, a warp for each vector.
+ */
 #include "kernels/cuda/encode_tile.cuh"
 #include "kernels/cuda/encode_vector.cuh"
 

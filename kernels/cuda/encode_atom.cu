@@ -1,6 +1,7 @@
-/* The fast path of encode.cu for rotated formats, head dim 128: a warp takes the 16 vectors of an atom at a time, four
- * lanes each (encode_quad.cuh), while the next one's rows are on their way into shared memory. Few vectors in a
- * thousand are left to encode_vector. */
+/* The fast path of encode.cu for rotated formats, head dim 128. A warp takes the 16 vectors of an atom at a time, four
+ * lanes for each (encode_quad.cuh), while the next atom's rows are loaded into shared memory. A few vectors in a
+ * thousand are left to encode_vector.
+ */
 #include "kernels/cuda/encode_tile.cuh"
 
 #include <type_traits>

@@ -1,4 +1,6 @@
-/* What lanes need of the codebooks for codes in halves, two at a time: for encode_lane.cuh and encode_quad.cuh. */
+/* The codebooks in the form in which lanes need them for codes in halves, two at a time: for encode_lane.cuh and
+ * encode_quad.cuh.
+ */
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_CODES_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_CODES_CUH
 

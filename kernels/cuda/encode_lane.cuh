@@ -1,6 +1,6 @@
-/* One vector by a lane, in its registers, to the bit of kernels/codec.c: for encode_tile.cu: fp8, and head dims that encode_quad.cuh does not
- * have. A vector's bytes leave
- * as words of its row (codec_tile.cuh). */
+/* Encodes one vector with one lane, in its registers, to the bit as kernels/codec.c. For encode_tile.cu: fp8, and head
+ * dims that encode_quad.cuh does not have. A vector's bytes leave as words of its row (codec_tile.cuh).
+ */
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_LANE_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_LANE_CUH
 

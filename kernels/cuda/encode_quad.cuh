@@ -1,8 +1,9 @@
-/* An atom's 16 vectors of 128 dims by a warp, to the bit of kernels/codec.c: for encode_atom.cu. Lane (g, t) has a
- * quarter of token g and of token g + 8 in its registers: first dims 32 t .. 32 t + 31, for five stages of the
- * rotation; then, by way of shared memory, dims of which the atom's lane (g, t) has the codes (K), or codes of one
- * row of it (V). What is computed once a vector is computed for the first vector by even lanes, for the second
- * by odd ones. */
+/* Encodes an atom's 16 vectors of 128 dims with one warp, to the bit as kernels/codec.c, for encode_atom.cu. Lane (g,
+ * t) has a quarter of token g and of token g + 8 in its registers. At first these are dims 32 t .. 32 t + 31, for five
+ * stages of the rotation. Then, by way of shared memory, they are the dims whose codes the atom's lane (g, t) has (K),
+ * or codes of one row of it (V). What is computed once a vector is computed by even lanes for the first vector and by
+ * odd lanes for the second.
+ */
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_QUAD_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_QUAD_CUH
 

@@ -1,7 +1,8 @@
 /* The fast path of encode.cu (head dims up to 128): one CTA a multiprocessor, each of whose warps walks tiles of 32
- * vectors. While a lane rotates and quantises the vector it holds in registers, the warp's next tile is on its way
- * into shared memory. Codes go back there as rows, and from there to whole atoms in 16-byte pieces; others
- * one by one (codec_loose.cuh). Few vectors in a thousand are left to encode_vector. */
+ * vectors. While a lane rotates and quantises the vector in its registers, the warp's next tile is loaded into shared
+ * memory. Codes go back there as rows, and from there to whole atoms in 16-byte pieces; tokens that do not fill an atom
+ * go one by one (codec_loose.cuh). A few vectors in a thousand are left to encode_vector.
+ */
 #include "kernels/cuda/encode_tile.cuh"
 
 #include "kernels/cuda/codec_loose.cuh"

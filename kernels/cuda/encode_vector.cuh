@@ -1,5 +1,6 @@
-/* One vector by a warp, to the bit of kernels/codec.c: cleans, rotates, quantises, and gathers the token's bytes
- * from its codes in shared memory. */
+/* Encodes one vector with one warp, to the bit as kernels/codec.c: cleans, rotates, quantises, and gathers the token's
+ * bytes from its codes in shared memory.
+ */
 #ifndef TERRACE_KERNELS_CUDA_ENCODE_VECTOR_CUH
 #define TERRACE_KERNELS_CUDA_ENCODE_VECTOR_CUH
 

@@ -1,12 +1,11 @@
-/* The kernel of extend: 4 warps make tiles of the prefix out of packed atoms, or fetch those of the new
- * tokens, while two warpgroups multiply.
+/* The kernel of extend. 4 warps make tiles of the prefix out of packed atoms, or fetch those of the new tokens;
+ * meanwhile two warpgroups multiply.
  *
- * A tile serves all rows of the CTA, up to 256. Each warpgroup has one or two blocks of 64 rows and
- * takes turns with the other: in its turn it multiplies the weights of its last block by V and the next
- * block's queries by K, then it hands the turn on and makes weights of the scores, so that one
- * warpgroup's exponentials run under the other's products. Weights are halves between 2^-24 and 2^15;
- * their exponent is moved, and sums with it, when a score would not fit, which is rare once the first
- * tokens have been seen.
+ * A tile serves all rows of the CTA, up to 256. Each warpgroup has one or two blocks of 64 rows. The warpgroups take
+ * turns. In its turn a warpgroup multiplies the weights of its last block by V and the next block's queries by K. Then
+ * it hands the turn on and makes weights of the scores: so one warpgroup's exponentials run during the other's
+ * products. Weights are halves between 2^-24 and 2^15. When a score would not fit, their exponent is moved, and the
+ * sums with it; that is rare once the first tokens have been seen.
  */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_KERNEL_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_KERNEL_CUH

@@ -1,4 +1,4 @@
-/* The end of extend: the parts of each row meet, by a warp a row, and the result is rotated back. */
+/* The end of extend: a warp for each row adds up the row's parts, and the result is rotated back. */
 #include "kernels/cuda/extend_rotate.cuh"
 
 namespace

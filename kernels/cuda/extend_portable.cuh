@@ -1,7 +1,8 @@
-/* The kernel of extend for devices without products of warpgroups and bulk copies: 8 warps that decode a tile together, then multiply
- * with it, 32 rows each (16 for head dims over 128), by m16n8k16. Tiles, rows and their orders are those of extend_kernel.cuh; one stage
- * of tiles, and one side's atoms at a time beside them, so that 99 KiB of shared memory are enough. The next tile's keys come in under
- * the products. Tree bias and ranges are here alone, so that the other kernel does not pay for them.
+/* The kernel of extend for devices without products of warpgroups and bulk copies. 8 warps decode a tile together, then
+ * multiply with it by m16n8k16, 32 rows each (16 for head dims over 128). Tiles, rows and their orders are those of
+ * extend_kernel.cuh. There is one stage of tiles, and one side's atoms at a time beside them, so that 99 KiB of shared
+ * memory are enough. The next tile's keys are loaded during the products. Only this kernel has tree bias and ranges, so
+ * that the other one does not pay for them.
  */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_PORTABLE_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_PORTABLE_CUH

@@ -1,7 +1,6 @@
-/* What extend makes before it multiplies, in the workspace: a bound of the magnitudes of each sequence
- * and head, the line of steps, the queries and the new tokens' K and V as the tiles that products read.
- * Where the prefix is rotated, so are they: rotation keeps products, and both kinds of tokens add to one
- * sum.
+/* What extend makes in the workspace before it multiplies: a bound of the magnitudes of each sequence and head, the
+ * line of steps, and the queries and the new tokens' K and V as the tiles that products read. Where the prefix is
+ * rotated, these are rotated too: a rotation keeps products, and both kinds of tokens add to one sum.
  */
 #include "kernels/cuda/extend_rotate.cuh"
 

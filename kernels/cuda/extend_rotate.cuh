@@ -1,4 +1,4 @@
-/* Vectors of extend in registers: a warp holds one, lane l the D / 32 elements from l * D / 32 on. */
+/* Vectors of extend in registers: a warp holds one vector, and lane l the D / 32 elements from l * D / 32 on. */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_ROTATE_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_ROTATE_CUH
 

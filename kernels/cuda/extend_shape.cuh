@@ -1,15 +1,13 @@
-/* What the kernels of extend share: the arguments, the sizes of an instance, the order of things in
- * tiles.
+/* What the kernels of extend share: the arguments, the sizes of an instance, and the order of things in tiles.
  *
- * A *row* is (query, query head of a KV head); a *row tile* is ROWS rows of one sequence; a *unit* is
- * (row tile, KV head). A *step* is one tile of TOKENS tokens, of the prefix or of the new tokens,
- * against one unit. All steps of all units lie on a line (row tiles in order, heads inside, steps
- * inside), which the CTAs cut in equal stretches; what a CTA has of one unit is a *part*, with a slot
- * of the workspace.
+ * A *row* is (query, query head of a KV head). A *row tile* is ROWS rows of one sequence. A *unit* is (row tile, KV
+ * head). A *step* is one tile of TOKENS tokens, of the prefix or of the new tokens, against one unit. All steps of all
+ * units are numbered on one line (row tiles in order, heads inside, steps inside), which is cut into equal stretches
+ * for the CTAs. A CTA's share of one unit is a *part*, with a slot of the workspace.
  *
- * Units whose scores may be so large that fp16 operands would show are *fine*: they lie on a line of
- * their own, for a kernel whose keys are the codes' values, exact in fp16, with the tokens' scales
- * applied to scores in float32, and whose rotated queries and new keys are sums of two halves.
+ * A unit is *fine* if its scores may be so large that errors of fp16 operands would show. Fine units are on a line of
+ * their own, for a kernel whose keys are the codes' values, exact in fp16. There the tokens' scales are applied to
+ * scores in float32, and rotated queries and new keys are sums of two halves.
  */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_SHAPE_CUH

@@ -1,7 +1,8 @@
-/* Rows of a unit against a tile, the same for every kernel of extend: what they see, from scores to weights, the end of a part.
+/* The rows of a unit against a tile, for every kernel of extend: what they see, how scores become weights, and the end
+ * of a part.
  *
- * A warp has 16 rows of each block of 64 of its group; a lane of them rows g and g + 8, and of every eight columns 2t and 2t + 1, as
- * matrix products leave their sums: column 8n + 2t + i of row g + 8h at 4n + 2h + i.
+ * A warp has 16 rows of each block of 64 of its group. A lane has rows g and g + 8 of these, and of every eight columns
+ * 2t and 2t + 1, as matrix products leave their sums: column 8n + 2t + i of row g + 8h is at 4n + 2h + i.
  */
 #ifndef TERRACE_KERNELS_CUDA_EXTEND_WEIGH_CUH
 #define TERRACE_KERNELS_CUDA_EXTEND_WEIGH_CUH

@@ -1,5 +1,6 @@
-/* The format table (kernels/format.h) for code that cannot read its array: a device's, and what is known when it is compiled. Of a number
- * that is no format all of this is 0. */
+/* The format table (kernels/format.h) for code that cannot read its array: a device's code, and values that are known
+ * at compile time. For a number that is no format everything here is 0.
+ */
 #ifndef TERRACE_KERNELS_CUDA_FORMAT_CUH
 #define TERRACE_KERNELS_CUDA_FORMAT_CUH
 

@@ -1,7 +1,8 @@
-/* Merging partial attentions over disjoint tokens by log-sum-exp: what kv_merge (kernels/attend.h) does, for any
- * number of parts at once; an infinite lse is an empty part's, a NaN makes the row NaN. A thread takes 8 elements of a row (one where the row is no multiple of 8) of every
- * part in turn, so that loads are 16 bytes wide; a row's weights are worked out again by each of its threads,
- * which costs less than handing them round. */
+/* Merges partial attentions over disjoint tokens by log-sum-exp: as kv_merge (kernels/attend.h), for any number of
+ * parts at once. An infinite lse is an empty part's; a NaN makes the row NaN. A thread takes 8 elements of a row (one
+ * where the row is no multiple of 8) of every part in turn, so that loads are 16 bytes wide. Each thread of a row
+ * computes the row's weights itself, which costs less than to pass them round.
+ */
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/device.cuh"
 

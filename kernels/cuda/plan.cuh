@@ -1,15 +1,13 @@
-/* The plan of an attention step: which CTA reads which atoms of which row, and where partial results
- * meet.
+/* The plan of an attention step: which CTA reads which atoms of which row, and where partial results are added up.
  *
- * A *row* is (sequence, KV head, tile of query columns); a *segment* is a run of atoms of one row that
- * one CTA reads, an even number but at a row's end, since integer weights of V come two atoms at a time.
- * The grid is fixed (what fits the device at once); every CTA walks a list of segments. A
- * row that is one segment is written out at once; otherwise every part goes to a slot of the CTA, and the
- * CTA that comes last (a counter a row) merges them. Atoms that no query of a sequence sees, because of a
- * window, are in no segment.
+ * A *row* is (sequence, KV head, tile of query columns). A *segment* is a run of atoms of one row that one CTA reads;
+ * their number is even except at a row's end, since integer weights of V are taken for two atoms at a time. The grid is
+ * fixed (what fits the device at once); every CTA walks a list of segments. A row that is one segment is written out at
+ * once. Otherwise every part goes to a slot of its CTA, and the CTA that comes last (a counter a row) merges them.
+ * Atoms that no query of a sequence sees, because of a window, are in no segment.
  *
- * With split_tokens segments end where the sequence alone says, so that every sum is of the same numbers in the same
- * order whatever else is in the batch; a part then has a slot of its own, and any CTA may do it.
+ * With split_tokens the sequence alone decides where segments end. So every sum is of the same numbers in the same
+ * order, whatever else is in the batch. A part then has a slot of its own, and any CTA may do it.
  */
 #ifndef TERRACE_KERNELS_CUDA_PLAN_CUH
 #define TERRACE_KERNELS_CUDA_PLAN_CUH

@@ -1,6 +1,6 @@
-/* What libterrace_cuda.so gives to whoever loads it at run time: a function that returns this table, the kernels, and one that returns that
- * of store/device.h, the GPUs' memory. So a program that was built without CUDA, and runs where there is none, uses a GPU where there is
- * one.
+/* What libterrace_cuda.so gives to a program that loads it at run time: a function that returns this table, the
+ * kernels, and a function that returns the table of store/device.h, the GPUs' memory. So a program that was built
+ * without CUDA runs where there is no GPU, and uses one where there is.
  *
  * Versions must be equal: the table is not meant to be used across releases.
  */

@@ -1,6 +1,8 @@
-/* An atom's codes of int4_pth and its tokens' codes in the order of pages (kernels/repack.h), which stand in shared
- * memory, `pitch` bytes from token to token: 16 bytes of the atom at a time where its planes are whole vectors (head
- * dims that are multiples of 64), else and for single tokens by kernels/places.h. */
+/* Moves an atom's codes of int4_pth from and to its tokens' codes in the order of pages (kernels/repack.h). The latter
+ * are in shared memory, `pitch` bytes from token to token. The codes are moved 16 bytes of the atom at a time where its
+ * planes are whole vectors (head dims that are multiples of 64). Else, and for single tokens, they are moved by
+ * kernels/places.h.
+ */
 #ifndef TERRACE_KERNELS_CUDA_REPACK_ATOM_CUH
 #define TERRACE_KERNELS_CUDA_REPACK_ATOM_CUH
 
