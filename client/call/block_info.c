@@ -1,4 +1,4 @@
-/* What a put says about its blocks. */
+/* Checks terrace_block_info of a put, and brings it into the wire's form. */
 #include "client/call/block_info.h"
 
 #include "client/session/session.h"

@@ -7,15 +7,16 @@
 
 struct client_view;
 
-/* The infos of a call. pointers is what a repeated field wants; NULL and 0 for none. */
+/* The infos of a call. `pointers` is the form that a repeated field needs. NULL and 0: there are none. */
 struct client_infos {
 	Terrace__V1__BlockInfo *infos;
 	Terrace__V1__BlockInfo **pointers;
 	uint32_t count;
 };
 
-/* Takes over `count` infos (NULL: none at all), whose parents have key_bytes bytes unless they say otherwise; 0: they are of
- * open blocks. The parents are pointed at, not copied. TERRACE_INVALID, TERRACE_EXHAUSTED. */
+/* Takes over `count` infos (NULL: there are none). key_bytes: the length of their parents' keys, unless an info says
+ * otherwise; 0: they are infos of open blocks. The parents' keys are pointed at, not copied. TERRACE_INVALID,
+ * TERRACE_EXHAUSTED. */
 enum terrace_status client_infos_init(struct client_infos *infos, const struct client_view *view,
 				      const struct terrace_block_info *info, uint32_t count, uint32_t key_bytes);
 void client_infos_fini(struct client_infos *infos);

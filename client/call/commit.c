@@ -1,4 +1,4 @@
-/* Publishing reserved slots. The handle ends with the call: what could not be committed is aborted. */
+/* Publishes reserved slots. The handle ends with the call: slots that could not be committed are aborted. */
 #include "client/call/commit.h"
 
 #include "client/call/lease.h"

@@ -1,5 +1,7 @@
-/* Publishing slots that a GPU writes: the commit goes out when the stream's work so far is done. While a GPU may be writing, no slot is
- * given back: a commit that is late or cancelled fails, and the slots are aborted when the stream gets there after all. */
+/* Publishes slots that a GPU writes: the commit is sent when the stream's work so far is done. While the GPU may still
+ * write, no slot is given back. A commit that is late or cancelled fails; its slots are aborted when the stream has
+ * reached that point after all.
+ */
 #include "client/call/commit.h"
 
 #include "client/call/reserve.h"

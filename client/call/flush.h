@@ -1,4 +1,4 @@
-/* Flush: the reply's decoder, in reach of tests. */
+/* Flush: the reply's decoder, declared here so that tests reach it. */
 #ifndef TERRACE_CLIENT_CALL_FLUSH_H
 #define TERRACE_CLIENT_CALL_FLUSH_H
 
@@ -10,11 +10,11 @@ struct client_flushing {
 	const struct client_view *view;
 	uint32_t count;                /* statuses awaited: keys asked for, or 1 for everything */
 	bool answered;                 /* statuses are written */
-	enum terrace_status *statuses; /* [count], where to put them; may be NULL */
+	enum terrace_status *statuses; /* [count], the place for the statuses; may be NULL */
 };
 
-/* Reads a FlushReply. TERRACE_OK: what is there is durable; TERRACE_EXHAUSTED, TERRACE_IO, TERRACE_UNAVAILABLE: the first
- * status that says otherwise. */
+/* Reads a FlushReply. TERRACE_OK: the blocks that exist are durable. TERRACE_EXHAUSTED, TERRACE_IO,
+ * TERRACE_UNAVAILABLE: the first status that says otherwise. */
 enum terrace_status client_flush_read(struct client_flushing *flushing, const struct client_message *message);
 
 #endif

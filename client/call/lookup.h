@@ -1,4 +1,4 @@
-/* Lookup: the reply's decoder, in reach of tests. */
+/* Lookup: the reply's decoder, declared here so that tests reach it. */
 #ifndef TERRACE_CLIENT_CALL_LOOKUP_H
 #define TERRACE_CLIENT_CALL_LOOKUP_H
 
@@ -10,7 +10,7 @@ struct client_lookup {
 	const struct client_view *view;
 	uint32_t count;  /* keys asked for */
 	uint32_t prefix; /* the answer */
-	uint8_t *states; /* [count][layouts], where to put them; NULL: not wanted */
+	uint8_t *states; /* [count][layouts], the place for the states; NULL: not wanted */
 };
 
 /* Reads a LookupReply. */

@@ -2,8 +2,10 @@
  *
  *     RUNNING --(the call is done)--> TELLING --(the eventfd is written, the callback has returned)--> DONE
  *
- * The first step makes terrace_op_done true. finish waits for the second, so that after it the callback is not running and its
- * argument may go; a finish from inside the callback does not wait for itself, and the eventfd may be closed after that one too. */
+ * The first step makes terrace_op_done true. terrace_op_finish waits for the second step: after it the callback is not
+ * running, and its argument may be freed. If finish is called inside the callback, it does not wait for that callback.
+ * The eventfd too may be closed after finish.
+ */
 #include "client/call/op.h"
 
 #include "client/session/connect.h"

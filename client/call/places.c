@@ -1,13 +1,14 @@
-/* Places: from extents and offsets of a reply to addresses, of this process and of a GPU.
+/* Places: turns extents and offsets of a reply into addresses, of this process and of a GPU.
  *
- * A reply has four parallel arrays, an entry a (key, layout), keys outer. Neighbours mostly lie in one extent, so what
- * depends on the extent alone is kept from a layout's block before; of another extent the mappings of this handle are tried first, and only
- * a new one goes to the table.
+ * A reply has four parallel arrays with an entry for each (key, layout), keys outer. Neighbours are mostly in one
+ * extent. So values that depend on the extent alone are kept from a layout's block before. For another extent the
+ * mappings of this handle are tried first; only a new extent is looked up in the table.
  *
- * Slots to be written are made writable, neighbours in one, and are not so for long when they have been given back
- * (memory/pages.h). A mapping that had no writable page for ten seconds is unmapped: the kernel then tells the daemon
- * that this process cannot write there any more. The attachment's lock guards pages; a mapping in use is mapped while
- * the attachment is not closed. */
+ * Slots to be written are made writable, neighbouring slots together. They do not stay writable for long after they
+ * were given back (memory/pages.h). A mapping without a writable page for ten seconds is unmapped: the kernel then
+ * tells the daemon that this process cannot write there any more. The attachment's lock guards pages. A mapping in use
+ * stays mapped while the attachment is not closed.
+ */
 #include "client/call/places.h"
 
 #include "client/memory/attachment.h"

@@ -1,4 +1,4 @@
-/* Delete, touch and report: the one decoder among them. */
+/* Delete, touch and report: the only decoder among them. */
 #ifndef TERRACE_CLIENT_CALL_REPORT_H
 #define TERRACE_CLIENT_CALL_REPORT_H
 
@@ -8,7 +8,7 @@ struct client_message;
 
 struct client_deleting {
 	uint32_t count;                /* keys asked for */
-	enum terrace_status *statuses; /* [count], where to put the answer; may be NULL */
+	enum terrace_status *statuses; /* [count], the place for the answer; may be NULL */
 	bool answered;                 /* statuses are written */
 };
 

@@ -1,4 +1,4 @@
-/* Reserving slots and giving them back. */
+/* Reserves slots and gives them back. */
 #include "client/call/reserve.h"
 
 #include "client/session/connect.h"

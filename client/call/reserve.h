@@ -12,13 +12,13 @@ struct terrace_reservation {
 	struct client_view *view; /* with a reference */
 	unsigned generation;
 	bool open;                     /* an open block */
-	uint64_t open_first;           /* where a block covers several keys: its first token, and */
+	uint64_t open_first;           /* where a block covers several keys: the block's first token, and */
 	uint64_t open_cells;           /* a bit for each layout that has a slot of it */
 	uint32_t count;                /* keys */
 	uint64_t *ids;                 /* [count] the daemon's numbers; 0: no slot */
-	enum terrace_status *statuses; /* [count] what the daemon said a key */
+	enum terrace_status *statuses; /* [count] the daemon's status for each key */
 	struct client_places places;
-	char why[CLIENT_REFUSAL_MAX]; /* keys are EXHAUSTED; or empty */
+	char why[CLIENT_REFUSAL_MAX]; /* why keys are EXHAUSTED; otherwise empty */
 };
 
 struct client_reserving {
@@ -33,16 +33,16 @@ struct client_reserving {
 	struct terrace_reservation *reservation; /* the answer */
 };
 
-/* Reads a ReserveReply and maps what it names. Slots that cannot be used are given back. */
+/* Reads a ReserveReply and maps the extents that it names. Slots that cannot be used are given back. */
 enum terrace_status client_reserve_read(struct client_reserving *reserving, const struct client_message *message);
 
-/* TERRACE_OK, or why the handle cannot be used. */
+/* TERRACE_OK, or the status with which the handle cannot be used. */
 enum terrace_status client_reservation_check(const struct terrace_reservation *reservation);
 
-/* Aborts the reservation's slots at the daemon: waiting for its answer a second at most, or not at all. */
+/* Aborts the reservation's slots at the daemon. With `wait` it waits for the answer, a second at most. */
 void client_reservation_abort(struct terrace_reservation *reservation, bool wait);
 
-/* Ends the use of the mappings and frees the handle; the slots have been committed or aborted. */
+/* Ends the use of the mappings and frees the handle. The slots were committed or aborted before. */
 void client_reservation_free(struct terrace_reservation *reservation);
 
 #endif

@@ -1,8 +1,9 @@
 /* Put and Get by stream, one block each.
  *
- * Put sends the header with the first chunk. The bytes are copied into gRPC's own slices, chunk by chunk, so that nothing of
- * the caller's is read after the call. Get copies from gRPC's slices straight to the caller's block, and counts the checksum
- * on the way, while the bytes are in the cache. */
+ * Put sends the header with the first chunk. The bytes are copied into gRPC's own slices, chunk by chunk. So the
+ * caller's memory is not read after the call. Get copies from gRPC's slices straight to the caller's block, and
+ * computes the checksum on the way, while the bytes are in the cache.
+ */
 #include "client/call/stream.h"
 
 #include "client/session/connect.h"

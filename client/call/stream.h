@@ -1,4 +1,4 @@
-/* Blocks moved by stream: the decoders of what comes back, in reach of tests. */
+/* Blocks moved by stream: the decoders of replies, declared here so that tests reach them. */
 #ifndef TERRACE_CLIENT_CALL_STREAM_H
 #define TERRACE_CLIENT_CALL_STREAM_H
 
@@ -14,7 +14,7 @@ struct client_getting {
 	const struct client_view *view;
 	uint64_t block_bytes;
 	uint32_t block_tokens;
-	uint8_t *block;   /* where to */
+	uint8_t *block;   /* the place for the block */
 	uint64_t got;     /* bytes so far */
 	bool headed;      /* the header has come */
 	uint32_t tokens, crc, want_crc;
@@ -39,7 +39,7 @@ struct client_putting {
 /* Reads the PutReply. */
 enum terrace_status client_put_read(struct client_putting *putting, const struct client_message *message);
 
-/* CRC-32C of more bytes after those whose CRC is `crc` (0 for none). */
+/* Continues a CRC-32C: `crc` is that of the bytes before (0 for none). */
 uint32_t client_crc32c(uint32_t crc, const void *bytes, size_t size);
 
 #endif

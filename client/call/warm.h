@@ -1,4 +1,4 @@
-/* Warm: the reply's decoder, in reach of tests. */
+/* Warm: the reply's decoder, declared here so that tests reach it. */
 #ifndef TERRACE_CLIENT_CALL_WARM_H
 #define TERRACE_CLIENT_CALL_WARM_H
 

@@ -1,4 +1,4 @@
-/* A stream of what is stored, removed and moved, pulled by its reader. */
+/* A stream of events: what is stored, removed and moved. Its reader pulls them. */
 #include "client/call/watch.h"
 
 #include "client/session/connect.h"

@@ -1,4 +1,4 @@
-/* GPUs of the process, found by uuid. An open GPU costs its memory: none is opened that is not used. */
+/* The process's GPUs, found by uuid. An open GPU costs memory on it: so only GPUs that are used are opened. */
 #include "client/driver/gpu.h"
 
 #include "client/driver/plugin.h"

@@ -1,8 +1,10 @@
-/* CUDA, loaded at run time: the public face of kernels/cuda.
+/* CUDA, loaded at run time: the public functions of kernels/cuda.
  *
- * The plugin is looked for once, by the first call that wants it (or by terrace_cuda_load with a path), and stays loaded. Arguments
- * that lie on the host are checked here; device pointers are the caller's word. Where the library or the plugin computes with floats on
- * the host (scales, soft caps), it does so in the default mode (kernels/float_mode.h), whatever mode the caller's thread has set. */
+ * The first call that needs the plugin looks for it (or terrace_cuda_load, with a path); it stays loaded. Arguments in
+ * host memory are checked here; device pointers are not checked. Where the library or the plugin computes with floats
+ * on the host (scales, soft caps), it uses the default mode (kernels/float_mode.h), whatever mode the caller's thread
+ * has set.
+ */
 #include "client/driver/plugin.h"
 
 #include "client/value/layout.h"

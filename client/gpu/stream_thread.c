@@ -1,8 +1,10 @@
 /* The thread; see gpu/stream_thread.h.
  *
- * A stream's call may only say that it came: it marks a token, shared with the task since a lost GPU's may come late or never, and
- * wakes the thread. While there are tasks the thread also looks by itself every few milliseconds: for lost GPUs, which
- * the thread of driver/driver_thread.h asks, deadlines, and words of progress pages, none of which wakes anybody. */
+ * The function that a stream calls only notes that the stream has arrived: it marks a token and wakes the thread. The
+ * token is shared with the task, since a lost GPU may call late or never. While there are tasks the thread also looks
+ * by itself every few milliseconds, for things that do not wake it: lost GPUs (which the thread of
+ * driver/driver_thread.h asks), deadlines, and words of progress pages.
+ */
 #include "client/gpu/stream_thread.h"
 
 #include "client/driver/driver_thread.h"

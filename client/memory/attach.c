@@ -1,4 +1,4 @@
-/* How an attachment begins: the socket is connected, and the daemon greeted. */
+/* Begins an attachment: connects the socket and greets the daemon. */
 #include "client/memory/attachment.h"
 
 #include "client/memory/progress_page.h"

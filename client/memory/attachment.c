@@ -1,8 +1,9 @@
 /* The conversation on the fd socket: extents are asked for and mapped.
  *
- * One thread at a time talks (memory/turn.h); the others that want something mapped wait for it with their deadline,
- * and then mostly find it done. One-way packets are sent without the turn. The lock is never held in a GPU's driver.
- * Bytes from the socket come from the daemon, yet are checked like anything from outside. */
+ * One thread at a time talks (memory/turn.h). Other threads that need a mapping wait for it until their deadline, and
+ * mostly find it made. One-way packets are sent without the turn. The lock is never held in a GPU's driver. Bytes from
+ * the socket come from the daemon, but are checked like bytes from any other source.
+ */
 #include "client/memory/attachment.h"
 
 #include "client/memory/hear.h"

@@ -1,8 +1,9 @@
 /* A process's attachment to a session: the SEQPACKET socket of proto/fdsock.h and the memory extents mapped through it.
  *
- * Sessions, leases and reservations hold references. The session's reopen leaves the old attachment to the leases that still
- * use it; its close has all unmapped, whoever still holds a reference. What a GPU's driver unmaps goes by tasks
- * (driver/driver_thread.h). */
+ * Sessions, leases and reservations hold references. When a session is reopened, the old attachment stays for the
+ * leases that still use it. When it is closed, everything is unmapped, even if references remain. Memory that a GPU's
+ * driver must unmap is unmapped by tasks (driver/driver_thread.h).
+ */
 #ifndef TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 #define TERRACE_CLIENT_MEMORY_ATTACHMENT_H
 
@@ -15,7 +16,7 @@
 
 enum { CLIENT_MAPPINGS_MAX = 65536, CLIENT_CLOSE_WAIT_US = 10000000, CLIENT_OFFERS_MAX = 8192 };
 
-/* What this process does with a GPU: of each its extents are mapped ahead. */
+/* The uses that this process makes of a GPU. For each use, extents are mapped ahead. */
 enum client_use {
 	CLIENT_USE_LEASE,   /* its memory, to be read */
 	CLIENT_USE_RESERVE, /* its memory, to be written */
@@ -32,52 +33,57 @@ struct client_offer {
 	uint32_t extent, tier; /* GPU, by the session's number; DEVICES_MAX: host memory */
 };
 
-/* What is mapped before a lease names it (memory/premap.c). With the attachment's lock, but for the atomics. */
+/* The extents that are mapped before a lease names them (memory/premap.c). Guarded by the attachment's lock, except the
+ * atomics. */
 struct client_premap {
-	bool known;                   /* by the daemon; from the opening on */
+	bool known;                   /* the daemon knows offers; set at the opening */
 	_Atomic uint64_t uses;        /* a bit each, CLIENT_USE_BIT */
 	atomic_bool hears;            /* `hearing` is under way */
-	uint32_t asked, answered;     /* tiers: that offers have been asked of; that all that there was then has been offered of */
-	struct client_offer *offers;  /* [count] that have not been taken back */
+	uint32_t asked, answered;     /* bits of tiers: whose offers were asked for; whose offers were all received */
+	struct client_offer *offers;  /* [count] offers that were not taken back */
 	uint32_t count, capacity;
-	uint32_t next;                /* there is nothing to do for those before, as long as the uses are these */
-	uint64_t again_us;            /* not before: the daemon has not answered */
+	uint32_t next;                /* the offers before this one need nothing, as long as `uses` does not change */
+	uint64_t again_us;            /* the time before which not to ask again: the daemon has not answered */
 	uint32_t apart;               /* mappings that are `coming` or `registering` */
-	enum terrace_status failed;   /* the last that could not be mapped or registered, since somebody last asked */
+	enum terrace_status failed;   /* the status of the last extent that could not be mapped or registered, since a
+				       * caller last asked */
 	struct client_driver_task hearing; /* without a reference, until it is closed */
-	/* Takes the offers of a packet, with the lock; set before they are asked for. */
+	/* Takes the offers of a packet, under the lock. Set before offers are asked for. */
 	void (*offered)(struct client_attachment *attachment, const struct fdsock_offer *offer);
 };
 
 struct client_attachment {
 	atomic_uint references;
 	uint64_t id;          /* the daemon's number of it */
-	bool knows_callers;   /* the daemon: local calls */
-	int socket;           /* written by the end alone, after the last talk */
-	struct client_lent_memory memory; /* what may map belongs to the thread that talks */
+	bool knows_callers;   /* the daemon knows local calls */
+	int socket;           /* written only at the end, after the last conversation */
+	struct client_lent_memory memory; /* its parts that map belong to the thread that has the turn */
 	struct client_progress_page progress_page;
 	pthread_mutex_t lock; /* guards what follows */
-	pthread_cond_t idle;  /* `talking` became false, `streams` less, or `closed` true */
-	bool talking;         /* a thread is in a conversation, and reads all that comes; or it unmaps */
-	uint32_t waiting;     /* threads that wait to be that one, for a call of the engine's */
-	uint32_t streams;     /* what waits for work of a GPU that touches the memory (gpu/stream_thread.h) */
+	pthread_cond_t idle;  /* `talking` became false, `streams` became less, or `closed` became true */
+	bool talking;         /* a thread has the turn: it talks and reads all packets, or it unmaps */
+	uint32_t waiting;     /* threads that wait for the turn, for a call of the engine's */
+	uint32_t streams;     /* tasks that wait for work of a GPU that uses the memory (gpu/stream_thread.h) */
 	bool closed;          /* the table is only kept for its readers */
-	bool ending, ended;   /* it is being unmapped, and the daemon told; that is over */
-	bool dropped;         /* the task's: nothing is mapped any more, */
+	bool ending, ended;   /* its memory is being unmapped and the daemon told; both are done */
+	bool dropped;         /* for the task: no memory is mapped any more, */
 	bool progress_page_stays; /* but the progress page */
-	bool broken;          /* the socket is of no more use */
+	bool broken;          /* the socket cannot be used any more */
 	bool sweep_asked;     /* `sweeping` is under way */
 	bool tends;           /* `tending` is under way */
 	struct client_premap premap;
-	struct client_mapping **mappings; /* by rising extent, to be read before to be written */
-	uint32_t count, capacity, retiring; /* retiring: of them */
+	struct client_mapping **mappings; /* by rising extent; of one extent the readable mapping before the writable
+					   * one */
+	uint32_t count, capacity, retiring; /* retiring: how many of them are */
 	uint64_t close_wait_us;         /* how long a close waits for streams and talks */
 	struct client_driver_task sweeping, unmapping; /* with a reference each */
-	struct client_driver_task tending; /* of pages that are writable; without a reference, until it is closed */
+	struct client_driver_task tending; /* looks after writable pages; without a reference, until the attachment is
+					    * closed */
 };
 
-/* Connects to the socket and joins. With reference 1. `lent` is copied. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_DENIED, what the
- * daemon says... TERRACE_STALE if it speaks for another epoch or session. */
+/* Connects to the socket and joins the session. The attachment has one reference. `lent` is copied.
+ * TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_DENIED, or the daemon's status. TERRACE_STALE: the daemon is of
+ * another epoch, or the session is another one. */
 enum terrace_status client_fds_open(const char *path, const uint8_t token[16], uint64_t epoch, uint64_t session,
 				    const struct client_lent *lent, uint64_t deadline_us,
 				    struct client_attachment **attachment);
@@ -86,58 +92,64 @@ void client_fds_hold(struct client_attachment *attachment);
 /* The last drop closes without waiting. */
 void client_fds_drop(struct client_attachment *attachment);
 
-/* Lets streams that wait for the progress page go on, and waits some seconds until no stream holds memory and no thread
- * maps any. Then, or, if it was in vain, when that is so, everything is unmapped and the daemon told: where a GPU is
- * concerned by a task, after this. */
+/* Lets streams that wait for the progress page go on. Then waits some seconds until no stream uses memory and no thread
+ * maps any. Then everything is unmapped and the daemon told; if the wait was in vain, that happens later, when it is
+ * possible. Memory of a GPU is unmapped by a task, after this function has returned. */
 void client_fds_close(struct client_attachment *attachment);
 
-/* Counts one use of an extent's mapping, which is made if need be. TERRACE_UNAVAILABLE, TERRACE_DEADLINE, TERRACE_EXHAUSTED,
- * TERRACE_CANCELLED (closed), TERRACE_INTERNAL (the daemon answered nonsense), or the daemon's status. */
+/* Counts one use of an extent's mapping, and makes the mapping if there is none. TERRACE_UNAVAILABLE, TERRACE_DEADLINE,
+ * TERRACE_EXHAUSTED, TERRACE_CANCELLED (closed), TERRACE_INTERNAL (the daemon's answer makes no sense), or the daemon's
+ * status. */
 enum terrace_status client_fds_map(struct client_attachment *attachment, uint32_t extent, bool writable,
 				   uint64_t deadline_us, struct client_mapping **mapping);
-/* Has the host memory of a mapping in use registered with GPU g. As client_fds_map, and TERRACE_UNSUPPORTED. */
+/* Registers the host memory of a mapping that is in use with GPU g. Statuses as client_fds_map, and
+ * TERRACE_UNSUPPORTED. */
 enum terrace_status client_fds_register(struct client_attachment *attachment, struct client_mapping *mapping, uint32_t g,
 					uint64_t deadline_us);
 
-/* From now on what the daemon has is mapped ahead of this use of GPU g, which is open: by a thread of the library, one extent after the other,
- * never where a call of the engine's would map. Costs nothing from the second time on. With a daemon that makes no offers: nothing. */
+/* From now on the daemon's extents are mapped ahead for this use of GPU g, which is open. A thread of the library does
+ * it, one extent after the other, and never while a call of the engine's needs the turn. A repeated call costs nothing.
+ * With a daemon that makes no offers it does nothing. */
 void client_fds_use(struct client_attachment *attachment, enum client_use use, uint32_t g);
-/* Waits, and works, until all that the daemon has offered is mapped. TERRACE_OK: it is, or there are no offers. TERRACE_EXHAUSTED,
- * TERRACE_UNSUPPORTED, TERRACE_UNAVAILABLE, TERRACE_INTERNAL: something of it cannot be; TERRACE_DEADLINE, TERRACE_CANCELLED. */
+/* Waits, and helps, until all extents that the daemon has offered are mapped. TERRACE_OK: they are, or there are no
+ * offers. TERRACE_EXHAUSTED, TERRACE_UNSUPPORTED, TERRACE_UNAVAILABLE, TERRACE_INTERNAL: an extent cannot be mapped.
+ * TERRACE_DEADLINE, TERRACE_CANCELLED. */
 enum terrace_status client_fds_use_await(struct client_attachment *attachment, uint64_t deadline_us);
 
-/* Counts one more stream that holds the memory; false when it is closed. And one less. */
+/* Counts one more stream that uses the memory; false: the attachment is closed. client_fds_stream_end counts one
+ * less. */
 bool client_fds_stream_begin(struct client_attachment *attachment);
 void client_fds_stream_end(struct client_attachment *attachment);
 
-/* True once the daemon's end of the socket is closed, or this one. */
+/* True once the daemon's end of the socket, or this one, is closed. */
 bool client_fds_gone(struct client_attachment *attachment);
 
-/* Ends a use. A retiring extent without uses is unmapped, of a GPU by a task. */
+/* Ends one use. A retiring extent without uses is unmapped; one of a GPU by a task. */
 void client_fds_unmap(struct client_attachment *attachment, struct client_mapping *mapping);
 
-/* Reads what the daemon has said in the meantime, without waiting, unless the library's thread does. */
+/* Reads the packets that the daemon has sent meanwhile, without waiting, unless the library's thread reads them. */
 void client_fds_listen(struct client_attachment *attachment);
 
-/* Tells the daemon, one way, that a lease is over. False: the socket does not take it. Never waits long. */
+/* Tells the daemon that a lease is over, without an answer. False: the socket does not take it. Never waits long. */
 bool client_fds_release(struct client_attachment *attachment, uint64_t lease);
 
-/* For memory/premap.c, without the lock, but with the turn: */
+/* For memory/premap.c; called without the lock, but with the turn: */
 
-/* Sends MAP and reads until its answer is there. *broken: the socket is of no more use. */
+/* Sends MAP and reads until its answer arrives. *broken: the socket cannot be used any more. */
 enum terrace_status client_fds_ask(struct client_attachment *attachment, uint32_t extent, bool writable, uint64_t deadline_us,
 				   struct client_packet *answer, bool *broken);
-/* Maps what the answer to that brings, as client_mapping_prepare; if it fails the daemon is told. */
+/* Maps the extent of that answer, as client_mapping_prepare. If it fails, the daemon is told. */
 enum terrace_status client_fds_prepare(struct client_attachment *attachment, const struct client_packet *answer,
 				       struct client_mapping *mapping);
 /* With the lock: sends PREMAP. False: the socket does not take it. */
 bool client_fds_ask_offers(struct client_attachment *attachment, uint32_t tier);
-/* The same: forgets the offers of an extent. */
+/* With the lock: forgets the offers of an extent. */
 void client_fds_offer_end(struct client_attachment *attachment, uint32_t extent);
 
 /* With the lock: */
 
-/* Has a closed attachment's memory unmapped, once, if nothing uses it any more. The caller's reference stays. Lets the lock go meanwhile. */
+/* Unmaps a closed attachment's memory, once, if nothing uses it any more. The caller's reference stays. The lock is
+ * released meanwhile. */
 void client_fds_end(struct client_attachment *attachment);
 
 #endif

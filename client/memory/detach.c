@@ -1,7 +1,9 @@
-/* The end of an attachment: its memory is unmapped when nothing uses it any more, and the daemon is told.
+/* Ends an attachment: its memory is unmapped when nothing uses it any more, and the daemon is told.
  *
- * The daemon waits for the word, or for the end of the process. So the socket stays open until the word is out, however
- * long the daemon does not read: that is a task, which tries again until the daemon has heard, or is gone. */
+ * The daemon waits for that packet, or for the end of the process. So the socket stays open until the packet is sent,
+ * however long the daemon does not read. A task does it: it tries again until the daemon has got the packet or has
+ * ended.
+ */
 #include "client/memory/attachment.h"
 
 #include "client/memory/progress_page.h"

@@ -1,4 +1,6 @@
-/* What the daemon says on the fd socket without having been asked. Whoever reads the socket hears it. */
+/* Packets that the daemon sends on the fd socket without having been asked. Whichever thread reads the socket handles
+ * them.
+ */
 #include "client/memory/hear.h"
 
 #include "client/memory/attachment.h"

@@ -1,4 +1,4 @@
-/* What the daemon lends of its GPUs' memory, by its own word. */
+/* What the daemon lends of its GPUs' memory, as it says at the opening of a session. */
 #ifndef TERRACE_CLIENT_MEMORY_LENT_H
 #define TERRACE_CLIENT_MEMORY_LENT_H
 
@@ -8,7 +8,7 @@
 
 enum { LENT_UNFIT_MAX = 320 };
 
-/* What the daemon said of its memory when the session was opened: what its packets are held against. */
+/* The daemon's description of its memory when the session was opened. Its packets are checked against it. */
 struct client_lent {
 	uint32_t gpu_count;
 	struct {

@@ -1,4 +1,4 @@
-/* Extents of memory: what a packet says of one, checked, and made true. */
+/* Extents of memory: checks what a packet says of an extent, and maps it. */
 #include "client/memory/mapping.h"
 
 #include "client/driver/gpu.h"

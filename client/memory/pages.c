@@ -1,8 +1,9 @@
 /* Writable pages; see memory/pages.h.
  *
- * Each run of writable pages is a mapping of its own to the kernel, which allows a process 65530 of them by default. So
- * where slots lie scattered, and the runs of all of the process's memory have become many, pages are opened and closed
- * by pieces of 2 MiB. A session that opens many runs in a short time, each some microseconds, opens pieces, too. */
+ * For the kernel each run of writable pages is a mapping of its own, and by default a process may have 65530 of them.
+ * So pages are opened and closed in pieces of 2 MiB where slots are scattered and the runs of all of the process's
+ * memory have become many. A session that opens many runs in a short time, each some microseconds, also opens pieces.
+ */
 #include "client/memory/pages.h"
 
 #include "client/value/clock.h"

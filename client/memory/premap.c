@@ -1,14 +1,18 @@
-/* Extents that are mapped before a lease names them, since a GPU's driver takes its time over each.
+/* Maps extents before a lease names them, since a GPU's driver takes long for each.
  *
- * The daemon offers the extents that there are (proto/fdsock.h), of the GPUs that this process has begun to use alone. The thread of tasks
- * asks for one after the other: with the turn to talk, as a lease would, but it imports or registers without it, so that who needs another
- * extent meanwhile goes ahead, and who needs this one waits for it. It rests between them, and leaves the turn to whoever waits for it.
+ * The daemon offers its extents (proto/fdsock.h), but only those of GPUs that this process has begun to use. The thread
+ * of tasks asks for one after the other. It has the turn to talk for that, as a lease would, but it imports or
+ * registers without the turn. So a thread that needs another extent meanwhile goes ahead, and a thread that needs this
+ * extent waits for it. The thread rests between extents, and leaves the turn to threads that wait for it.
  *
- * The daemon offers an extent as soon as it is made. So a process that maps ahead hears the daemon at all times, and not when it leases, as
- * others do: the same thread waits for the socket. When the daemon is gone, what is not in use is unmapped.
+ * The daemon offers an extent as soon as it is made. So a process that maps ahead reads the socket at all times, while
+ * other processes read it only when they lease: the same thread waits for the socket. When the daemon has ended,
+ * mappings that are not in use are unmapped.
  *
- * What cannot be mapped is left to the leases that name it, with all that has been offered so far: a driver without memory is asked again
- * when there is something new. What the daemon has not answered in time is asked for again, once a second. */
+ * If an extent cannot be mapped, it is left, with all extents offered so far, to the leases that name it. A driver
+ * without memory is asked again when there is a new offer. If the daemon has not answered in time, the extent is asked
+ * for again, once a second.
+ */
 #include "client/memory/attachment.h"
 
 #include "client/memory/hear.h"

@@ -1,5 +1,6 @@
-/* The words of a progress page, and the promises that wait for them; see progress_page.h. The words are written by the
- * daemon's GPU, read by this process's, and looked at here. */
+/* The words of a progress page, and the promises that wait for them; see progress_page.h. The daemon's GPU writes the
+ * words, this process's GPU reads them, and this file reads them too.
+ */
 #include "client/memory/progress_page.h"
 
 #include "client/memory/mapping.h"

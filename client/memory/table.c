@@ -1,4 +1,4 @@
-/* The table of an attachment's mappings, and what the daemon is told of those that are gone. */
+/* The table of an attachment's mappings, and the packets that tell the daemon which mappings are gone. */
 #include "client/memory/table.h"
 
 #include "client/memory/attachment.h"

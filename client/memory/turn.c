@@ -1,7 +1,8 @@
 /* The turn of an attachment: one thread at a time talks with the daemon or unmaps; see turn.h.
  *
- * A mapping that is of no more use is marked. It goes when its last use ends: at the end of a turn, or by a task
- * where a GPU's driver has a part in it. */
+ * A mapping that is not needed any more is marked. It is unmapped after its last use has ended: at the end of a turn,
+ * or by a task where a GPU's driver has a part in it.
+ */
 #include "client/memory/turn.h"
 
 #include "client/memory/attachment.h"

@@ -6,10 +6,11 @@
 
 #include <stdatomic.h>
 
-/* Immutable after terrace_connect but for `references` (the connection's, each session's, each watch's) and `nears`. */
+/* Immutable after terrace_connect, except `references` (the connection's, each session's, each watch's) and
+ * `locals`. */
 struct terrace_client {
 	atomic_uint references;
-	unsigned generation; /* of the process that made it, see client_forked */
+	unsigned generation; /* the generation of the process that made it (client_forked) */
 	struct client_rpc *rpc;
 	uint64_t timeout_us;
 	uint64_t busy_poll_us;
@@ -31,7 +32,7 @@ uint64_t client_call_deadline(const struct terrace_client *client, uint64_t time
 
 /* Waits for the connection and an answer of the daemon. TERRACE_UNAVAILABLE, TERRACE_DEADLINE. */
 enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t deadline_us);
-/* Sleeps some milliseconds before a daemon that was UNAVAILABLE is asked again. False: there is no time left for that. */
+/* Sleeps some milliseconds before a daemon that was UNAVAILABLE is asked again. False: there is no time left. */
 bool client_ask_again(uint64_t deadline_us);
 
 #endif

@@ -1,4 +1,6 @@
-/* Sessions: opened over layouts or joined by token; the daemon's answer is checked against what this build would compute. */
+/* Sessions: opened over layouts, or joined by token. The daemon's answer is checked against what this build would
+ * compute.
+ */
 #include "client/session/session.h"
 
 #include "client/session/connect.h"

@@ -21,33 +21,35 @@ struct client_layout {
 	struct kv_layout layout;
 	struct kv_geometry geometry;
 	uint64_t id;
-	uint32_t keep_last;  /* of its rule (terrace_layout_rule), as the next two */
+	uint32_t keep_last;  /* of the layout's rule (terrace_layout_rule), as are the next two */
 	bool partial, sparse;
 };
 
-/* What a call needs to know of its session: one opening of it. Shared by the session and the calls, leases and reservations
- * made in it, so that these outlive a close or a reopen. Immutable but for the reference count. */
+/* One opening of a session, with all that a call needs to know of it. The session and the calls, leases and
+ * reservations made in it share it, so that these outlive a close or a reopen. Immutable but for the reference
+ * count. */
 struct client_view {
 	atomic_uint references;
 	struct terrace_client *client;        /* with a reference */
 	uint64_t id, epoch;
 	struct terrace_token token;
-	struct client_attachment *attachment; /* with a reference; NULL: no borrow */
-	struct client_local_calls *local;     /* NULL: every call by gRPC */
-	char why_not[CLIENT_WHY_MAX]; /* why there is none */
-	atomic_uint calls;            /* numbers given: client_recall_number */
+	struct client_attachment *attachment; /* with a reference; NULL: no memory is borrowed */
+	struct client_local_calls *local;     /* NULL: every call goes by gRPC */
+	char why_not[CLIENT_WHY_MAX]; /* why there is no attachment */
+	atomic_uint calls;            /* call numbers given out (client_recall_number) */
 	uint32_t
-		unit; /* tokens of a key, in a session that says units or rules; 0: a plain one, see client_view_unit */
-	uint32_t multiple;            /* of keys, that prefixes are */
+		unit; /* tokens of a key, in a session that states units or rules; 0: a plain session, see
+		       * client_view_unit */
+	uint32_t multiple;            /* prefixes are multiples of so many keys */
 	bool unchained;
-	struct client_lent *lent;     /* the GPUs of the daemon's answer; the view's own */
+	struct client_lent *lent;     /* the GPUs of the daemon's answer; owned by the view */
 	uint32_t layout_count;
 	struct client_layout layouts[];
 };
 
 struct terrace_session {
 	unsigned generation;
-	bool owner; /* opened here, not attached */
+	bool owner; /* this process opened the session; otherwise it joined it */
 	bool gpu_write_back;
 	char *tenant, *engine;
 	struct client_view *view; /* replaced by reopen */
@@ -71,19 +73,22 @@ static inline bool client_view_chained(const struct client_view *view)
 void client_view_hold(struct client_view *view);
 void client_view_drop(struct client_view *view);
 
-/* What every call on a session begins with: the handle is one, and this is not a forked child. */
+/* Checks at the begin of every call on a session that the handle is a session and that the process is no forked
+ * child. */
 enum terrace_status client_session_check(const struct terrace_session *session);
 
 /* TERRACE_OK, or TERRACE_PRECONDITION with the reason that borrowing is off. */
 enum terrace_status client_borrow_check(const struct client_view *view);
 
-/* Makes ready what a call with GPU g of the session needs: the GPU opened, the progress page mapped and registered.
- * TERRACE_UNSUPPORTED, TERRACE_INVALID, and as client_fds_map. */
+/* Prepares a call with GPU g of the session: opens the GPU, maps and registers the progress page. TERRACE_UNSUPPORTED,
+ * TERRACE_INVALID, and statuses as client_fds_map. */
 enum terrace_status client_view_use_gpu(const struct client_view *view, uint32_t g, uint64_t deadline_us);
-/* The same without asking the driver whether the GPU is lost, which takes some 30 us. Who asks it later: *gpu. */
+/* As client_view_use_gpu, without asking the driver whether the GPU is lost, which takes some 30 us. The caller asks
+ * later: *gpu. */
 enum terrace_status client_view_use_gpu_unasked(const struct client_view *view, uint32_t g, uint64_t deadline_us, struct client_gpu **gpu);
 
-/* Carries out a call of a session, near if that can be. Its NOT_FOUND means that the daemon does not know the session: TERRACE_STALE. */
+/* Carries out a call of a session, as a local call where possible. NOT_FOUND means that the daemon does not know the
+ * session: it is returned as TERRACE_STALE. */
 enum terrace_status client_view_call(const struct client_view *view, const struct client_job *job);
 enum terrace_status client_view_status(enum terrace_status status);
 
@@ -92,7 +97,8 @@ enum terrace_status client_epoch_check(const struct client_view *view, uint64_t 
 
 /* A status number from the wire. */
 enum terrace_status client_status_of_wire(int number);
-/* A call's time was up without an answer: DEADLINE for each of `count`. statuses NULL: nothing. */
+/* Sets DEADLINE for each of `count` statuses, for a call whose time was up without an answer. statuses NULL: does
+ * nothing. */
 void client_statuses_late(enum terrace_status *statuses, uint32_t count);
 
 /* Bytes that protobuf-c may point at; it does not write them. */

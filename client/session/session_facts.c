@@ -1,4 +1,4 @@
-/* What a session knows of itself. */
+/* Answers questions about a session from what the process knows, without the daemon. */
 #include "client/driver/gpu.h"
 #include "client/memory/lent.h"
 #include "client/value/layout.h"
