@@ -1,6 +1,6 @@
-/* The command line. getopt_long does the parsing, once for what stands before the command (global options
- * only) and once for the rest, where global and own options may stand in any order: the tables for it are
- * made from the command's row.
+/* The command line, parsed by getopt_long: once for the words before the command (global options only), and once for
+ * the rest, where global options and the command's own may be in any order. The tables for it are made from the
+ * command's row.
  */
 #include "client/ctl/args.h"
 

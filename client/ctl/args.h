@@ -4,9 +4,9 @@
 
 struct ctl_args;
 
-/* Parses argv. -1: *args is filled and its command is to be run; else an exit code: help or the version was
- * printed (CTL_OK), or the line made no sense and stderr says why (CTL_USAGE). args->words points into argv,
- * whose order may change. */
+/* Parses argv. -1: *args is filled in, and its command is to be run. Otherwise an exit code: help or the version was
+ * printed (CTL_OK), or the line makes no sense and stderr says why (CTL_USAGE). args->words points into argv, whose
+ * order may change. */
 int ctl_args_parse(int argc, char **argv, struct ctl_args *args);
 
 #endif

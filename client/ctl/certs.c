@@ -1,4 +1,6 @@
-/* terracectl certs check: what PEM files hold and what is wrong with it, before a daemon or a client uses them. */
+/* terracectl certs check: shows the contents of PEM files and what is wrong with them, before a daemon or a client uses
+ * them.
+ */
 #include <stdio.h>
 #include <string.h>
 

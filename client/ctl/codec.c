@@ -1,5 +1,6 @@
-/* terracectl codec: vectors through the CPU codec, a batch at a time, so that a stream of any length needs
- * the same memory. */
+/* terracectl codec: passes vectors through the CPU codec, a batch at a time, so that a stream of any length needs the
+ * same memory.
+ */
 #include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"
 #include "client/ctl/values.h"

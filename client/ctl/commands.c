@@ -1,5 +1,5 @@
-/* The table of commands: what each is called, takes, means and returns. Option indices are used by the
- * commands: the order here is theirs.
+/* The table of commands: the name, arguments, help and exit codes of each. The commands use the indices of their
+ * options, so the order here must match theirs.
  */
 #include "client/ctl/ctl.h"
 

@@ -1,4 +1,4 @@
-/* terracectl compact: disk after disk, as many calls as the daemon has something to do. */
+/* terracectl compact: disk after disk, with calls until the daemon has nothing more to do. */
 #include <time.h>
 
 #include "client/ctl/ctl.h"

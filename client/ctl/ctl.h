@@ -1,9 +1,9 @@
-/* What the commands of terracectl share: exit codes, the table of commands and their options, and the parsed
- * command line.
+/* What the commands of terracectl share: exit codes, the table of commands and their options, and the parsed command
+ * line.
  *
- * One static table row a command drives parsing and --help. A command gets its arguments checked for form
- * (options known, values present, numbers in range are its own affair), prints its result on stdout and its
- * troubles on stderr, and returns an exit code. Single-threaded.
+ * One static table with a row for each command drives parsing and --help. A command gets arguments whose form was
+ * checked (options known, values present); it checks numbers and their ranges itself. It prints its result on stdout
+ * and its errors on stderr, and returns an exit code. Single-threaded.
  */
 #ifndef TERRACE_CTL_CTL_H
 #define TERRACE_CTL_CTL_H
@@ -25,7 +25,7 @@ enum { CTL_OPTIONS_MAX = 8 };
 
 struct ctl_option {
 	const char *name;  /* without the dashes */
-	const char *value; /* what the help calls its value; NULL: a flag */
+	const char *value; /* the name of its value in the help; NULL: a flag */
 	const char *help;
 };
 
@@ -35,9 +35,9 @@ struct ctl_args {
 	const char *tls_cert, *tls_key, *tls_ca, *tls_name; /* NULL each: the library's default */
 	uint64_t timeout_us; /* 0: the command's default */
 	bool json;
-	const char *value[CTL_OPTIONS_MAX]; /* of the command's option i; NULL: not given; a flag that was
-					       given: "" */
-	char **words;			    /* what is not an option */
+	const char *value[CTL_OPTIONS_MAX]; /* value of the command's option i; NULL: not given; "" for a flag that was
+					     * given */
+	char **words;			    /* the words that are not options */
 	int word_count;
 };
 
@@ -48,7 +48,7 @@ struct ctl_command {
 	const char *text;			    /* the man page's description */
 	const char *exits;			    /* what the exit codes mean here */
 	int words_min, words_max;		    /* max -1: any number */
-	struct ctl_option options[CTL_OPTIONS_MAX]; /* ended by a NULL name if fewer */
+	struct ctl_option options[CTL_OPTIONS_MAX]; /* ended by a NULL name if there are fewer */
 	int (*run)(const struct ctl_args *args);
 };
 

@@ -1,4 +1,4 @@
-/* One channel, one call at a time; every failure is one line on stderr and an exit code. */
+/* One channel and one call at a time. Every failure is one line on stderr and an exit code. */
 #include "client/ctl/daemon.h"
 
 #include "client/ctl/ctl.h"

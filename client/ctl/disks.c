@@ -1,4 +1,4 @@
-/* See disks.h. A disk's statistics carry the label disk=N, some of them a word besides. */
+/* See disks.h. A disk's statistics have the label disk=N, and some of them another word. */
 #include "client/ctl/disks.h"
 
 #include <stdbool.h>

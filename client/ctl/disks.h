@@ -1,4 +1,4 @@
-/* The daemon's disks, out of its statistics. */
+/* The daemon's disks, read from its statistics. */
 #ifndef TERRACE_CTL_DISKS_H
 #define TERRACE_CTL_DISKS_H
 
@@ -9,13 +9,13 @@
 
 struct json_t;
 
-/* How many disks the daemon has; their numbers count from 0. */
+/* The number of the daemon's disks; disk numbers count from 0. */
 uint32_t disks_count(const Terrace__V1__StatsReply *stats);
 
-/* The daemon has not used the disk since its start. */
+/* Whether the daemon has not used the disk since its start. */
 bool disk_is_unusable(const Terrace__V1__StatsReply *stats, uint32_t disk);
 
-/* A row a disk: number, health, engine, blocks, bytes of slab files and of the budget, damaged blocks. */
+/* A row for each disk: number, health, engine, blocks, bytes of slab files and of the budget, damaged blocks. */
 struct json_t *disks_to_json(const Terrace__V1__StatsReply *stats);
 
 #endif

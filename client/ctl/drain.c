@@ -1,4 +1,4 @@
-/* terracectl drain: a call that may take long, so its deadline follows from what it is asked to do. */
+/* terracectl drain: a call that may take long. Its deadline follows from its options. */
 #include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"

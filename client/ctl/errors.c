@@ -1,4 +1,4 @@
-/* See errors.h. JSON is written by hand: it is four fields, and memory may be what has run out. */
+/* See errors.h. The JSON is written by hand: it has few fields, and the error may be that memory has run out. */
 #include "client/ctl/errors.h"
 
 #include "client/ctl/ctl.h"

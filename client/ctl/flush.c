@@ -1,4 +1,4 @@
-/* terracectl flush: in each layout's session, and what they say of a key taken together. */
+/* terracectl flush: flushes in a session for each layout, and combines their answers about a key. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Every mistake names the word or the line it stands in. */
+/* Reads keys. An error names the word or the line that contains it. */
 #include "client/ctl/keys.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/errors.h"

@@ -7,11 +7,12 @@
 struct ctl_args;
 struct terrace_keys;
 
-/* Keys of words, all of one length. CTL_OK and *keys, whose bytes the caller frees, or CTL_USAGE. */
+/* Reads keys from the command's words, all of one length. CTL_OK and *keys, whose bytes the caller frees; or
+ * CTL_USAGE. */
 int keys_from_words(const struct ctl_args *args, struct terrace_keys *keys);
 
-/* Keys of the whole blocks of the token ids in a file ("-": standard input), by terrace_chain_hash. salt may
- * be NULL. CTL_OK and *keys, whose bytes the caller frees, or CTL_FAILED. */
+/* The keys of the whole blocks of the token ids in a file ("-": standard input), by terrace_chain_hash. salt may be
+ * NULL. CTL_OK and *keys, whose bytes the caller frees; or CTL_FAILED. */
 int keys_from_tokens(const char *path, uint32_t block_tokens, const char *salt, struct terrace_keys *keys);
 
 #endif

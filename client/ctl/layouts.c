@@ -1,4 +1,6 @@
-/* terracectl layouts; and layouts to and from JSON, field by field from one table, so that what it and inspect print can be read back. */
+/* terracectl layouts; and conversion of layouts to and from JSON, field by field from one table: so what `layouts` and
+ * `inspect` print can be read back.
+ */
 #include "client/ctl/layouts.h"
 
 #include <errno.h>

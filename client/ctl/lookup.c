@@ -1,6 +1,6 @@
-/* terracectl lookup. Two ways to ask. Without layouts each key is asked for with Admin.Inspect, which needs
- * no session and so works on a daemon whose layouts the operator does not know, and on one that drains. With
- * layouts a session is opened and Cache.Lookup gives the answer that an engine gets, with the state of each cell: of
+/* terracectl lookup. There are two ways to ask. Without layouts each key is asked for with Admin.Inspect, which needs
+ * no session: so it works on a daemon whose layouts the operator does not know, and on one that drains. With layouts a
+ * session is opened, and Cache.Lookup gives the answer that an engine gets, with the state of each cell, that is, of
  * each key and layout.
  */
 #include <stdio.h>

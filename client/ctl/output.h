@@ -1,8 +1,8 @@
-/* What commands print: a tree of named values, shown as text or as JSON, so that both always say the same.
+/* What commands print: a tree of named values, shown as text or as JSON, so that both always have the same values.
  *
- * As text an object is aligned "name  value" lines, an array of objects a table with their names as its head,
- * anything nested is indented under its name. The only file of terracectl's output that knows jansson; struct
- * json_t is its value. Functions that run out of memory end the program: it holds nothing worth saving.
+ * As text, an object is aligned "name  value" lines. An array of objects is a table with their names as its head.
+ * Nested values are indented under their name. This is the only file of terracectl's output that knows jansson; struct
+ * json_t is jansson's value. A function that runs out of memory ends the program, which holds nothing worth saving.
  */
 #ifndef TERRACE_CTL_OUTPUT_H
 #define TERRACE_CTL_OUTPUT_H
@@ -27,17 +27,17 @@ void out_put_number(struct json_t *object, const char *name, double value);
 void out_put_bool(struct json_t *object, const char *name, bool value);
 /* Two hex digits a byte. */
 void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, size_t n);
-/* For a list; text is UTF-8. */
+/* A text as an element of a list; it is UTF-8. */
 struct json_t *out_text(const char *text);
 /* A 64-bit id as 16 hex digits. */
 struct json_t *out_id(uint64_t id);
 void out_put_id(struct json_t *object, const char *name, uint64_t id);
 
-/* Prints and frees the tree and flushes. one_line: JSON without line breaks. False: writing failed, stderr
- * says so. */
+/* Prints the tree, frees it, and flushes. one_line: JSON without line breaks. False: writing failed, and stderr says
+ * so. */
 bool out_print(struct json_t *tree, bool json, bool one_line);
 
-/* Flushes what was printed otherwise. False: as out_print. */
+/* Flushes output that was printed in another way. False: as out_print. */
 bool out_flush(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* terracectl plan: what a model takes in memory and on disks, from its config.json, without a daemon. */
+/* terracectl plan: computes the memory and disk space that a model needs, from its config.json, without a daemon. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

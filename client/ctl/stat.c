@@ -1,5 +1,6 @@
-/* terracectl stat. With --watch the values of the round before are kept, to print the increase of counters a
- * second. */
+/* terracectl stat. With --watch it keeps the values of the previous round, and prints the increase of counters a
+ * second.
+ */
 #include <fnmatch.h>
 #include <signal.h>
 #include <stdio.h>
@@ -112,7 +113,8 @@ static struct json_t *row_of(const Terrace__V1__Stat *stat, const char *name, co
 	return row;
 }
 
-/* One round: asks, prints, remembers. */
+/* One round: asks the daemon, prints, and keeps the values for the next round. Long because text and JSON differ in
+ * what they contain. */
 static int print_round(const struct ctl_args *args, struct ctl_daemon *d, struct watch *w)
 {
 	Terrace__V1__StatsRequest request = TERRACE__V1__STATS_REQUEST__INIT;

@@ -1,4 +1,4 @@
-/* terracectl status. Health says whether it serves, Stats what it is. */
+/* terracectl status. Health says whether the daemon serves, and Stats gives its figures. */
 #include <string.h>
 
 #include "client/ctl/ctl.h"

@@ -1,4 +1,4 @@
-/* The forms of values on the command line. strtoull would also take signs, blanks and octal numbers. */
+/* Parses values on the command line. strtoull is not enough: it also takes signs, blanks and octal numbers. */
 #include "client/ctl/values.h"
 
 #include <stdlib.h>

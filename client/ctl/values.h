@@ -1,5 +1,6 @@
-/* The forms of values on the command line. Each returns false for what is no such value, and then leaves its output
- * alone. */
+/* Parses values on the command line. Each function returns false for a text of another form, and then leaves its output
+ * unchanged.
+ */
 #ifndef TERRACE_CTL_VALUES_H
 #define TERRACE_CTL_VALUES_H
 

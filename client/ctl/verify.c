@@ -1,4 +1,4 @@
-/* terracectl verify: many short calls, so that there is progress to show, and that an interrupt stops the daemon's work too. */
+/* terracectl verify: many short calls. So there is progress to show, and an interrupt stops the daemon's work too. */
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>

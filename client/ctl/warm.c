@@ -1,5 +1,6 @@
-/* terracectl warm. In a session over all layouts of a file the keys are a sequence, as an engine has them. Without a file each
- * layout is asked which of the keys it has, and those are brought. */
+/* terracectl warm. With a file the session has all its layouts, and the keys are a sequence, as an engine has them.
+ * Without a file each layout is asked which of the keys it has, and those blocks are loaded.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* Connecting, and the rule that a child of fork() uses nothing.
+/* Connects to a daemon, and enforces that a child of fork() uses no handle.
  *
- * pthread_atfork's child handler counts a process generation up; a handle remembers the one it was made in. */
+ * pthread_atfork's child handler increments a process generation. A handle keeps the generation in which it was made.
+ */
 #include "client/session/connect.h"
 
 #include "client/value/inside.h"
@@ -152,7 +153,7 @@ static enum terrace_status connect_refused(struct terrace_client *client, const 
 	return client_fail(status, "connect: %s", words);
 }
 
-/* A certificate that is not accepted does not get better by waiting. */
+/* Fails at once: a certificate that is not accepted does not become accepted by waiting. */
 static enum terrace_status connect_distrusted(struct terrace_client *client, const char *words)
 {
 	terrace_disconnect(client);
@@ -168,6 +169,8 @@ static enum terrace_status open_channel(struct terrace_client *client, const str
 	return status ? status : client_rpc_open(address_of(o), o->busy_poll_us, &tls, &client->rpc);
 }
 
+/* Copies the options, opens the channel, and then waits for the daemon. Long because each failure has its own sentence:
+ * a socket that may not be opened, a certificate, and no daemon in time need different steps from the user. */
 enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **out)
 {
 	struct terrace_connect_options o = TERRACE_CONNECT_OPTIONS_INIT;
