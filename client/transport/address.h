@@ -1,4 +1,4 @@
-/* Where the daemon is. */
+/* Addresses of a daemon. */
 #ifndef TERRACE_CLIENT_TRANSPORT_ADDRESS_H
 #define TERRACE_CLIENT_TRANSPORT_ADDRESS_H
 
@@ -8,25 +8,26 @@ enum { CLIENT_ADDRESS_MAX = 160 };
 
 #define CLIENT_ADDRESS_DEFAULT "unix:/run/terrace/terraced.sock"
 
-/* Checks an address and writes it in gRPC's form. "unix:PATH", or HOST:PORT. Without TLS the host is 127.x.x.x,
- * localhost or [::1]: anything else would send session tokens in the clear over a network (TERRACE_UNSUPPORTED).
- * TERRACE_INVALID: not an address. */
+/* Checks an address and writes it in gRPC's form. It is "unix:PATH", or HOST:PORT. Without TLS the host must be
+ * 127.x.x.x, localhost or [::1]: any other host would get session tokens in the clear over a network
+ * (TERRACE_UNSUPPORTED). TERRACE_INVALID: it is no address. */
 enum terrace_status client_address_read(const char *address, bool tls, char target[CLIENT_ADDRESS_MAX]);
 
 bool client_address_is_unix(const char *address);
 
-/* The host of HOST:PORT, without brackets; localhost is 127.0.0.1, as it is connected to. "": it has not that form. */
+/* The host of HOST:PORT, without brackets; localhost becomes 127.0.0.1, to which the library connects. "": the address
+ * has another form. */
 void client_address_host(const char *address, char *host, size_t size);
 
-/* A connected, non-blocking socket to HOST:PORT; -1: none within the time, or no such host, which may take longer to
- * find out. */
+/* A connected, non-blocking socket to HOST:PORT. -1: no connection within the time, or no such host; to find the latter
+ * out may take longer. */
 int client_address_connect(const char *address, uint64_t wait_us);
 
-/* Why no daemon can be reached there: an errno, by a connection that is tried once more; 0 if one listens, or if that cannot be told at once.
- * Does not wait, but for some ms for the answer of an address in numbers. */
+/* Tries one connection to learn why no daemon can be reached at the address. Returns an errno; 0: one listens, or the
+ * cause cannot be told at once. Does not wait, except some ms for an answer where the address is in numbers. */
 int client_address_error(const char *address);
 
-/* The whole sentence for such an error: the address, the cause, and what to do. */
+/* Writes the whole sentence for such an errno: the address, the cause, and what to do. */
 enum { CLIENT_ADDRESS_WORDS_MAX = 400 };
 void client_address_words(const char *address, int error, char words[CLIENT_ADDRESS_WORDS_MAX]);
 

@@ -1,5 +1,6 @@
-/* The arena behind protobuf-c, and a cursor for the one message that is worth more care: GetChunk, whose megabyte of data
- * goes from gRPC's slices straight to where the caller wants it. */
+/* The arena for protobuf-c, and a cursor for one message that is read by hand: GetChunk. Its megabyte of data goes from
+ * gRPC's slices straight to the caller's memory.
+ */
 #include "client/transport/decode.h"
 
 #include "client/value/status.h"

@@ -1,11 +1,11 @@
-/* Reading protobuf messages from the daemon, whose every byte is checked before it is believed. */
+/* Reads protobuf messages from the daemon; every byte is checked before it is used. */
 #ifndef TERRACE_CLIENT_TRANSPORT_DECODE_H
 #define TERRACE_CLIENT_TRANSPORT_DECODE_H
 
 #include "client/transport/grpc.h"
 
-/* Memory of one decoded message: taken piece by piece, given back at once. Bounded, so that a hostile message cannot make
- * the decoder ask for much more than its own size. */
+/* Memory of one decoded message: taken in pieces, freed at once. It is bounded, so that a hostile message cannot make
+ * the decoder take much more than the message's own size. */
 enum { CLIENT_ARENA_FIRST = 4096, CLIENT_ARENA_MAX = 128 << 20 };
 
 struct client_arena_piece;
@@ -19,10 +19,10 @@ struct client_arena {
 
 void client_arena_init(struct client_arena *arena);
 void client_arena_fini(struct client_arena *arena);
-/* 16-byte aligned, not cleared; NULL when the bound is met or there is no memory. */
+/* Takes memory, 16-byte aligned and not cleared. NULL: the bound is reached, or there is no memory. */
 void *client_arena_take(struct client_arena *arena, size_t bytes);
 
-/* Unpacks a message into the arena. NULL, with the error text set, if it is not one. */
+/* Unpacks a message into the arena. NULL, with the error text set: it is not such a message. */
 void *client_wire_unpack(struct client_arena *arena, const ProtobufCMessageDescriptor *type,
 			 const struct client_message *message);
 
@@ -35,10 +35,10 @@ struct client_cursor {
 };
 
 void client_cursor_init(struct client_cursor *cursor, const struct client_message *message);
-/* A field's number and wire type, and, for length-delimited ones, its length (checked against what is left). False at the
- * end or for garbage; cursor->bad tells which. Other wire types are skipped over, with *bytes 0. */
+/* Reads a field's number and wire type and, for a length-delimited field, its length (checked against what is left).
+ * False: the end, or garbage; cursor->bad tells which. The values of other wire types are skipped, with *bytes 0. */
 bool client_cursor_field(struct client_cursor *cursor, uint32_t *number, uint32_t *type, size_t *bytes);
-/* The next run of at most `most` contiguous bytes; moves on. most <= cursor->left. */
+/* Returns the length of the next run of contiguous bytes, at most `most`, and moves on. most <= cursor->left. */
 size_t client_cursor_run(struct client_cursor *cursor, size_t most, const uint8_t **data);
 /* Copies `bytes` (<= cursor->left) out. */
 void client_cursor_copy(struct client_cursor *cursor, void *out, size_t bytes);

@@ -1,10 +1,12 @@
-/* The channel, and those who drive calls on it: the calling thread with a pluck queue of its own (taken from a pool), the
- * background thread with the shared queue, or the reader of a stream. What a call does is in transport/grpc_call.c.
+/* The channel, and the threads that drive calls on it. The calling thread drives a synchronous call with a pluck queue
+ * of its own, taken from a pool. The background thread drives asynchronous calls with the shared queue. A stream is
+ * driven by its reader. The code of a single call is in transport/grpc_call.c.
  *
- * Threads. rpc->lock guards the lists of calls and idle queues. A call belongs to the thread that drives it; only
- * client_call_cancel comes from elsewhere, under rpc->lock, while the call is on a list. The background thread sleeps on a
- * condition rather than in gRPC while it has no calls: else it would poll the connection, and every synchronous call would
- * be answered through it, a thread switch later. */
+ * Threads. rpc->lock guards the lists of calls and idle queues. A call belongs to the thread that drives it. Other
+ * threads call only client_call_cancel, under rpc->lock, while the call is on a list. While the background thread has
+ * no calls it sleeps on a condition and not in gRPC. In gRPC it would poll the connection: then every synchronous call
+ * would be answered through it, a thread switch later.
+ */
 #include "client/transport/grpc.h"
 
 #include "client/value/clock.h"

@@ -1,10 +1,11 @@
-/* Calls over gRPC. Behind this header, and nowhere else in the library, is gRPC C core.
+/* Calls over gRPC. gRPC C core is behind this header, and nowhere else in the library.
  *
- * One channel a client. A synchronous call is driven by the calling thread on a completion queue of its own, without a hop
- * to another thread. Asynchronous calls share one queue and one background thread, started with the first of them. A stream
- * (Watch) is pulled by its reader.
+ * A client has one channel. The calling thread drives a synchronous call on a completion queue of its own, without a
+ * hop to another thread. Asynchronous calls share one queue and one background thread, started with the first of them.
+ * A stream (Watch) is pulled by its reader.
  *
- * What a call says and hears is a `struct client_job`: messages out, and a function that takes each message in. */
+ * A call is described by a `struct client_job`: messages to send, and a function that takes each received message.
+ */
 #ifndef TERRACE_CLIENT_TRANSPORT_GRPC_H
 #define TERRACE_CLIENT_TRANSPORT_GRPC_H
 
@@ -46,9 +47,10 @@ enum client_method {
 	CLIENT_METHOD_COUNT
 };
 
-enum { CLIENT_MESSAGE_MAX = 16 << 20 }; /* bytes of a message in; the largest true one, a lease of 4096 x 64, has 5 MiB */
+enum { CLIENT_MESSAGE_MAX = 16 << 20 }; /* bytes of a received message; the largest valid one, a lease of 4096 x 64, has
+					 * 5 MiB */
 
-/* A message as it came: pieces, valid during the call that they are given to. */
+/* A received message in pieces, which are valid during the call that gets them. */
 struct client_segment {
 	const uint8_t *data;
 	size_t size;
@@ -72,13 +74,16 @@ struct client_job {
 	uint64_t deadline_us; /* absolute, see client/value/clock.h; 0 for a stream: none */
 	bool wait_for_ready;  /* wait for the connection rather than fail while there is none */
 	struct client_out first;
-	/* The next message, asked for while `last` was not set. Its pointers must live until the next call of it. */
+	/* Fills in the next message; called while `last` was not set. The message's pointers must stay valid until the
+	 * next call. */
 	void (*more)(void *arg, struct client_out *out);
-	/* Takes a message, NULL: it says nothing. What is not OK ends the call with that status; TLS error text is kept with it. */
+	/* Takes a received message; NULL: its contents do not matter. A status other than OK ends the call with that
+	 * status; the thread's error text is kept with it. */
 	enum terrace_status (*take)(void *arg, const struct client_message *message);
-	/* Of a stream that ends, NULL: nobody knows. True: all has come that was to come. */
+	/* For a stream that has ended: true if all messages have come. NULL: it is not known. */
 	bool (*whole)(const void *arg);
-	/* Of client_rpc_call, NULL: none. What the caller has to do anyway, done when the call is on its way. */
+	/* For client_rpc_call; NULL: none. Work that the caller has to do anyway; it is done while the call is on its
+	 * way. */
 	void (*meanwhile)(void *arg);
 	void *arg;
 };
@@ -86,20 +91,20 @@ struct client_job {
 struct client_rpc;
 struct client_rpc_call;
 
-/* Makes the channel; does not wait for a connection. busy_poll_us: how long client_rpc_call looks for an answer before
- * it sleeps. tls: copied; NULL is none. Its files are read anew when they change, and used from the next connection on;
- * the one there is stays. TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
+/* Makes the channel; does not wait for a connection. busy_poll_us: how long client_rpc_call polls for an answer before
+ * it sleeps. tls: copied; NULL is none. Its files are read again when they change and used for the next connection; the
+ * present connection stays. TERRACE_INVALID, TERRACE_UNSUPPORTED for an address, TERRACE_EXHAUSTED. */
 struct client_tls;
 enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, const struct client_tls *tls,
 				    struct client_rpc **rpc);
 
-/* The address that it was opened with. */
+/* The address with which it was opened. */
 const char *client_rpc_address(const struct client_rpc *rpc);
-/* The TLS that it was opened with; one that is off: none. */
+/* The TLS with which it was opened; one that is off stands for none. */
 const struct client_tls *client_rpc_tls(const struct client_rpc *rpc);
 
-/* Ends all calls with TERRACE_CANCELLED, waits for them, stops the thread, closes the channel. The struct lives on for late
- * callers, who get TERRACE_PRECONDITION, until client_rpc_destroy. Not from a callback. */
+/* Ends all calls with TERRACE_CANCELLED, waits for them, stops the thread, closes the channel. The struct stays valid
+ * until client_rpc_destroy, for late callers, which get TERRACE_PRECONDITION. Must not be called from a callback. */
 void client_rpc_close(struct client_rpc *rpc);
 void client_rpc_destroy(struct client_rpc *rpc);
 
@@ -109,9 +114,9 @@ bool client_rpc_connected(struct client_rpc *rpc);
 /* Carries a call out on the calling thread. */
 enum terrace_status client_rpc_call(struct client_rpc *rpc, const struct client_job *job);
 
-/* Starts a call whose functions, and then once done(arg, status), run on the background thread, never inside this one. *call is
- * set before anything can happen and is valid until `done` returns. Fails without any effect; TERRACE_EXHAUSTED when 4096 are
- * under way. */
+/* Starts a call. Its functions, and then once done(arg, status), run on the background thread, never inside
+ * client_rpc_start. *call is set before any of them runs, and is valid until `done` returns. A failure has no effect.
+ * TERRACE_EXHAUSTED: 4096 calls are under way. */
 enum terrace_status client_rpc_start(struct client_rpc *rpc, const struct client_job *job,
 				     void (*done)(void *arg, enum terrace_status status), struct client_rpc_call **call);
 
@@ -121,8 +126,9 @@ void client_rpc_cancel(struct client_rpc_call *call);
 /* True on the background thread. */
 bool client_rpc_in_background(struct client_rpc *rpc);
 
-/* A stream of replies, pulled: next() hands one message to job.take and returns what that returned; TERRACE_DEADLINE if none came
- * in time (the stream goes on); TERRACE_UNAVAILABLE, or the daemon's status, when it has ended. One thread at a time. */
+/* A stream of replies that the caller pulls. client_rpc_stream_next hands one message to job.take and returns take's
+ * status. TERRACE_DEADLINE: no message came in time, and the stream goes on. TERRACE_UNAVAILABLE, or the daemon's
+ * status: the stream has ended. One thread at a time. */
 enum terrace_status client_rpc_stream_open(struct client_rpc *rpc, const struct client_job *job,
 					   struct client_rpc_call **call);
 enum terrace_status client_rpc_stream_next(struct client_rpc_call *call, uint64_t deadline_us);

@@ -1,4 +1,6 @@
-/* One call, see transport/grpc_call.h. A call with one message out and one in is a single batch, so its cost is gRPC's own. */
+/* One call, see transport/grpc_call.h. A call with one message each way is a single batch of gRPC, so it costs no more
+ * than gRPC itself.
+ */
 #include "client/transport/grpc_call.h"
 
 #include "client/value/clock.h"

@@ -1,6 +1,7 @@
-/* One call: a state machine over batches of gRPC operations, whoever drives it.
+/* One call: a state machine over batches of gRPC operations, independent of the thread that drives it.
  *
- * With transport/grpc.c, which includes this, the only code that knows gRPC C core. */
+ * Together with transport/grpc.c, which includes this, it is the only code that knows gRPC C core.
+ */
 #ifndef TERRACE_CLIENT_TRANSPORT_GRPC_CALL_H
 #define TERRACE_CLIENT_TRANSPORT_GRPC_CALL_H
 
@@ -20,7 +21,7 @@ enum call_phase {
 	CALL_DONE,
 };
 
-/* Where a channel leads. */
+/* The daemon to which a channel connects. */
 struct client_endpoint {
 	char address[CLIENT_ADDRESS_MAX];
 	struct client_tls tls;
@@ -41,10 +42,10 @@ struct client_rpc_call {
 	grpc_byte_buffer *sent, *received;
 	grpc_status_code code;
 	grpc_slice details;
-	enum terrace_status taken; /* what job.take said, when not OK, and its words */
+	enum terrace_status taken; /* the status of job.take when not OK, with its words */
 	char error[CLIENT_ERROR_MAX];
 	void (*done)(void *arg, enum terrace_status status); /* asynchronous calls */
-	atomic_bool cancelled; /* by this side */
+	atomic_bool cancelled; /* cancelled by this side */
 };
 
 #if defined(__SANITIZE_THREAD__)
@@ -55,7 +56,7 @@ struct client_rpc_call {
 #endif
 #endif
 #ifdef CLIENT_TSAN
-/* gRPC is not instrumented: tell the sanitizer that a tag carries a happens-before from batch to event. */
+/* gRPC is not instrumented: these tell the sanitizer that a tag carries a happens-before from batch to event. */
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 #define TAG_RELEASE(p) __tsan_release(p)
@@ -79,19 +80,19 @@ enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rp
 /* Asks for an early end, whose status will be TERRACE_CANCELLED. Any thread, while the call lives. */
 void client_call_cancel(struct client_rpc_call *c);
 
-/* With no batch under way. */
+/* Frees the call. No batch may be under way. */
 void client_call_fini(struct client_rpc_call *c);
 
-/* Sends a message, and if it is the last asks for what comes back. True: a batch is under way, whose tag is the call. */
+/* Sends a message; with the last one it also asks for the answer. True: a batch is under way, whose tag is the call. */
 bool client_call_send(struct client_rpc_call *c, const struct client_out *out);
 
-/* What to do when a batch has ended. False: nothing is under way any more, the call is done. */
+/* Handles the end of a batch. False: no batch is under way any more, and the call is done. */
 bool client_call_step(struct client_rpc_call *c, bool success);
 
-/* Lets job.take have the received message, if there is one. What it refuses is kept in c->taken. */
+/* Gives the received message, if there is one, to job.take. If take refuses it, c->taken keeps the status. */
 void client_call_take(struct client_rpc_call *c);
 
-/* The next batch of a stream: for a message, or only for the end. As client_call_send. */
+/* Starts the next batch of a stream: for a message, or only for the end. Returns as client_call_send. */
 bool client_call_receive(struct client_rpc_call *c);
 bool client_call_await_status(struct client_rpc_call *c);
 

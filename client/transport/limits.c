@@ -1,4 +1,6 @@
-/* See transport/limits.h. Another thread may take what was there; but mostly who has none left has had none for long. */
+/* See transport/limits.h. Another thread may take the room that was found here. But a process that has no room mostly
+ * has had none for long.
+ */
 #include "client/transport/limits.h"
 
 #include "client/value/status.h"

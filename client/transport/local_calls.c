@@ -1,8 +1,10 @@
 /* See transport/local_calls.h.
  *
- * A call that got no answer closes its connection, which tells the daemon to give back what it has granted or may still grant; so a
- * connection in the pool has no answer under way. Slots of the pool are taken and left under the lock, and a slot's socket is closed
- * under it, so that a cancel shuts down no other file of the same number. The lock is one for all sessions of a client. */
+ * A call that got no answer closes its connection. That tells the daemon to give back what it has granted, or may still
+ * grant, to the call. So a connection in the pool has no answer under way. Slots of the pool are taken and left under
+ * the lock. A slot's socket is closed under it too, so that a cancel cannot shut down another file with the same
+ * number. All sessions of a client share one lock.
+ */
 #include "client/transport/local_calls.h"
 
 #include "client/transport/grpc.h"

@@ -1,12 +1,12 @@
-/* Which of the library's threads this is. */
+/* Tells which of the library's threads is running. */
 #ifndef TERRACE_CLIENT_VALUE_INSIDE_H
 #define TERRACE_CLIENT_VALUE_INSIDE_H
 
 #include <stdbool.h>
 
-/* True on the thread of gpu/stream_thread.h, which streams may wait for: it waits for none of them. */
+/* True on the thread of gpu/stream_thread.h. Streams may wait for that thread, so it must wait for none of them. */
 bool client_after_inside(void);
-/* That thread says so of itself. */
+/* Called by that thread when it starts. */
 void client_after_enter(void);
 
 #endif

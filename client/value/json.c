@@ -1,4 +1,4 @@
-/* JSON text: one function walks over a value and checks it; all others walk over checked text by it. */
+/* JSON text: one function walks over a value and checks it; the other functions use it to walk over checked text. */
 #include "client/value/json.h"
 
 #include <string.h>

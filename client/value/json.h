@@ -25,7 +25,7 @@ enum json_kind { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_TEXT, JSON_ARRAY, JSON_
 bool json_check(const char *text, size_t bytes, struct json *value, size_t *where);
 
 enum json_kind json_kind(struct json value);
-/* The member of an object; of several of one name the last. False: there is none, or the value is no object. */
+/* The member of an object; if several have that name, the last. False: there is none, or the value is no object. */
 bool json_member(struct json object, const char *name, struct json *value);
 /* The next element of an array; *cursor is 0 at first. False: there is no more, or the value is no array. */
 bool json_element(struct json array, size_t *cursor, struct json *value);
@@ -34,7 +34,7 @@ bool json_uint(struct json value, uint64_t most, uint64_t *out);
 bool json_bool(struct json value, bool *out);
 /* Whether the value is this text; texts with escapes are equal to none. */
 bool json_is(struct json value, const char *text);
-/* The text's bytes between its quotes, as they stand there. False: it is no text. */
+/* The text's bytes between its quotes, unchanged. False: it is no text. */
 bool json_text(struct json value, struct json *out);
 
 #endif

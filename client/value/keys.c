@@ -1,4 +1,4 @@
-/* Hashes of engines that have none of their own, and the check of a call's keys.
+/* Hashes for engines that have none of their own, and the check of a call's keys.
  *
  * The chain hash is XXH3-128 (seed 0, canonical big-endian digest) of
  *
@@ -6,7 +6,8 @@
  *     token count, 64-bit little-endian | each token id, 32-bit little-endian
  *     salt length, 64-bit little-endian | the salt
  *
- * so that no two inputs share a serialisation. A fingerprint is two XXH3-128 of the text under two fixed seeds. */
+ * so that no two inputs have the same bytes. A fingerprint is two XXH3-128 of the text under two fixed seeds.
+ */
 #include "client/value/keys.h"
 
 #include "client/value/layout.h"

@@ -1,9 +1,9 @@
-/* config.json of a model, in the form of Hugging Face's transformers.
+/* Reads config.json of a model, in the form of Hugging Face's transformers.
  *
- * What a layer keeps is said in one of several ways, of which the first that is there counts: a latent (kv_lora_rank),
- * a pattern of letters (hybrid_override_pattern), a list of words (layer_types) or of numbers (attn_layer_indices), a
- * period (attn_layer_period, full_attention_interval, sliding_window_pattern), or a window for all layers
- * (sliding_window). A field that is null counts as one that is not there, as it does for transformers.
+ * A config says in one of several ways what a layer keeps. The first of these that is there counts: a latent
+ * (kv_lora_rank), a pattern of letters (hybrid_override_pattern), a list of words (layer_types) or of numbers
+ * (attn_layer_indices), a period (attn_layer_period, full_attention_interval, sliding_window_pattern), or a window for
+ * all layers (sliding_window). A field that is null counts as missing, as it does for transformers.
  */
 #include "client/value/model.h"
 

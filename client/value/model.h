@@ -1,4 +1,4 @@
-/* What a model keeps of its tokens, read from its config.json: layers of a kind together in a group. */
+/* What a model keeps of its tokens, read from its config.json. Layers of one kind are counted together in a group. */
 #ifndef TERRACE_CLIENT_VALUE_MODEL_H
 #define TERRACE_CLIENT_VALUE_MODEL_H
 
@@ -18,7 +18,7 @@ struct model {
 	uint32_t window;               /* tokens, of MODEL_WINDOW */
 	uint32_t latent, rope;         /* of MODEL_LATENT: elements a token and layer, and those of the rope part */
 	uint32_t element_bytes;        /* of the model's own dtype */
-	bool half;                     /* which is fp16; else bf16, or fp32 */
+	bool half;                     /* that dtype is fp16; otherwise it is bf16 or fp32 */
 	uint64_t state_bytes;          /* of one layer, of MODEL_STATE */
 };
 

@@ -1,7 +1,9 @@
-/* Packed blocks: the public face of the kernels' codec and attention.
+/* Packed blocks: the public functions of the kernels' codec and attention.
  *
- * All arguments are checked here, since the kernels assert theirs; then the work happens in place, on the calling thread, in the default
- * mode of floating-point arithmetic: no result depends on the mode that the caller's thread has set (kernels/float_mode.h). */
+ * All arguments are checked here, since the kernels assert theirs. Then the work is done in place, on the calling
+ * thread, in the default mode of floating-point arithmetic: no result depends on the mode that the caller's thread has
+ * set (kernels/float_mode.h).
+ */
 #include "client/value/layout.h"
 #include "client/value/status.h"
 #include "kernels/attend.h"
@@ -208,7 +210,8 @@ static enum terrace_status attend_run(const struct kv_attend *a)
 	return TERRACE_OK;
 }
 
-/* terrace_attend, in the default mode. It looks at floats before attention begins: a scale may be subnormal. */
+/* terrace_attend, in the default mode, since it reads floats before attention begins: a scale may be subnormal. Long
+ * because of the table that turns public options into the kernels' struct. */
 __attribute__((noinline)) static enum terrace_status attend(const struct terrace_layout *layout, const struct terrace_attend_options *options)
 {
 	struct terrace_attend_options o;

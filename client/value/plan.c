@@ -1,4 +1,4 @@
-/* terrace_plan(): sizes of a model's blocks by its layouts, and how many tokens tiers of given sizes hold. */
+/* terrace_plan(): the sizes of a model's blocks by its layouts, and how many tokens fit into tiers of given sizes. */
 #include "client/value/layout.h"
 #include "client/value/model.h"
 #include "client/value/status.h"

@@ -1,7 +1,8 @@
 /* Status values and the thread's last error.
  *
- * The public enum, the wire enum and store/status.h carry the same numbers; that is asserted here. The text of a failure is
- * kept in thread-local storage: asynchronous operations copy theirs in when they are finished. */
+ * The public enum, the wire enum and store/status.h have the same numbers; that is asserted here. The text of a failure
+ * is kept in thread-local storage. An asynchronous operation copies its text there when it is finished.
+ */
 #include "client/value/status.h"
 
 #include "store/status.h"

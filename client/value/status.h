@@ -9,10 +9,10 @@ enum { CLIENT_ERROR_MAX = 512 }; /* longer texts are cut */
 /* Sets the calling thread's text from a printf format and returns `status`, so that a failure is one return statement. */
 enum terrace_status client_fail(enum terrace_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts words before the calling thread's text ("lease: " + what was there) and returns `status`. */
+/* Puts words before the calling thread's text ("lease: " + the text) and returns `status`. */
 enum terrace_status client_fail_in(enum terrace_status status, const char *where);
 
-/* The calling thread's text as it was before something whose failures are nobody's business, and back again. */
+/* Keeps the calling thread's text before work whose failures do not concern the caller, and restores it. */
 struct client_words {
 	char text[CLIENT_ERROR_MAX];
 };
