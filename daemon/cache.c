@@ -86,7 +86,7 @@ static const char *options_problem(const struct cache_options *o)
 	return NULL;
 }
 
-/* Who listens to which news. */
+/* Which module observes which events. */
 static const struct observers observers = {
 	.stored = { watch_stored },
 	.moved = { watch_moved },

@@ -26,7 +26,7 @@ struct terrace_op {
 	enum client_op_kind kind;
 	struct client_view *view; /* with a reference */
 	struct terrace_completion completion;
-	void (*dispose)(struct terrace_op *op); /* frees the struct, and results that nobody has taken */
+	void (*dispose)(struct terrace_op *op); /* frees the struct, and results that the user has not taken */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	atomic_int state;             /* enum client_op_state; written under the lock */

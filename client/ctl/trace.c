@@ -22,7 +22,7 @@ static void interrupt(int signal)
 	interrupted = 1;
 }
 
-/* Until the time is up, or somebody wants it to end. */
+/* Waits until the time is up, or until a signal asks for the end. */
 static void wait_us(uint64_t us)
 {
 	struct sigaction action = {.sa_handler = interrupt};

@@ -154,7 +154,7 @@ enum terrace_status client_cuda_attends(const struct kv_layout *l)
 	return answer(p, found, "cuda attend");
 }
 
-/* What every call begins with: the plugin, the caller's layout, his options. */
+/* The begin of every call: gets the plugin, and reads the caller's layout and options. */
 struct call {
 	const struct kv_cuda_plugin *plugin;
 	struct kv_layout layout;

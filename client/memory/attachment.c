@@ -222,7 +222,7 @@ static enum terrace_status mapping_register(struct client_attachment *a, struct 
 	return status;
 }
 
-/* With the lock held: the turn to talk, while nobody else registers the mapping. */
+/* With the lock held: takes the turn to talk, when no other thread registers the mapping. */
 static enum terrace_status register_begin(struct client_attachment *a, const struct client_mapping *m, uint64_t deadline_us)
 {
 	enum terrace_status status;

@@ -21,7 +21,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Without the lock: nobody maps or uses anything any more. The table stays: a thread that is making a lease may be reading it. */
+/* Called without the lock, when no thread maps or uses memory any more. The table stays: a thread that is making a
+ * lease may be reading it. */
 static void memory_drop(struct client_attachment *a)
 {
 	for (uint32_t i = 0; i < a->count; i++)
@@ -60,7 +61,7 @@ static void end_note(struct client_attachment *a)
 
 static bool has_gpus(const struct client_attachment *a)
 {
-	bool has = a->memory.range_count > 0 || a->premap.hears; /* who hears the socket closes it */
+	bool has = a->memory.range_count > 0 || a->premap.hears; /* the task that reads the socket closes it */
 
 	for (uint32_t i = 0; i < a->count; i++)
 		has = has || client_fds_of_driver(a->mappings[i]);

@@ -47,7 +47,7 @@ void client_fds_hear_out(struct client_attachment *a)
 	struct client_packet packet;
 	struct client_words words;
 
-	client_words_keep(&words); /* whoever ends it may be on its way out with a failure of its own */
+	client_words_keep(&words); /* the caller may be about to report a failure of its own */
 	while (a->socket >= 0 && !client_packet_receive(a->socket, 0, &packet))
 		client_fds_take(a, &packet);
 	client_words_back(&words);

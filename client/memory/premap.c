@@ -33,7 +33,7 @@ enum {
 	ASK_US = 200 * 1000,   /* for the daemon's answer to MAP; the turn is kept for it */
 	AGAIN_US = 1000 * 1000, /* after one that did not come */
 	SLICE_US = 2 * 1000,   /* then the thread rests, some milliseconds */
-	LISTEN_US = 20 * 1000, /* at a time, by who waits for offers: others may want the turn */
+	LISTEN_US = 20 * 1000, /* one wait for offers by client_fds_use_await: other threads may need the turn */
 };
 
 static const uint64_t of_each_gpu = (1ull << DEVICES_MAX) - 1;
@@ -68,7 +68,7 @@ static void offers_take(struct client_attachment *a, const struct fdsock_offer *
 			h->offers[h->count++] = (struct client_offer){o->extents[i], tier};
 	if (!o->more)
 		h->answered |= 1u << tier;
-	if (o->count) /* who waits for the socket does not hear of what another has read */
+	if (o->count) /* a thread that waits for the socket does not see what another thread has read */
 		client_driver_tasks_wake();
 }
 
@@ -174,7 +174,7 @@ static enum terrace_status register_apart(struct client_attachment *a, const str
 	if (!status)
 		m->ready |= 1u << w->gpu;
 	if (host_readers(a->premap.uses) & ~m->ready)
-		a->premap.next = 0; /* who looked meanwhile passed it over */
+		a->premap.next = 0; /* a search meanwhile has passed over this mapping */
 	apart_end(a, m);
 	return status;
 }
@@ -291,7 +291,8 @@ static void retire_all(struct client_attachment *a)
 	client_fds_sweep(a);
 }
 
-/* When the thread is to look again. Who talks hears for himself, but may have left something: that is soon. */
+/* Sets when the thread looks again. While another thread has the turn, that thread reads the socket, but may leave
+ * work: then soon. */
 static void hearing_rest(struct client_attachment *a, struct client_driver_task *task)
 {
 	struct work w;

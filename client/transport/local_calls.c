@@ -183,7 +183,7 @@ static struct fdsock_head head_of(enum fdsock_type type)
 	return (struct fdsock_head){FDSOCK_MAGIC, FDSOCK_VERSION, (uint16_t)type};
 }
 
-/* Says who calls, and hears that the daemon agrees. *never: there is no use in asking again. */
+/* Sends the session's token and waits until the daemon agrees. *never: asking again is useless. */
 static enum terrace_status greet(const struct client_local_calls *local, int fd, uint64_t deadline_us, bool *never)
 {
 	struct fdsock_hello caller = {.head = head_of(FDSOCK_CALLER)};
@@ -213,7 +213,7 @@ static bool settle(int fd)
 	return !fcntl(fd, F_SETFL, 0) && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &sleep, sizeof(sleep));
 }
 
-/* The socket, or -1. What went wrong is nobody's business: the call goes by gRPC. */
+/* A connected socket, or -1. The error text stays as it was, since the call then goes by gRPC. */
 static int dial(const struct client_local_calls *local, uint64_t deadline_us, bool *never)
 {
 	const uint64_t now = client_now_us(), half_us = deadline_us > now ? (deadline_us - now) / 2 : 0;

@@ -164,7 +164,7 @@ static bool probe(SSL *ssl, int fd, const struct client_tls *tls, const char *ca
 	const uint64_t until_us = client_now_us() + PROBE_US;
 	const int shaken = shake(ssl, fd, until_us);
 
-	if (!tls->on) { /* who speaks TLS answers a greeting, if only by an alert */
+	if (!tls->on) { /* a server that speaks TLS answers a greeting, if only by an alert */
 		if (shaken == 1 || (!shaken && ERR_GET_REASON(ERR_peek_last_error()) >= SSL_AD_REASON_OFFSET))
 			snprintf(why, TLS_WORDS_MAX,
 				 "the daemon there speaks TLS alone: give a certificate, its key and the file of CAs "

@@ -1,7 +1,8 @@
 /* Layouts: turns the public struct into the kernels' one, whose table knows all sizes. The versions of rotation,
  * codebook and element order are those of this build; the caller cannot choose them.
  */
-/* The public structs have no padding: nobody sets it, and of a member that came to lie there later `size` could not tell. */
+/* The public structs have no padding. Callers would not set it, and if a later member were put there, `size` could not
+ * tell. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
 #include "client/include/terrace.h"

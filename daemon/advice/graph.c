@@ -378,7 +378,7 @@ static void read_letters(struct cache *c)
 	index_read_unlock();
 }
 
-/* Until the time comes, or somebody wakes it. */
+/* Sleeps until the time comes, or until another thread wakes it. */
 static void wait_until(struct advisor *a, uint64_t until_us)
 {
 	struct pollfd p = { .fd = a->wake, .events = POLLIN };

@@ -1,14 +1,14 @@
-/* What policies have learned, and which conversation ended where, over restarts: pieces of bytes (policy_ops.keep) in
- * the catalog's table of edges, written some at a pass, round after round, and all of them anew at an orderly stop,
- * before the rest of the graph.
+/* Keeps what policies have learned, and where conversations ended, over restarts. They are kept as pieces of bytes
+ * (policy_ops.keep) in the catalog's table of edges. Some pieces are written in each pass, round after round; at an
+ * orderly stop all of them are written anew, before the rest of the graph.
  *
- *     piece  'c', of whom 1, where 8, what 8, number 4        version 1, 0 3, ~0 4, unix ms 8, the piece
+ *     piece  'c', owner 1, where 8, what 8, number 4          version 1, 0 3, ~0 4, unix ms 8, the piece
  *
- * Of whom: 'm' a class of slots of memory (0, its stride), 'g' on a GPU (its number, layout), 'd' a disk's slots of a
+ * Owners: 'm' a class of slots of memory (0, its stride), 'g' on a GPU (its number, layout), 'd' a disk's slots of a
  * size (disk, bytes), 'k' the conversations. Numbers in keys are big-endian. Pieces that do not exist any more are
- * dropped at the end of their owner's round; pieces of an owner that was not there for a month, at a start. All are
- * read at the start. A policy gets its pieces when it is made, before it is told anything else. Pieces that it refuses
- * are skipped, and learned again.
+ * dropped at the end of their owner's round; pieces of an owner that was missing for a month are dropped at a start.
+ * All pieces are read at the start. A policy gets its pieces when it is made, before it is told anything else. Pieces
+ * that it refuses are skipped, and learned again.
  */
 #include "daemon/advice/policy_store.h"
 
@@ -94,7 +94,7 @@ static void conversations_recall(struct advice *a, const uint8_t *bytes, size_t 
 	}
 }
 
-/* ---- who has something to keep ---- */
+/* ---- the owners of pieces ---- */
 
 static bool learner_of_disk(struct cache *c, uint32_t *n, struct learner *out)
 {

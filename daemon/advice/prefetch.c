@@ -72,7 +72,8 @@ void prefetch_wanted(struct cache *c, struct block *b)
 	prefetch_end(c, b, COUNTER_PREFETCH_LATE);
 }
 
-/* A Lookup's Lease comes soon; to see that nobody wants what was expected takes seconds, in which memory could be filled with it. */
+/* Whether prefetches of this kind are worth their memory. A Lookup's Lease comes soon, so prefetches for it always are.
+ * For other kinds it takes seconds to see that no call wants the blocks, and memory could fill with them meanwhile. */
 static bool proves_itself(const struct prefetch *a, enum prefetch_kind kind)
 {
 	return kind == PREFETCH_ASKED || prefetch_outcome_is_good(&a->outcome[kind]);

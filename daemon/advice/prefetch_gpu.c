@@ -128,7 +128,7 @@ static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enu
 	wish_grant(c, w, &a->outcome, w->count, COUNTER_GPU_PREFETCH_UNVERIFIED);
 }
 
-/* The one that the session works on; none: of several nobody can tell which. */
+/* The GPU that the session works on; none if it works on several. */
 static bool gpu_of(struct cache *c, uint64_t session, uint32_t *gpu)
 {
 	const uint32_t gpus = session_gpus(c, session);

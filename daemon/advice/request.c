@@ -185,7 +185,7 @@ static void converse(struct advice *a, struct request *r)
 	*last = (struct conversation){ r->name[r->count - 1], r->conversation, r->turn };
 }
 
-/* Who wrote a block is known of those that are there. */
+/* Fills in the roles (the authors) of blocks; they are known only of blocks that the cache has. */
 static void roles_find(const struct cache *c, uint32_t count, const uint64_t *ids, uint8_t *roles)
 {
 	for (uint32_t i = 0; i < count; i++) {

@@ -42,8 +42,8 @@ enum {
 	CLOSE_MS = 10 * 1000,
 };
 
-/* Belongs to its thread, but for the mailbox, and what `lock` guards. Nobody can end a thread that is in the kernel with a file: one that does
- * not come back in time is left there, with this. */
+/* Belongs to its thread, except the mailbox and the fields that `lock` guards. A thread that is in the kernel with a
+ * file cannot be ended. If it does not return in time, it is left there, together with this struct. */
 struct trace_recorder {
 	struct mailbox mail;
 	pthread_t thread;
@@ -210,7 +210,7 @@ static void recorder_free(struct trace_recorder *t)
 	free(t);
 }
 
-/* True: nobody waits for it any more. */
+/* True: no thread waits for it any more. */
 static bool record_ended(struct trace_recorder *t)
 {
 	bool left;

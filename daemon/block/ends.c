@@ -149,7 +149,7 @@ static bool own_run(struct cache *c, struct end_list *due, uint32_t *budget)
 	return true;
 }
 
-/* ---- who runs them ---- */
+/* ---- the thread that runs them ---- */
 
 static void thread_wake(struct ends *q)
 {

@@ -85,8 +85,8 @@ struct cache_read {
 	uint64_t copy_bytes;         /* of QUOTA_COPIES */
 };
 
-/* The next copy in memory that was found damaged since the last call. False: none. *untold: further ones that there was
- * no room to note. */
+/* The next copy in memory that was found damaged since the last call. False: none. *untold: the number of others for
+ * which there was no room. */
 struct cache_damage {
 	uint64_t layout_id;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];

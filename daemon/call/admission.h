@@ -38,7 +38,7 @@ uint64_t admit_trim(const struct admission *a, uint32_t n, struct lease *l, uint
  * (session/budget.h). UNAVAILABLE: the GPU is lost. */
 enum status admit_want(struct admission *admission, const struct cache_on *on, const char **why);
 
-/* ---- call/bring.c: [n][a->layouts] blocks, NULL for those that nobody needs ---- */
+/* ---- call/bring.c: [n][a->layouts] blocks, NULL where none is needed ---- */
 
 /* Begins the transfers that bring the blocks to their places, for the call's wait. wait_end: the call waits until the
  * copies are there, and not only for their places. False: all blocks have their places. */

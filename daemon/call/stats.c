@@ -99,7 +99,7 @@ static void gauges_read(struct cache *c, struct gauges *g)
 	}
 }
 
-/* ---- who holds what ---- */
+/* ---- what sessions hold ---- */
 
 enum { HOLDERS_MAX = 64, LABELS_MAX = 160, CLASSES_TOLD = 128 };
 

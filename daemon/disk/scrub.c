@@ -171,7 +171,7 @@ struct scrub_look {
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 	uint64_t generation;
 	struct scrub_target target;
-	struct cache_wait_link *link;  /* NULL: nobody waits */
+	struct cache_wait_link *link;  /* NULL: no call waits */
 	void *at;                      /* aligned */
 };
 

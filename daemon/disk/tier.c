@@ -131,7 +131,7 @@ enum status tier_start(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-/* Reachable for those who look for lost memory. */
+/* A list that keeps the memory reachable for leak checkers. */
 static struct cache *left_behind;
 
 static uint64_t us_until(uint64_t until_us)

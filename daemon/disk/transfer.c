@@ -40,7 +40,7 @@
 
 enum { ALONE_BYTES = 512 << 10 }; /* slots of more are checked one by one, by several threads */
 
-/* ---- who moves ---- */
+/* ---- the table of transfers ---- */
 
 static struct disk_transfer **block_bucket(struct cache *c, const struct block *b)
 {

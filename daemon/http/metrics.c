@@ -194,7 +194,8 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **socket_sta
 		guest_ends(m, g);
 }
 
-/* Of one who has asked nothing; what came before its end is to be read first. */
+/* For a guest that has asked nothing and closed its end: gives it little time, since what came before the end must
+ * still be read. */
 static void look_if_hung_up(struct guest *g, uint64_t now_us)
 {
 	struct pollfd p = { .fd = g->answered ? -1 : g->fd, .events = POLLRDHUP };
@@ -225,7 +226,7 @@ static void guests_cut(struct metrics *m)
 	}
 }
 
-/* ---- who comes ---- */
+/* ---- arriving guests ---- */
 
 /* The oldest of that user's, NULL: of all. One that is being cut is on its way already. */
 static struct guest *oldest(struct metrics *m, const struct cache_peer *peer)
@@ -332,7 +333,7 @@ static int wait_ms(struct metrics *m)
 	return m->guest_count || m->waits.fd >= 0 ? LOOK_MS : -1;
 }
 
-/* Whoever waits for a place has it, or the one before it is cut. */
+/* One round: gives places to waiting guests, and cuts guests off where there are too many. */
 static void run(struct metrics *m)
 {
 	m->resting = false;

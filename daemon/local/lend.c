@@ -89,8 +89,8 @@ static int answer(struct fd_socket_lender *l, int to, const struct fdsock_map *m
 
 static const struct cache_lent none = { .fd = -1, .device_fd = -1 };
 
-/* The kernel bounds the descriptors that are sent and not received yet, over all sockets of a user's: those who do not read their answers keep
- * others from theirs. */
+/* The kernel bounds the number of descriptors that are sent and not received yet, over all sockets of a user. So
+ * clients that do not read their answers keep other clients of the user from theirs. */
 static int lend(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	struct cache_lent lent = { .fd = -1, .device_fd = -1 };

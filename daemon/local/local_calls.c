@@ -36,7 +36,7 @@ enum {
 
 /* ---- posts ---- */
 
-/* Nobody reads it: each write is an event of its own. */
+/* The eventfd is never read: each write is an event of its own. */
 void local_ring(struct local_calls *n)
 {
 	const uint64_t one = 1;

@@ -82,8 +82,8 @@ static bool too_late(const struct local_connection *k)
 	return k->c.deadline_us <= daemon_now_us() || atomic_load_explicit(&k->c.cancelled, memory_order_relaxed);
 }
 
-/* Packs the reply and sends it, or says why there is none. What the call waited for may be thousands of blocks, which stay pinned until nobody waits
- * for the reply, unless that grants something. */
+/* Packs the reply and sends it, or says why there is none. What the call waited for may be thousands of blocks. They
+ * stay pinned until no call waits for the reply, unless the reply grants something. */
 static void answer(struct local_connection *k, enum status status, const ProtobufCMessage *reply)
 {
 	const bool grants = k->c.method->undo;
@@ -130,7 +130,8 @@ static void unwatch_socket(struct local_connection *k)
 	k->unwatched = true;
 }
 
-/* Whether the caller, who is gone, has left the last reply unread. Its end of the socket may live on in a child of its process. */
+/* Whether the caller has ended without reading the last reply. Its end of the socket may live on in a child of its
+ * process. */
 static bool is_unread(const struct local_connection *k)
 {
 	int left = 0;
@@ -481,7 +482,7 @@ static int wait_ms(const struct local_calls *n, uint64_t poll_until_us)
 
 	if (now < poll_until_us || n->due_us <= now)
 		return 0;
-	if (n->sweep) /* a worker that is about to go tells nobody */
+	if (n->sweep) /* a worker that is about to end sends no event */
 		return 1;
 	if (n->due_us == UINT64_MAX)
 		return -1;

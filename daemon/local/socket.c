@@ -113,7 +113,7 @@ struct fd_socket {
 	pthread_mutex_t lock;      /* what follows */
 	pthread_cond_t chores_done;
 
-	atomic_bool offering;          /* somebody has asked for offers */
+	atomic_bool offering;          /* the client has asked for offers */
 	atomic_uint connections;
 	atomic_ullong packets, refused, releases, offers;
 };
@@ -189,7 +189,8 @@ static void hang_up(struct fd_socket *d, struct connection *c, const char *reaso
 	if (c->gone)
 		return;
 	c->gone = true;
-	/* The cache may hold the pidfd still, and a worker the socket: as long as anybody does the kernel would go on telling of it, with our key. */
+	/* The cache may still hold the pidfd, and a worker the socket. As long as one of them is open, the kernel would
+	 * report its events with this key. */
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL);
 	close(c->fd);
 	epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->pidfd, NULL);
@@ -240,10 +241,10 @@ static void sweep(struct fd_socket *d, uint64_t now_us)
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-/* The peer's process, pinned by a pidfd: the kernel's own, taken when the peer connected; before Linux 6.5
- * opened by number. Had the process died and its number been given away before that, the socket of the dead
- * one would mostly have hung up; if not (somebody else holds it too), the wrong process is watched, which
- * tells us of no death that memory depends on: that is asked by locks (store/host/extent.h). */
+/* The peer's process, pinned by a pidfd. It is the kernel's own pidfd, taken when the peer connected; before Linux 6.5
+ * it is opened by number. The process may have died before that, and its number may have been given to another one.
+ * Then mostly the dead process's socket has hung up. If it has not (another process has it too), the wrong process is
+ * watched. Its death tells nothing on which memory depends: that is asked by locks (store/host/extent.h). */
 static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 {
 	struct ucred cred;
@@ -524,7 +525,8 @@ static void on_news(struct fd_socket *d)
 static bool on_release(struct fd_socket *d, struct connection *c, const struct fdsock_release *m)
 {
 	for (uint32_t i = 0; i < m->count; i++)
-		cache_release(d->daemon->cache, c->session, m->leases[i]); /* one way: nobody hears of an unknown lease */
+		cache_release(d->daemon->cache, c->session, m->leases[i]); /* one way: the client is not told of an
+									    * unknown lease */
 	atomic_fetch_add_explicit(&d->releases, m->count, memory_order_relaxed);
 	return true;
 }

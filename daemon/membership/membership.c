@@ -53,7 +53,7 @@ struct membership {
 	struct view view;
 	enum registration registration;
 	int64_t own_revision;        /* of the key of this name; 0: it is not there */
-	struct member holder;        /* TAKEN: who has it */
+	struct member holder;        /* TAKEN: the member that has it */
 	int64_t lease;               /* 0: none */
 	uint64_t keep_us, keep_every_us; /* the next renewal */
 	uint64_t forget_us, ttl_us;
@@ -308,7 +308,7 @@ static enum status own_put(struct membership *m)
 		return s;
 	confirmed(m);
 	if (!written)
-		return STATUS_STALE; /* somebody was quicker: what is there is to be read */
+		return STATUS_STALE; /* another daemon was quicker: its entry must be read */
 	m->written = m->own;
 	view_put(&m->view, &m->own, daemon_now_us()); /* before the watch tells it */
 	m->was_registered = true;

@@ -45,9 +45,9 @@ static inline void daemon_add(struct daemon *d, const struct part_ops *ops, void
 	d->parts[d->part_count++].part = part;
 }
 
-/* What earlier runs remember is up to a month old, and has its time on this one's clock, which begins at zero when the machine does:
- * at 50 days, so that such a time is never before its beginning. (2^32 ms are just under that: who counts them in 32 bits has his
- * overflow where he had it.) */
+/* Times of earlier runs are kept on this run's clock, and may be up to a month old. That clock begins at zero when the
+ * machine starts. So 50 days are added to it: such a time is then never before zero. (2^32 ms are just under 50 days:
+ * code that counts them in 32 bits overflows at about the same times as without the addition.) */
 #define DAEMON_CLOCK_BASE_US (50ull * 24 * 3600 * 1000 * 1000)
 
 /* The one clock: monotonic microseconds. Deadlines of timers and conditions are of the kernel's own, without the base. */

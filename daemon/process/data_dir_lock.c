@@ -72,7 +72,8 @@ enum status data_dir_lock(const char *path, int *fd, char *why, size_t size)
 	return STATUS_OK;
 }
 
-/* 1: somebody answers there; a listener whose backlog is full counts. 0: nobody does. -1: there is no telling, and errno says why. */
+/* 1: a process answers there; a listener whose backlog is full counts. 0: none does. -1: it cannot be told, and errno
+ * says why. */
 static int is_answered(const char *path)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -135,7 +136,7 @@ enum status data_dir_lock_path(const char *path, char *why, size_t size)
 	return STATUS_IO;
 }
 
-/* PATH.lock, open and locked; -1, and errno EWOULDBLOCK: somebody has it, or has just removed it. */
+/* PATH.lock, open and locked. -1, and errno EWOULDBLOCK: another process has it, or has just removed it. */
 static int turn_try(const char *file)
 {
 	struct stat st;

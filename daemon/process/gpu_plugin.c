@@ -13,7 +13,8 @@
 
 #define GPU_PLUGIN_FILE "libterrace_cuda.so.0"
 
-/* The table where there is none: who names GPUs has them lost from the start, with the reason. Nothing else is called of a GPU that was not opened. */
+/* The table in place of a missing plugin: GPUs that the configuration names are lost from the start, with the reason.
+ * No other function is called for a GPU that was not opened. */
 static char none_why[160];
 
 static uint32_t none_count(void)

@@ -63,10 +63,10 @@ enum role right_role(const char *name)
 	return ROLE_ADMIN;
 }
 
-/* ---- who ---- */
+/* ---- identities ---- */
 
-/* A process may have 65,536 groups; there is no right for whom they cannot be told. few[64]; the caller frees what is
- * not `few`. */
+/* The groups of a peer. A process may have 65,536; if they cannot be learned, the peer gets no right by a group.
+ * few[64]; the caller frees the result unless it is `few`. */
 static gid_t *groups_of(int fd, gid_t *few, size_t *n)
 {
 	socklen_t size = 64 * sizeof few[0];

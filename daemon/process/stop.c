@@ -160,7 +160,8 @@ bool stop_daemon(struct daemon *d, bool served, const sigset_t *signals)
 	ended = threads_end(d, false, timeout_us(d)) && ended;
 	if (ended)
 		parts_destroy(d);
-	if (!ended && !cache_leave(d->cache)) /* others are inside, who may free what it reads */
+	if (!ended && !cache_leave(d->cache)) /* other threads are inside the cache, and may free what this would
+					       * read */
 		log_error("left_behind", LOG_TEXT("what", "cache"), LOG_TEXT("reason", cache_left(d->cache)));
 	cache_thread_leave();
 	if (ended && !cache_destroy(d->cache)) {

@@ -302,7 +302,7 @@ static void on_new(struct wire_call *w, bool ok, uint64_t now_us)
 	post(s, method);
 }
 
-/* Lets a call that is nobody's at the moment see that it was cancelled. */
+/* Lets a call that no thread owns at the moment see that it was cancelled. */
 static void end_idle(struct wire_call *w, enum status status)
 {
 	enum call_state state = state_of(w);
@@ -474,7 +474,8 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 		grpc_server_cancel_all_calls(s->server);
 }
 
-/* The next event, or GRPC_QUEUE_TIMEOUT after wait_us. Until poll_until_us the queue is only looked at: who sleeps is woken late. */
+/* The next event, or GRPC_QUEUE_TIMEOUT after wait_us. Until poll_until_us the queue is polled: a sleeping thread wakes
+ * up late. */
 static grpc_event next_event(struct rpc_server *s, uint64_t wait_us, uint64_t poll_until_us)
 {
 	gpr_timespec until = gpr_inf_past(GPR_CLOCK_MONOTONIC); /* any later time is rounded up to the next millisecond */

@@ -157,7 +157,8 @@ enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)
 	return STATUS_OK;
 }
 
-/* Who forgets it would share blocks with all who forget it, whatever their model. */
+/* Whether the layout has a fingerprint. Clients that forget it would share blocks with each other, whatever their
+ * models. */
 static bool is_named(const struct kv_layout *l)
 {
 	for (size_t i = 0; i < KV_FINGERPRINT_BYTES; i++)

@@ -149,7 +149,7 @@ static void free_server(struct rpc_server *s)
 	grpc_shutdown();
 }
 
-/* Before the thread runs: there is nobody to wait for. */
+/* Called before the thread runs: there is no thread to wait for. */
 static void undo_server(struct rpc_server *s)
 {
 	rpc_listen_stop(s->listener);

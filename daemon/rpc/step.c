@@ -75,7 +75,7 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *m)
 	return b;
 }
 
-/* The client's own clock has run out as well: a reply would find nobody. */
+/* The client's own deadline has passed too: no caller would receive the reply. */
 static bool too_late(struct wire_call *w)
 {
 	if (w->c.deadline_us > daemon_now_us() && !is_cancelled(w))
@@ -290,8 +290,8 @@ int rpc_step_connection(struct wire_call *w)
 	return (int)fd;
 }
 
-/* Of a client that is gone the number may be another's by now: what was opened for
- * it ends, as nobody hears of it. */
+/* The peer of the call's connection. After the client has ended, the number may belong to another connection. Then what
+ * the call opens for it is ended, as no client learns of it. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 {
 	struct wire_call *w = (struct wire_call *)c;
@@ -300,7 +300,8 @@ void rpc_step_peer(struct rpc_call *c, struct cache_peer *out)
 		rpc_peers_peer(w->server->peers, w->connection, out);
 }
 
-/* The role is the number's for ever. For people alone the rest is asked of who has the number now. */
+/* The client of the call. The role belongs to the connection's number for ever. The other fields are only for messages
+ * to people; they are asked of the client that has the number now. */
 void rpc_step_who(struct rpc_call *c, struct who *out)
 {
 	struct wire_call *w = (struct wire_call *)c;

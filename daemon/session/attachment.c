@@ -262,7 +262,7 @@ static void all_told(struct attachment *a)
 
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 {
-	if (a->lending || a->boarding) /* whoever lends comes back to it */
+	if (a->lending || a->boarding) /* the thread that lends looks at it again */
 		return true;
 	while (a->lent_count) {
 		if (*probes == 0)
@@ -477,7 +477,7 @@ enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t ext
 		lent_close(&lent);
 		s = STATUS_DENIED;
 	}
-	if (s) /* nor will it be unmapped by anybody */
+	if (s) /* no process will say that it unmapped the extent */
 		lent_told(c, a, extent);
 	cache_unlock(c);
 	if (!s)

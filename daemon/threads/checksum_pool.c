@@ -31,7 +31,7 @@ struct batch {
 	struct sums *sums;
 	void (*one)(void *arg, uint32_t i);
 	bool (*due)(void *arg, uint32_t i); /* NULL: all are */
-	void (*ended)(void *arg);     /* NULL: somebody waits for `over` */
+	void (*ended)(void *arg);     /* NULL: a thread waits for `over` */
 	void *arg;
 	uint32_t count, wanted;       /* wanted: helpers, at most */
 	_Atomic uint32_t next, done, holders, helpers;
@@ -98,7 +98,8 @@ static void batch_let_go(struct batch *b)
 	free(b);
 }
 
-/* No number is left, or the next one is due. Who looks has none yet: so the last one waits for him, or sees that he comes too late. */
+/* Whether no number is left, or the next one is due. A thread that looks has no number yet. So the last thread waits
+ * for it, or the looking thread sees that it is too late. */
 static bool look(struct batch *b)
 {
 	bool due;
@@ -161,7 +162,7 @@ static void help(struct work *w)
 	batch_let_go(b);
 }
 
-/* More helpers, if the pool takes them; how many it took. By who holds the batch. */
+/* Adds helpers, as far as the pool takes them; returns how many it took. Called by a thread that holds the batch. */
 static uint32_t ask_for_help(struct batch *b, uint32_t most)
 {
 	for (uint32_t asked = 0; asked < most; asked++) {

@@ -1,10 +1,10 @@
 /* The worker threads and their ring of pointers, under one mutex. See threads/pool.h.
  *
- * A worker that finds nothing may look for a while before it sleeps (workers_poll): to wake it costs the submitter a call
- * to the kernel and the work the time that this takes. `pollers` are those that look; `spare` are those of them that no
- * submitter counts on yet. A submitter that finds a spare one counts on it, and wakes no other. Each that stops looking
- * takes what is queued, so whoever was counted on has either found the work, or another worker has taken it. How long
- * they look goes by how long it took the last times until something came.
+ * A worker that finds no work may poll for a while before it sleeps (workers_poll): to wake it costs the submitter a
+ * system call, and delays the work by the time that this takes. `pollers` are the workers that poll; `spare` are those
+ * of them that no submitter counts on yet. A submitter that finds a spare one counts on it, and wakes no other. Each
+ * worker takes queued work when it stops polling. So the worker that was counted on has found the work, or another
+ * worker has taken it. How long workers poll follows from how long it took lately until work came.
  */
 #include "daemon/threads/pool.h"
 

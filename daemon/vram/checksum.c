@@ -106,7 +106,7 @@ static uint32_t seal_prepare(struct copy_batch *f)
 	return f->copy.count * seal_pieces(f);
 }
 
-/* Some checked pieces of one block. Who has done the last of them does the header. */
+/* Checks some pieces of one block. The thread that does the last piece also does the header. */
 static void seal_piece(void *arg, uint32_t i)
 {
 	struct copy_batch *f = arg;
@@ -130,7 +130,7 @@ bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch))
 {
 	if (!vram_copy_batch_sums(f))
 		return false;
-	f->sealed = true; /* by the time that anybody looks */
+	f->sealed = true; /* set before any thread can read it */
 	if (sums_begin(f->gpu->cache->sums, seal_prepare(f), seal_piece, ended, f))
 		return true; /* it may be over, and gone */
 	f->sealed = false;
@@ -524,7 +524,7 @@ static uint32_t header_pieces(const struct copy_batch *f)
 	return f->transfers ? (f->copy.count + HEADERS - 1) / HEADERS : 0;
 }
 
-/* Of the layers of a list that somebody waits for, of each; of another list, of all. */
+/* The pieces of one layer, if a call waits for the batch layer by layer; otherwise of all layers. */
 static uint32_t layer_pieces(const struct copy_batch *f)
 {
 	const uint32_t layers = f->fence ? f->summed_blocks : f->summed_blocks * f->copy.parts;
@@ -532,8 +532,9 @@ static uint32_t layer_pieces(const struct copy_batch *f)
 	return (layers + f->piece - 1) / f->piece;
 }
 
-/* Headers are looked at behind the first layer's sums, which somebody may wait for and which have a glance at the names: they are a page each, a
- * fifth of what a layer has, and count for the next layer. */
+/* In a batch of several layers, headers are checked after the first layer's sums, for which a call may wait; these read
+ * only the names in the headers. The headers are a page each, a fifth of a layer's bytes, and count for the next
+ * layer. */
 static uint32_t header_layer(const struct copy_batch *f)
 {
 	return f->copy.parts > 1;
@@ -583,7 +584,7 @@ static uint32_t piece_layer(const struct copy_batch *f, uint32_t i)
 	return i < pieces + headers ? header_layer(f) : (i - headers) / pieces;
 }
 
-/* Of a list that nobody waits for layer by layer. */
+/* Checks a piece of a batch for which no call waits layer by layer. */
 static void look_unwatched(struct copy_batch *f, uint32_t i)
 {
 	const uint32_t headers = header_pieces(f);
@@ -701,7 +702,7 @@ void vram_copy_batch_copied(struct copy_batch *f)
 {
 	atomic_store_explicit(&f->all_due, true, memory_order_relaxed);
 	if (f->behind && f->status)
-		looked(f); /* nobody gets it */
+		looked(f); /* the copies have failed, so the bytes are not used */
 	else if (f->behind && !vram_copy_batch_look(f))
 		vram_copy_batch_look_here(f);
 }

@@ -704,7 +704,8 @@ static void copy_batch_begin(struct gpu *g, struct copy_batch *f)
 	copy_batch_done(&f->copy, s == STATUS_EXHAUSTED ? STATUS_UNAVAILABLE : s);
 }
 
-/* What nobody has taken by the time that its copies have begun. With the lock, which it leaves. False: there is none. */
+/* Checks a batch that no checksum thread has taken by the time that its copies have begun. Called with the queues'
+ * lock, which it releases meanwhile. False: there is none. */
 static bool look_at_left(struct gpu *g)
 {
 	struct copy_batch *f = to_look_take(g);
@@ -740,8 +741,8 @@ void vram_call_replied(struct cache *c)
 			look_at_taken(c->vram->gpu[i]);
 }
 
-/* The first layer of those that somebody waits for layer by layer is to be summed as soon as it is copied; what sums of others cost is not to
- * keep their copies waiting. */
+/* If a call waits for the batch layer by layer, its first layer is summed as soon as it is copied. Checksums of other
+ * batches must not delay their copies. */
 static void up_begin(struct gpu *g, struct copy_batch *f)
 {
 	const bool watched = is_summed_watched(f), elsewhere = f->elsewhere, behind = f->behind;

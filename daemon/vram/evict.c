@@ -231,7 +231,8 @@ static bool take_shedding(struct cache *c, struct vram_class *k, const struct me
 	return false;
 }
 
-/* What was met of the class goes down; what cannot is dropped for one who needs the slot. */
+/* Downloads the dirty blocks of the class that were met. A block that cannot be downloaded is dropped for a caller that
+ * needs the slot. */
 static enum status take_dirty(struct cache *c, struct vram_pool *vp, enum vram_need need, const struct met *met,
 			      struct arena_slot *out)
 {

@@ -354,7 +354,7 @@ static void unready(struct vram_slot *s)
 void vram_detach(struct vram_slot *s)
 {
 	struct block *b = s->block;
-	/* Nobody holds any of it: the rest of the accounting is as it was. */
+	/* The block is not pinned: the rest of the accounting stays as it was. */
 	const bool plain = !block_pins(b) && s->state == VRAM_READY;
 
 	if (plain)

@@ -29,7 +29,7 @@
 
 enum { CLOSE_MS = 10 * 1000 };
 
-/* Reachable for those who look for lost memory. */
+/* A list that keeps the memory reachable for leak checkers. */
 static struct cache *left_behind;
 
 static bool is_left(struct cache *c)

@@ -46,7 +46,7 @@
 
 enum { WRITE_THROUGH_AGAIN_US = 100 * 1000 };
 
-/* ---- who moves ---- */
+/* ---- the table of transfers ---- */
 
 struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g)
 {
@@ -133,7 +133,7 @@ static void transfer_tell(struct cache *c, struct cache_wait_link **list, enum s
 	}
 }
 
-/* Who waits needs its copy here from now on, and none in memory. */
+/* From now on the waiting calls need the copy on this GPU, and none in memory. */
 static void links_apart(struct cache_wait_link *l, struct gpu *g)
 {
 	for (; l; l = l->transfer_next)
@@ -176,7 +176,8 @@ static const struct vram_transfer *last_waiting(const struct gpu *g)
 	    next)) : NULL;
 }
 
-/* For a slot on its GPU, or of memory on the way there: before what nobody waits for, and behind what came before it. */
+/* Queues a transfer that waits for a slot on its GPU, or for memory on the way there: before transfers for which no
+ * call waits, and behind earlier ones. */
 static void wait_for_room(struct vram_transfer *m)
 {
 	struct gpu *g = m->gpu;
@@ -222,7 +223,8 @@ static struct vram_slot *source_across(const struct vram_transfer *m)
 	return s || m->way != DEVICE_ACROSS || m->block->span ? s : vram_ready(m->block);
 }
 
-/* Another GPU's copy comes faster than memory's, but not layer by layer: it is for who waits for the end. */
+/* The direction for a block. A copy from another GPU is faster than one from memory, but does not report layers: it is
+ * used when the call waits for the end. */
 static enum device_way way_of(const struct gpu *g, const struct block *b, bool wait_end)
 {
 	return b->vram && (b->span ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
@@ -394,7 +396,7 @@ static bool again_by_host(struct cache *c, struct vram_transfer *m, enum status 
 	return up_go_on(c, m, m->gpu->waiting) == STATUS_OK;
 }
 
-/* Somebody who cannot wait as long has joined it. */
+/* A more urgent caller has joined the transfer. */
 static void up_hurry(struct cache *c, struct vram_transfer *m, enum ring_priority priority)
 {
 	if (priority >= m->priority)
@@ -421,7 +423,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	if (there && there->state == VRAM_READY)
 		return STATUS_OK;
 	if (there && there->state == VRAM_DEAD)
-		return STATUS_UNAVAILABLE; /* it was wrong, and somebody holds it still */
+		return STATUS_UNAVAILABLE; /* the copy was wrong, and is still pinned */
 	m = vram_up_of(c, b, g);
 	if (m)
 		up_hurry(c, m, priority);
@@ -586,7 +588,8 @@ static enum status down_go_on(struct cache *c, struct vram_transfer *m)
 	return STATUS_OK;
 }
 
-/* The transfer ends so; who waits for the block in memory gets it from another copy, if there is one. */
+/* Ends the transfer with that status. Calls that wait for the block in memory get it from another copy, if there is
+ * one. */
 static void down_from_another(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	const bool gone = s == STATUS_CORRUPT || m->gpu->lost; /* else the next try would be of the same copy, or come back to it */

@@ -29,7 +29,8 @@ struct copy_args {
 	uint64_t pieces, part_pieces; /* of the whole list; of a part of it */
 	uint64_t block_bytes;   /* of a part of a block */
 	uint32_t parts;
-	uint32_t *counts;       /* how many want to be told of, how many parts are told, and who has copied his of each; NULL: nobody is told */
+	uint32_t *counts;       /* the number of CTAs that want to write the word, the number of parts written, and for
+				 * each part the CTAs that have copied theirs; NULL: no word is written */
 	uint32_t *word, base;
 	uint32_t block_pieces, chunk_pieces; /* pieces of a block, of a chunk */
 	uint32_t block_tokens, chunk_bytes, atom_bytes;
@@ -306,7 +307,7 @@ extern "C" enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, cudaStr
 	const enum status status = launch(a, c->ctas, stream);
 
 	if (status != STATUS_OK)
-		cudaGetLastError(); /* nobody asks, and the next list is not to be blamed for it */
+		cudaGetLastError(); /* clears the error, so that it is not taken for the next list's */
 	return status;
 }
 

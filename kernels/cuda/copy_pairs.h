@@ -12,7 +12,8 @@ struct kv_cuda_pairs {
 	uint32_t count, parts;           /* as in struct device_copy */
 	uint64_t part_bytes;
 	uint32_t ctas;                   /* at most so many */
-	uint32_t *counts;                /* in device memory, KV_COPY_COUNTS + parts of them, all 0, this launch's alone; NULL: nobody is told */
+	uint32_t *counts;                /* in device memory, KV_COPY_COUNTS + parts of them, all 0, for this launch
+					  * alone; NULL: no word is written */
 	uint32_t *word, base;            /* with counts: base + p + 1 is written there when parts 0 .. p are complete and visible to all */
 };
 

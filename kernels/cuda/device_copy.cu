@@ -29,8 +29,10 @@ constexpr uint64_t BYTES_A_US = 56000, BYTES_A_US_ACROSS = 400000; /* of a bus, 
 constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
 constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines; twice as long each time that this is so again, up to */
 constexpr uint64_t KERNEL_REST_MAX_US = 40000000;
-constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and for so much longer those do that somebody waits for part by part: others try it first */
-constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* a list that its bringer looks at; that he puts in */
+constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and so much longer go lists for which a stream waits part by part:
+					        * other lists try the kernel first */
+constexpr uint32_t OWN_PAIRS = 2048, OWN_COPIES = 256; /* the most pairs of a list that its calling thread examines; the
+						        * most copies of one that it begins itself */
 constexpr uint64_t STARVED_US = 5000000; /* a driver without memory for so long has none for what is in the queue */
 constexpr long STARVED_POLL_US = 1000;
 /* As next to nothing as rows can be, and for each way its own. */
@@ -114,7 +116,7 @@ bool list_begin(struct device_lane *l, struct device_batch *f, struct device_cop
 	return true;
 }
 
-/* The lane's next free flight, by who has taken the issuer's turn; mutex held. */
+/* The lane's next free batch, for the thread that has set `issuing`; mutex held. */
 struct device_batch *issue_begin(struct device_lane *l)
 {
 	const uint64_t now = lane_clock_us();
@@ -325,7 +327,7 @@ void ready_free(struct device *d)
 		d->driver->cuMemFreeHost(d->ready_host);
 }
 
-/* Two rows through the lane's stream, of which nobody hears. */
+/* Two rows through the lane's stream, whose end is reported to no caller. */
 void ready_rows(struct device_lane *l)
 {
 	struct device *d = l->device;

@@ -54,8 +54,8 @@ struct device_run {
 	uint32_t rows;
 };
 
-/* Lists of one way. What puts a list into the stream belongs to whoever has set `issuing`: the thread, or one that brings a short list while
- * there is no other. */
+/* Lists of one direction. The fields that put a list into the stream belong to the thread that has set `issuing`: the
+ * lane's thread, or a thread that brings a short list while there is no other list. */
 struct device_lane {
 	struct device *device;
 	enum device_way way;
@@ -72,7 +72,8 @@ struct device_lane {
 	struct device_batch batches[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
 	uint64_t rest_until_us;   /* the kernel has waited for its turns: nothing goes by it, */
-	uint64_t doubt_until_us;  /* and for longer nothing that somebody waits for part by part, unless another list shows that it has them */
+	uint64_t doubt_until_us;  /* and for longer no list for which a stream waits part by part, unless another list
+				   * shows that the kernel gets its turns */
 	uint64_t rest_us;         /* how long it rested last, while this was so each time */
 	uint64_t starved_until_us; /* the queue waits for memory of the driver's, until then; 0: it does not */
 

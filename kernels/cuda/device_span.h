@@ -11,7 +11,7 @@ struct device_span {
 	bool host = false; /* memory of the host's, not an extent */
 };
 
-/* All zero: none. Whoever owns it locks it. */
+/* All zero: no pieces. Its owner locks it. */
 struct device_spans {
 	struct device_span *spans;
 	uint32_t count, room;

@@ -13,7 +13,7 @@ static bool find(const char *name, unsigned int version, void **out)
 	void *at = nullptr;
 
 	if (cudaGetDriverEntryPointByVersion(name, &at, version, cudaEnableLegacyStream, &result) != cudaSuccess) {
-		cudaGetLastError(); /* nobody else's business */
+		cudaGetLastError(); /* clears the error, so that no later call reports it */
 		return false;
 	}
 	*out = result == cudaDriverEntryPointSuccess ? at : nullptr;

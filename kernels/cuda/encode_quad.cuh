@@ -461,7 +461,7 @@ template <int FORMAT, enum kv_side SIDE> struct quad_codebook {
 		make_scale(lane);
 	}
 
-	/* By way of shared memory, so that it takes no registers of those who need not. */
+	/* Through shared memory, so that vectors which do not need it pay no registers for it. */
 	DEVICE void look_again(const float (&x)[32], const uint32_t (&words)[WORDS], uint32_t o, uint32_t mine)
 	{
 		__syncwarp();

@@ -252,8 +252,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		role_barrier(1 + group, 128 * EXTEND_GROUPS);
 	}
 
-	/* The same once p is ready, which the assembler would make in the turn, while nobody multiplies: the barrier's number is made to
-	 * depend on it, by what is 0. */
+	/* As above, once p is ready. The assembler would otherwise compute p during the turn, while no warpgroup
+	 * multiplies. So the barrier's number is made to depend on p, by a term that is 0. */
 	DEVICE void take_turn(const uint32_t (&p)[SCORES / 2]) const
 	{
 		uint32_t all = 0;
@@ -418,7 +418,7 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 			part(part_room[group], number);
 		}
 		if (group == 0)
-			take_turn(); /* nobody's: leaves the barriers as they were */
+			take_turn(); /* of no warp: leaves the barriers as they were */
 	}
 };
 
