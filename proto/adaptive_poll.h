@@ -1,7 +1,9 @@
-/* How long a thread looks for what is to come before it sleeps: to be woken takes longer than many answers do. That goes by how long such waits take,
- * as KVM's halt polling does: a short one makes the next look twice as long, a long one a quarter less, so that who waits long each time sleeps at
- * once. For the daemon's loop of local calls and for the library. Any thread; of what two learn at once one may be
- * lost. */
+/* How long a thread polls for an event before it sleeps, since a wake-up takes longer than many answers do. The time
+ * follows from how long such waits take, much as KVM's halt polling does. After a short wait the next poll may last
+ * twice as long as that wait; after a long one it is a quarter shorter than before. So a thread whose waits are always
+ * long sleeps at once. For the daemon's loop of local calls and for the library. Any thread; if two threads learn at
+ * once, the result of one may be lost.
+ */
 #ifndef TERRACE_PROTO_ADAPTIVE_POLL_H
 #define TERRACE_PROTO_ADAPTIVE_POLL_H
 
@@ -9,17 +11,18 @@
 #include <stdint.h>
 
 enum {
-	ADAPTIVE_POLL_US_MAX = 200,    /* what takes longer is worth a sleep */
+	ADAPTIVE_POLL_US_MAX = 200,    /* a longer wait is worth a sleep */
 	ADAPTIVE_POLL_US_MORE = 10,    /* than twice the last wait */
-	ADAPTIVE_POLL_PROCESSORS = 4,  /* with fewer, who looks keeps those from work that he looks for */
+	ADAPTIVE_POLL_PROCESSORS = 4,  /* with fewer, a polling thread takes the processor from the thread whose work it
+				        * waits for */
 };
 
-/* Zeroed: nothing has been waited for. */
+/* Zeroed: no wait has ended yet. */
 struct adaptive_poll {
 	_Atomic uint32_t us;
 };
 
-/* So long from when the wait begins. */
+/* The time to poll, from the begin of the wait. */
 static inline uint64_t adaptive_poll_us(const struct adaptive_poll *p)
 {
 	return atomic_load_explicit(&p->us, memory_order_relaxed);

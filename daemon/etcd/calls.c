@@ -1,4 +1,4 @@
-/* What is said to etcd, a message and its answer at a time. */
+/* The calls to etcd that send one message and receive one answer. */
 #include "daemon/etcd/engine.h"
 
 #include "etcd.pb-c.h"

@@ -1,6 +1,7 @@
-/* Inside daemon/etcd: one completion queue, which the client's thread alone reads, a unary call at a time, and one
- * watch beside it. An event has one of a few fixed tags; it is noted when it comes (engine_wait), whatever is waited
- * for. */
+/* Inside daemon/etcd: one completion queue, which only the client's thread reads. One unary call at a time uses it, and
+ * one watch beside it. Each kind of event has a fixed tag. engine_wait notes every event that comes, whichever one it
+ * waits for.
+ */
 #ifndef TERRACE_DAEMON_ETCD_ENGINE_H
 #define TERRACE_DAEMON_ETCD_ENGINE_H
 
@@ -14,7 +15,7 @@ enum engine_tag { TAG_UNARY, TAG_WATCH_SENT, TAG_WATCH_RECEIVED, TAG_WATCH_STATU
 
 enum { ETCD_HOST_MAX = 272, ETCD_TOKEN_MAX = 1024 };
 
-/* One gRPC call: what it sends and hears. */
+/* One gRPC call: what it sends and receives. */
 struct wire {
 	grpc_call *call;
 	grpc_metadata_array initial, trailing;
@@ -45,18 +46,18 @@ bool engine_wait(struct etcd *e, enum engine_tag tag, uint64_t until_us);
 /* Waits for an event that is sure to come: its call has a deadline, or was cancelled. An interrupt cancels `w`. */
 void engine_reap(struct etcd *e, enum engine_tag tag, struct wire *w);
 
-/* INTERNAL: no call can be made. own_us 0: without a deadline. */
+/* Begins a gRPC call. wait_us 0: without a deadline. INTERNAL: no call can be made. */
 enum status wire_begin(struct etcd *e, struct wire *w, const char *path, uint64_t wait_us);
 void wire_end(struct wire *w);
 grpc_byte_buffer *wire_pack(const ProtobufCMessage *message);
-/* To be freed with protobuf_c_message_free_unpacked; NULL: it is none. */
+/* The message in the bytes, to be freed with protobuf_c_message_free_unpacked. NULL: they are no such message. */
 ProtobufCMessage *wire_unpack(const ProtobufCMessageDescriptor *type, grpc_byte_buffer *bytes);
-/* Of a call that has ended; what is not OK leaves its words in e->why. */
+/* The status of a call that has ended. Unless it is OK, e->why has its words. */
 enum status wire_status(struct etcd *e, const struct wire *w, const char *name);
 void wire_start(struct etcd *e, struct wire *w, enum engine_tag tag, const grpc_op *ops, size_t n);
 enum status engine_fail(struct etcd *e, enum status s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* One message out, one in. A stream of etcd that answers each message with one can be asked so too. *answer: as
+/* Sends one message and receives one. A stream of etcd that answers each message with one works too. *answer: as
  * wire_unpack. */
 enum status engine_call(struct etcd *e, const char *path, const ProtobufCMessage *ask,
 			const ProtobufCMessageDescriptor *type, ProtobufCMessage **answer);

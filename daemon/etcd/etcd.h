@@ -1,15 +1,16 @@
-/* A client of etcd v3 over its own gRPC API: what membership needs of it, and no more.
+/* A client of etcd v3 over its own gRPC API, with only the calls that membership needs.
  *
- * All by one thread, which waits inside these calls; etcd_interrupt alone may come from another one. There is one
+ * One thread makes all calls and waits inside them; only etcd_interrupt may come from another thread. There is one
  * connection at a time, to one endpoint; etcd_connect takes the next endpoint of the list. After a call that failed
- * with UNAVAILABLE, DEADLINE or DENIED the caller is to disconnect: another endpoint, or a new token, may do better.
+ * with UNAVAILABLE, DEADLINE or DENIED the caller disconnects: another endpoint, or a new token, may succeed.
  *
- * Every call has a deadline of its own (the options' call_us), so that an endpoint that has stopped costs that time. A
- * call that fails leaves a sentence in etcd_why: endpoint, call, cause.
+ * Every call has a deadline of its own (the options' call_us), so an endpoint that has stopped costs that time. A call
+ * that fails leaves a sentence in etcd_why: endpoint, call, cause.
  *
  * The statuses of every call: OK; UNAVAILABLE (no connection, or etcd has no leader); DEADLINE; DENIED (user, password,
  * or the user's rights); CANCELLED (after etcd_interrupt); INVALID (an answer that makes no sense, or that is larger
- * than ETCD_MESSAGE_MAX); STALE (the revision is compacted); INTERNAL. */
+ * than ETCD_MESSAGE_MAX); STALE (the revision is compacted); INTERNAL.
+ */
 #ifndef TERRACE_DAEMON_ETCD_ETCD_H
 #define TERRACE_DAEMON_ETCD_ETCD_H
 
@@ -26,7 +27,7 @@ enum {
 	ETCD_PAGE = 512,             /* keys of one answer of etcd_range */
 };
 
-/* Texts live as long as the client. */
+/* The texts must stay valid as long as the client. */
 struct etcd_options {
 	const char *endpoints;       /* HOST:PORT, separated by commas */
 	const char *user;            /* NULL or empty: none */
@@ -42,8 +43,8 @@ struct etcd;
 struct etcd *etcd_create(const struct etcd_options *options);
 void etcd_destroy(struct etcd *e);
 
-/* Once, from any thread: the call under way and all later ones end soon with CANCELLED. etcd_resume, by the client's
- * thread, lets calls of at most call_us work again: for what is to be said at the end. */
+/* Called once, from any thread: the call under way and all later ones soon end with CANCELLED. etcd_resume, on the
+ * client's thread, lets calls of at most call_us work again: for the calls of an orderly end. */
 void etcd_interrupt(struct etcd *e);
 void etcd_resume(struct etcd *e, uint64_t call_us);
 /* Waits, without a call. CANCELLED: interrupted. */
@@ -54,22 +55,22 @@ uint32_t etcd_endpoint_count(const struct etcd *e);
 const char *etcd_endpoint(const struct etcd *e);
 const char *etcd_why(const struct etcd *e);
 
-/* To the next endpoint of the list; ends an earlier connection. Authenticates, if there is a user. */
+/* Connects to the next endpoint of the list and ends an earlier connection. Authenticates if there is a user. */
 enum status etcd_connect(struct etcd *e);
 void etcd_disconnect(struct etcd *e);
 
 /* ---- leases ---- */
 
-/* *ttl_s: what etcd has made of it. */
+/* Takes a lease. *got_s: the time that etcd has chosen for it. */
 enum status etcd_lease_grant(struct etcd *e, int64_t ttl_s, int64_t *id, int64_t *got_s);
-/* Renews it. *ttl_s 0: there is no such lease any more. */
+/* Renews a lease. *ttl_s 0: there is no such lease any more. */
 enum status etcd_lease_keep(struct etcd *e, int64_t id, int64_t *ttl_s);
-/* One that is not there is OK. */
+/* Ends a lease; OK also if there is none. */
 enum status etcd_lease_revoke(struct etcd *e, int64_t id);
 
 /* ---- keys ---- */
 
-/* A key and its value, valid during the call that it is given to. */
+/* A key and its value, valid during the call that gets them. */
 struct etcd_key {
 	const uint8_t *key, *value;
 	size_t key_bytes, value_bytes;
@@ -79,22 +80,22 @@ struct etcd_key {
 };
 typedef void etcd_take_fn(void *arg, const struct etcd_key *key);
 
-/* Every key that begins with `prefix`, as of one revision, which is *revision. */
+/* Reads every key that begins with `prefix`, as of one revision, which is *revision. */
 enum status etcd_range(struct etcd *e, const char *prefix, etcd_take_fn *take, void *arg, int64_t *revision);
 
-/* Writes the key if its last write was mod_revision (0: if there is no such key). *written false: it was not, and
- * nothing was written. A key without a revision to compare has create_revision 0: a comparison of its *value* would be
- * false, whatever is compared (etcd's documentation of Compare). */
+/* Writes the key if its last write was mod_revision (0: if there is no such key). *written false: the condition did not
+ * hold, and nothing was written. The condition for a missing key compares its create_revision with 0: a comparison of
+ * its *value* would be false, whatever is compared (etcd's documentation of Compare). */
 enum status etcd_put_if(struct etcd *e, const char *key, int64_t mod_revision, const uint8_t *value, size_t bytes,
 			int64_t lease, bool *written);
 
 /* ---- one watch ---- */
 
-/* Events of keys that begin with `prefix`, from that revision on. Returns when etcd has confirmed it. Ends an earlier
- * watch. STALE: the revision is compacted: begin with etcd_range again. */
+/* Watches the keys that begin with `prefix`, from that revision on. Returns when etcd has confirmed the watch. Ends an
+ * earlier watch. STALE: the revision is compacted; begin with etcd_range again. */
 enum status etcd_watch(struct etcd *e, const char *prefix, int64_t revision);
-/* Hands over the events of the next answer, in order. wait_us are over: MISS. The watch has ended: STALE (compacted),
- * DENIED, UNAVAILABLE. */
+/* Hands over the events of the next answer, in order. MISS: none came in wait_us. The watch has ended: STALE
+ * (compacted), DENIED, UNAVAILABLE. */
 enum status etcd_watch_next(struct etcd *e, uint64_t wait_us, etcd_take_fn *take, void *arg);
 
 #endif

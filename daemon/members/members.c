@@ -1,5 +1,6 @@
-/* See members/members.h. The newest list has one reader count of the struct itself, and one of each reader: whichever
- * drops the last one frees the list. */
+/* See members/members.h. A list's count of readers has one for the struct itself while the list is the newest, and one
+ * for each reader. The thread that drops the last one frees the list.
+ */
 #include "daemon/members/members.h"
 
 #include <assert.h>

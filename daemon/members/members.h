@@ -69,14 +69,15 @@ struct members_observer {
 
 struct members;
 
-/* Empty, and MEMBERS_JOINING. EXHAUSTED. */
+/* Makes an empty list, in state MEMBERS_JOINING. EXHAUSTED. */
 enum status members_create(struct members **out);
 void members_destroy(struct members *m);
 
-/* Before the first list is published. At most MEMBERS_OBSERVERS_MAX. The observer lives as long as `m`. */
+/* Adds an observer, before the first list is published; MEMBERS_OBSERVERS_MAX at most. The observer must live as long
+ * as `m`. */
 void members_observe(struct members *m, const struct members_observer *o);
 
-/* The newest list, until members_drop. Any thread; never NULL. */
+/* Takes the newest list; it stays valid until members_drop. Any thread; never NULL. */
 const struct members_list *members_take(struct members *m);
 void members_drop(const struct members_list *list);
 

@@ -1,9 +1,11 @@
-/* Who may call what: one table of every method and packet by the role it is for, and who has which role.
+/* Which client may call what: one table of every method and packet with the role that it needs, and the rule for the
+ * role of a client.
  *
  * A role includes those before it. Each client that reaches the metrics address has ROLE_METRICS. Each client that
  * connects to the sockets of gRPC and of memory descriptors, which socket_mode guards, has ROLE_ENGINE. Root, the
  * daemon's own user and the members of the option admin_group have ROLE_ADMIN, by what the kernel says of the peer of a
- * Unix socket. A client over TCP has no identity, or over TLS the one of its certificate, and is never an administrator.
+ * Unix socket. A client over TCP has no identity, or over TLS the one of its certificate, and is never an
+ * administrator.
  */
 #ifndef TERRACE_DAEMON_PROCESS_RIGHTS_H
 #define TERRACE_DAEMON_PROCESS_RIGHTS_H

@@ -21,15 +21,16 @@ struct rpc_roles {
 	int fresh;
 };
 
-/* For all numbers that the process may have: RLIMIT_NOFILE is what it will be. EXHAUSTED: no memory. */
+/* Makes the table for all descriptor numbers that the process may have, by RLIMIT_NOFILE. EXHAUSTED: no memory. */
 enum status rpc_roles_init(struct rpc_roles *p, const struct config *c);
 void rpc_roles_fini(struct rpc_roles *p);
-/* Of an accepted connection, and who it is: returns the descriptor that it goes on with, perhaps another one. -1: it is
- * closed, for want of a descriptor (errno). One thread. */
+/* Settles the role and tenant of an accepted connection, whose client is `who`. Returns the descriptor with which the
+ * connection goes on, perhaps another one. -1: the connection was closed, for want of a descriptor (errno). One
+ * thread. */
 int rpc_roles_settle(struct rpc_roles *p, int fd, const struct who *who);
-/* Of a number that rpc_roles_settle has returned. Any thread. */
+/* The role of a number that rpc_roles_settle has returned. Any thread. */
 enum role rpc_roles_role(const struct rpc_roles *p, int number);
-/* As struct who has it. */
+/* The tenant, as in struct who; and whether a certificate identifies the client. */
 uint32_t rpc_roles_tenant(const struct rpc_roles *p, int number);
 bool rpc_roles_certified(const struct rpc_roles *p, int number);
 

@@ -32,7 +32,7 @@ static void store(struct terrace_session *session, const struct terrace_layout *
 			v[t][d] = (float)t;
 		}
 	must(terrace_reserve(session, keys, NULL, 0, &status, &reservation), "reserve");
-	slot = terrace_reservation_block(reservation, 0, 0); /* NULL: somebody else has stored it, or is about to */
+	slot = terrace_reservation_block(reservation, 0, 0); /* NULL: another engine has stored it, or is about to */
 	if (slot)
 		must(terrace_encode(layout, slot, 0, 0, 0, TOKENS, k, DIM, v, DIM, TERRACE_F32), "encode");
 	must(terrace_commit(reservation, 0, &status, NULL), "commit"); /* visible now, whole; the reservation is gone */

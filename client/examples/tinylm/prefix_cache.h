@@ -17,8 +17,9 @@ struct prefix_cache {
 	struct terrace_session *session;
 	struct terrace_layout layout;
 	char salt[64];
-	int32_t gpu;       /* whose memory blocks are leased and reserved in; -1: the host's */
-	bool in_place;     /* with a GPU: blocks in host memory stay there and are attended from there; to be set by who wants it */
+	int32_t gpu;       /* the GPU in whose memory blocks are leased and reserved; -1: the host's */
+	bool in_place;     /* with a GPU: blocks in host memory stay there and are attended from there; the user of this
+			    * struct may set it */
 	bool gone;
 	struct fault note; /* why it is gone, or what failed last; "" if nothing did */
 };

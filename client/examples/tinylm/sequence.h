@@ -17,7 +17,7 @@
 #include "forward.h"
 #include "prefix_cache.h"
 
-/* Who owns a block's memory. */
+/* The owner of a block's memory. */
 enum sequence_owner {
 	SEQUENCE_NONE,
 	SEQUENCE_PRIVATE,  /* this sequence: block->memory */
