@@ -86,7 +86,8 @@ static void row_init(const struct kv_pass *p, uint32_t r)
 	kv_attend_sees(p->a, row->query, &row->from, &row->to);
 }
 
-/* A query that holds a NaN or an infinity is all NaN, whatever a format or a soft cap would make of one such element. */
+/* A query that holds a NaN or an infinity is all NaN, whatever a format or a soft cap would make of one such
+ * element. */
 static void spread_nan(uint32_t d, float *q)
 {
 	float zero = 0;

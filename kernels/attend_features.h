@@ -35,7 +35,8 @@ struct kv_attend_features {
 	const int32_t *ranges;   /* [ranges_max][2] (CUDA: [sequences][ranges_max][2]): first and last position of
 	                          * spans whose tokens all see each other (images); last < first: none */
 	uint32_t ranges_max;     /* at most 64; 0 where ranges is NULL */
-	const float *out_scale;  /* KV_DTYPE_E4M3 outputs hold e4m3(out / *out_scale), saturated; NULL: 1. Finite, > 0 */
+	const float *out_scale;  /* KV_DTYPE_E4M3 outputs hold e4m3(out / *out_scale), saturated; NULL: 1. Finite, >
+				  * 0 */
 };
 
 #endif

@@ -58,8 +58,8 @@ struct kv_lane_code {
 	void (*queries)(const struct kv_lane_order *k, enum kv_format f, uint32_t d, uint32_t rows, const float *q,
 			float *out, struct kv_lane_row *row);
 	void (*score)(const struct kv_lane_scores *);
-	/* s[16 n], n <= KV_LANE_ATOMS, becomes exp(s - *max), where *max first grows to the largest of them (masked ones
-	 * are -INFINITY, and so may be all); returns their sum. */
+	/* s[16 n], n <= KV_LANE_ATOMS, becomes exp(s - *max), where *max first grows to the largest of them (masked
+	 * ones are -INFINITY, and so may be all); returns their sum. */
 	float (*soften)(uint32_t n, float *s, float *max);
 	void (*weigh)(const struct kv_lane_weighing *);
 };

@@ -55,8 +55,8 @@ KV_CLONES static float soften(uint32_t n, float *s, float *max)
 	return sum;
 }
 
-/* tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), which is good to 1e-7 of the cap; of a large one near 0 its series, without the cap, so that
- * one far above the scores leaves them as they are. */
+/* tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), which is good to 1e-7 of the cap; of a large one near 0 its series,
+ * without the cap, so that one far above the scores leaves them as they are. */
 KV_CLONES static void soft_cap(uint32_t n, float cap, float *s)
 {
 	const bool large = cap > 64;

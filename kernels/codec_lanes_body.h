@@ -42,7 +42,8 @@ LANES_FN words sign_of(floats x)
 	return words_and(words_of(x), words_all(0x80000000));
 }
 
-/* What is beyond the limit becomes it, infinities too. A NaN, which the second operand of a minimum and a maximum passes on, stays one. */
+/* What is beyond the limit becomes it, infinities too. A NaN, which the second operand of a minimum and a maximum
+ * passes on, stays one. */
 LANES_FN floats within(floats x, float limit)
 {
 	return floats_min(floats_all(limit), floats_max(floats_all(-limit), x));

@@ -1,4 +1,5 @@
-/* The format table and block geometry (see format.h; places.h has the element order, and kernels/README.md draws it). */
+/* The format table and block geometry (see format.h; places.h has the element order, and kernels/README.md draws it).
+ */
 #include "kernels/format.h"
 
 #include "kernels/places.h"

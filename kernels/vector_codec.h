@@ -14,10 +14,11 @@
 /* Functions are pure, allocate nothing and may be called by any thread. d is a legal head dim; a format that several
  * rows name tells itself by f. */
 struct kv_vector_codec {
-	/* The largest magnitude that quantise is given, by the layout's int4_rounding: larger ones, infinities too, have
-	 * become it, and NaN has become 0. */
+	/* The largest magnitude that quantise is given, by the layout's int4_rounding: larger ones, infinities too,
+	 * have become it, and NaN has become 0. */
 	float limit[KV_ROUNDING_COUNT];
-	/* x[d] to codes[d], each of the row's code_bits bits, and the bits of the scale (0 where the row has no scale). */
+	/* x[d] to codes[d], each of the row's code_bits bits, and the bits of the scale (0 where the row has no
+	 * scale). */
 	void (*quantise)(enum kv_format f, uint32_t d, const float *x, uint16_t *codes, uint32_t *scale);
 	/* And back. Any codes and any scale give some floats; only those of quantise have to be finite. */
 	void (*dequantise)(enum kv_format f, uint32_t d, const uint16_t *codes, uint32_t scale, float *x);

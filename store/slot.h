@@ -56,7 +56,8 @@ struct slot_header {
 	char tenant[SLOT_TENANT_MAX + 1];                 /* zeroes behind the end */
 	uint32_t layer_crc[SLOT_LAYERS_MAX];              /* zeroes behind the last layer */
 	uint32_t layout_bytes;
-	uint8_t layout[SLOT_LAYOUT_MAX];                  /* the owner's description of layout_id; zeroes behind the end */
+	uint8_t layout[SLOT_LAYOUT_MAX];                  /* the owner's description of layout_id; zeroes behind the
+							   * end */
 	uint8_t reserved[SLOT_HEADER_BYTES - 276 - 4 * SLOT_LAYERS_MAX - SLOT_LAYOUT_MAX];
 };
 

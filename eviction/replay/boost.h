@@ -27,7 +27,8 @@ struct boost_cell {
 };
 
 struct boost_tree {
-	uint8_t input[BOOST_LEAVES], bin[BOOST_LEAVES]; /* node i goes on to 2i, or to 2i + 1 if x[input] > bin; 1 is the root */
+	uint8_t input[BOOST_LEAVES], bin[BOOST_LEAVES]; /* node i goes on to 2i, or to 2i + 1 if x[input] > bin; 1 is
+							 * the root */
 	float leaf[BOOST_LEAVES];
 };
 

@@ -20,7 +20,8 @@ struct options {
 	double recall, false_rate;         /* both 0: no hints */
 	double from, to;                   /* shares of the trace's requests that are counted */
 	uint32_t growth, weigh;            /* as in struct replay_options */
-	uint32_t folds;                    /* parts of the trace in time that are counted one by one; 0: as from and to say */
+	uint32_t folds;                    /* parts of the trace in time that are counted one by one; 0: as from and to
+					    * say */
 	bool hint, json, help;
 	bool offline;                      /* what an offline model gains, and what that is compared with */
 };

@@ -16,8 +16,8 @@ constexpr float SOFT_CAP_ROUGH = 256; /* up to that one formula will do, good to
 constexpr float SOFT_CAP_MAX = 1e30f; /* above that a cap changes no score, and what is made of it would overflow */
 constexpr float SOFT_CAP_MIN = 1e-20f; /* below that it leaves nothing of any score, and its inverse would overflow */
 
-/* Whether the current device runs this build's code for devices without bulk copies. UNSUPPORTED: it runs none (code.cu). INTERNAL: CUDA
- * does not tell; why stays for cudaGetLastError. */
+/* Whether the current device runs this build's code for devices without bulk copies. UNSUPPORTED: it runs none
+ * (code.cu). INTERNAL: CUDA does not tell; why stays for cudaGetLastError. */
 enum status code_is_portable(bool *portable);
 
 /* True if all are multiples of n; NULL is one. */

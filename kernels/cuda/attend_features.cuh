@@ -108,8 +108,8 @@ DEVICE void cap_score(const attend_args &a, scored &x)
 	x.unit = a.cap_twice;
 }
 
-/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score; `behind`: the first token's position less the
- * column's. */
+/* ALiBi, the constant of cap_scores and the weights' unit as one addition a score; `behind`: the first token's position
+ * less the column's. */
 template <bool CAPPED> DEVICE slant slant_of(const attend_args &a, const column &c, float behind)
 {
 	return {fmaf(c.slope, behind, CAPPED ? a.cap : 0), c.slope};

@@ -18,7 +18,8 @@ template <class S> struct feed {
 
 	const attend_args *args;
 	uint32_t atoms, lane;
-	uint32_t run; /* of a run, a lane each: the address of the sequence's table of blocks, `head_at`, its first atom */
+	uint32_t run; /* of a run, a lane each: the address of the sequence's table of blocks, `head_at`, its first
+		       * atom */
 	uint32_t ring, at, second; /* shared addresses of the ring and of the stage to be read next; from a
 				    * stage's first atom to its second */
 	uint32_t barrier, parity;  /* of the stage to be read next */

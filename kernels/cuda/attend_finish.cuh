@@ -29,7 +29,8 @@ DEVICE float sink_of(const attend_args &a, const segment &s, uint32_t column, ui
 template <class V, int D>
 DEVICE void write_column(const attend_args &a, size_t row, float *x, float2 total, float sink, uint32_t lane)
 {
-	/* H is orthogonal up to D, and codes stand for rotated vectors. A sum that is NaN is not one of nothing: the row is NaN. */
+	/* H is orthogonal up to D, and codes stand for rotated vectors. A sum that is NaN is not one of nothing: the
+	 * row is NaN. */
 	float factor = total.y == 0 ? 0 : 1 / (total.y * (V::ROTATED ? D : 1));
 
 	if (a.features.sinks) {

@@ -16,8 +16,8 @@ template <class S> struct step_place {
 	float behind[S::TILES]; /* its position less the columns', for scores on a slant */
 };
 
-/* What is to be done with a column's scores of a step, its first token + 8i at i, before they are weights. EDGE: not all
- * of the step's tokens are seen by all columns. */
+/* What is to be done with a column's scores of a step, its first token + 8i at i, before they are weights. EDGE: not
+ * all of the step's tokens are seen by all columns. */
 template <class S, enum scoring SCORING, bool EDGE>
 DEVICE auto finish_scores(const attend_args &a, const step_place<S> &place, uint32_t tokens, uint32_t n, const column &c,
 			  scored (&x)[2 * S::STEP])

@@ -45,8 +45,8 @@ struct batch {
 	uint32_t shortest, longest, equal_part, spare;
 };
 
-/* The first atom that a query of the sequence sees; an even one, since atoms are read in pairs, where the one before it is of the same
- * block: of others there may be no address. */
+/* The first atom that a query of the sequence sees; an even one, since atoms are read in pairs, where the one before it
+ * is of the same block: of others there may be no address. */
 __device__ uint32_t first_atom_of(const plan_args &a, uint32_t sequence, uint32_t tokens)
 {
 	const int32_t query = (int32_t)(tokens - a.queries); /* the earliest */

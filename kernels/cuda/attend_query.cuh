@@ -159,9 +159,9 @@ DEVICE told_column seen_by_column(const attend_args &a, const segment &s, uint32
 	return c;
 }
 
-/* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as operand B wants
- * it; and what else is told of it. One that holds a NaN or an infinity is handed out as zeroes with a unit of NaN, so that its scores are
- * NaN. */
+/* The warp's query column i, column `column` of the tile, by the warp: rotates it if K is rotated and leaves it as
+ * operand B wants it; and what else is told of it. One that holds a NaN or an infinity is handed out as zeroes with a
+ * unit of NaN, so that its scores are NaN. */
 template <class S, bool FEATURES>
 DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_bits<S, FEATURES> &bits, uint32_t i,
 			   uint32_t column, float *x, uint32_t *words, told_column *told, uint32_t lane)
@@ -183,7 +183,8 @@ DEVICE void hand_out_query(const attend_args &a, const segment &s, const query_b
 		__syncwarp();
 #pragma unroll
 	for (uint32_t dim = lane; dim < S::DK; dim += 32)
-		largest_bits = max(largest_bits, __float_as_uint(x[dim]) & 0x7fffffff); /* as integers infinity and NaN are above all */
+		largest_bits = max(largest_bits, __float_as_uint(x[dim]) & 0x7fffffff); /* as integers infinity and NaN
+											 * are above all */
 #pragma unroll
 	for (int j = 1; j < 32; j *= 2)
 		largest_bits = max(largest_bits, __shfl_xor_sync(ALL_LANES, largest_bits, j));

@@ -72,7 +72,8 @@ template <class KEYS, class VALUES, int TILE_COUNT> struct shape {
 	typedef std::conditional_t<QUERY_SHARED, query_in_shared<QUERY>, uint32_t[TILES][QUERY]> query_type;
 
 	static_assert(STAGES >= 2, "a ring needs two stages");
-	/* While a segment is read this is where its results will meet: its queries' words, then what warps are told of it. */
+	/* While a segment is read this is where its results will meet: its queries' words, then what warps are told of
+	 * it. */
 	static constexpr uint32_t WORDS_AT = SIZES.results_at, TOLD_AT = WORDS_AT + COLUMNS * 2 * PLANE * 4;
 
 	static_assert(COLUMNS * (2 * PLANE * 4 + sizeof(told_column)) + sizeof(segment) <= COLUMNS * MEETING * STRIDE * 4,
@@ -90,8 +91,8 @@ struct column {
 	uint32_t weights;       /* their sum as integers, or that of weights times zero points */
 };
 
-/* The segment that a CTA's warps read, and a column of it. Both stay in shared memory and are read again by the few steps that want
- * more of them than `column` has: registers are what all others want. */
+/* The segment that a CTA's warps read, and a column of it. Both stay in shared memory and are read again by the few
+ * steps that want more of them than `column` has: registers are what all others want. */
 DEVICE segment told_segment(uint32_t told)
 {
 	const uint4 a = load_shared_16(told), b = load_shared_16(told + 16);

@@ -17,7 +17,8 @@ constexpr float FLOAT_UNIT_BITS = 12; /* of others: halves of fp16 then reach 2^
 constexpr float WEIGHT_STEP = 0x1p-15f; /* of integer weights */
 constexpr uint32_t HALVING_STEPS =
 	512; /* integer sums are halved after so many steps, before 32 bits could overflow */
-/* The largest codes, tq4's with 128 on top, times the largest byte of a weight, and what halving has left of the steps before. */
+/* The largest codes, tq4's with 128 on top, times the largest byte of a weight, and what halving has left of the steps
+ * before. */
 static_assert(2ll * HALVING_STEPS * 32 * 242 * 255 <= INT32_MAX, "sums overflow");
 
 /* A score as factors, score = x * unit, and V's scale. */
@@ -93,8 +94,8 @@ DEVICE uint64_t weights_lost(const column &c, float next)
 	return lost;
 }
 
-/* Brings a column's sums to the unit 2^next, if that is above its own; the whole warp. OFFSET times the weights is in each sum, and must be
- * so afterwards: so what shifting takes from the weights is taken from the sums first. */
+/* Brings a column's sums to the unit 2^next, if that is above its own; the whole warp. OFFSET times the weights is in
+ * each sum, and must be so afterwards: so what shifting takes from the weights is taken from the sums first. */
 template <int OFFSET, class Sum, int WORDS> DEVICE void set_unit(column &c, Sum (&o)[WORDS][4], float next)
 {
 	const int64_t less = OFFSET ? OFFSET * (int64_t)weights_lost(c, next) : 0;
@@ -202,8 +203,8 @@ DEVICE uint32_t weigh_column(const column &c, const scored (&s)[4], Line line, w
 	return over;
 }
 
-/* The same of several tiles. One vote for all, so that no tile's weights wait for another's, and all units are set, so that the next
- * one has time; what weights add is in few registers by then. */
+/* The same of several tiles. One vote for all, so that no tile's weights wait for another's, and all units are set, so
+ * that the next one has time; what weights add is in few registers by then. */
 template <class V, bool EDGE, class Line, int TILES, int WORDS>
 DEVICE void weigh(column (&c)[TILES], int32_t (&o)[TILES][WORDS][4], const scored (&s)[TILES][4], const Line (&line)[TILES],
 		  uint32_t (&p)[TILES][2])

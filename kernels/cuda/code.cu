@@ -26,7 +26,8 @@ const char *cuda_refuses(cudaError_t e)
 	return why;
 }
 
-/* Whether the build has code that is not too new for it. Code without PTX, of an older generation, is found out by the first call. */
+/* Whether the build has code that is not too new for it. Code without PTX, of an older generation, is found out by the
+ * first call. */
 bool may_have_code(int capability)
 {
 	const int built[] = {__CUDA_ARCH_LIST__};
@@ -57,8 +58,9 @@ const char *device_problem(int device)
 
 } // namespace
 
-/* By the architecture that the code was compiled for (machine.cuh), which is not the device's where the driver has made it from PTX: such
- * code for 9.0 stays what it is on a device of 12.0. A device's answer never changes, and is remembered. */
+/* By the architecture that the code was compiled for (machine.cuh), which is not the device's where the driver has made
+ * it from PTX: such code for 9.0 stays what it is on a device of 12.0. A device's answer never changes, and is
+ * remembered. */
 enum status code_is_portable(bool *portable)
 {
 	static std::atomic<uint64_t> known, plain;

@@ -10,7 +10,8 @@
 
 constexpr uint32_t CODEC_WARPS = 4;
 
-/* Launches a kernel that may come up while the one before it in the stream ends: it begins with begin_after_previous. */
+/* Launches a kernel that may come up while the one before it in the stream ends: it begins with
+ * begin_after_previous. */
 template <class... P, class... A>
 static void launch_early(void (*kernel)(P...), dim3 grid, uint32_t threads, size_t shared, cudaStream_t stream, const A &...args)
 {
@@ -29,8 +30,8 @@ static void launch_early(void (*kernel)(P...), dim3 grid, uint32_t threads, size
 	cudaLaunchKernelEx(&config, kernel, args...); /* what went wrong is cudaGetLastError's to say */
 }
 
-/* Every thread's, before it looks at memory. What the kernel before has written is there then; the next one may come up as soon as there is
- * room for it. */
+/* Every thread's, before it looks at memory. What the kernel before has written is there then; the next one may come up
+ * as soon as there is room for it. */
 DEVICE void begin_after_previous()
 {
 	wait_for_previous_kernel();

@@ -33,15 +33,16 @@ DEVICE loose_token loose_token_of(const loose_tokens &all, uint32_t pass, uint32
 		(all.placed >> row & 1) != 0};
 }
 
-/* One plane of a token between its row, in shared memory, and its atom. What is moved goes by registers, all of it asked for
- * first: of pointers the compiler does not know that they are apart. */
+/* One plane of a token between its row, in shared memory, and its atom. What is moved goes by registers, all of it
+ * asked for first: of pointers the compiler does not know that they are apart. */
 template <class P, enum kv_side SIDE> struct loose_plane {
 	static constexpr bool BY_WORDS = SIDE == KV_SIDE_K && P::PART == 0;
 	static constexpr uint32_t N = P::LANE_BYTES / 8; /* K: words of a lane */
 	static constexpr uint32_t WORDS = P::BYTES / 16; /* V: words of a row that one of four lanes reads */
 	static constexpr uint32_t REGISTERS = SIDE == KV_SIDE_K ? 2 * N : 4 * WORDS;
 
-	/* K: where in the row lane c of four has its word i: two words and two lanes of a sector of the atom at a time. */
+	/* K: where in the row lane c of four has its word i: two words and two lanes of a sector of the atom at a
+	 * time. */
 	DEVICE static uint32_t word_at(uint32_t i, uint32_t c)
 	{
 		return N % 2 ? c * N * 4 + i * 4 : (i % 2 * 2 + c / 2) * N * 4 + (i / 2 * 2 + c % 2) * 4;
@@ -76,7 +77,8 @@ template <class P, enum kv_side SIDE> struct loose_plane {
 		}
 	}
 
-	/* What the lane reads of the atom, and what it makes of that in the row: for planes that whole atoms read by words (P::FAST). */
+	/* What the lane reads of the atom, and what it makes of that in the row: for planes that whole atoms read by
+	 * words (P::FAST). */
 	DEVICE static void fetch(const loose_token &t, const uint8_t *plane, uint32_t lane, uint32_t (&w)[REGISTERS])
 	{
 		static_assert(P::FAST, "rows of words");
@@ -156,7 +158,8 @@ template <int D, enum kv_side SIDE> struct loose_raw {
 			for (uint32_t i = 0; i < D / 8; i++)
 				*(uint32_t *)(codes + raw_place(SIDE, D, t.in_atom, k_dim(i, c))) = two[i];
 		} else {
-			uint4 eight[D / 16]; /* half of them the lane's: all that the token has in a line of memory goes at once */
+			uint4 eight[D / 16]; /* half of them the lane's: all that the token has in a line of memory goes
+					      * at once */
 
 #pragma unroll
 			for (uint32_t i = 0; i < D / 16; i++)

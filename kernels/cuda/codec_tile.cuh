@@ -231,8 +231,8 @@ template <enum kv_side SIDE> DEVICE uint32_t matrix_row_at(uint32_t lane, uint32
 	return SIDE == KV_SIDE_K ? (low + lane % 8) * pitch + high * 2 : (high + lane % 8) * pitch + low * 2;
 }
 
-/* A warp's share of a launch: tile i is two atoms of tokens, heads next to each other, of one side; or one, where that is no more than
- * `warps` have work for. */
+/* A warp's share of a launch: tile i is two atoms of tokens, heads next to each other, of one side; or one, where that
+ * is no more than `warps` have work for. */
 struct tile_units {
 	uint32_t units, atoms, tiles; /* of a side; of a tile; of a side */
 };

@@ -14,7 +14,8 @@ struct kv_cuda_pairs {
 	uint32_t ctas;                   /* at most so many */
 	uint32_t *counts;                /* in device memory, KV_COPY_COUNTS + parts of them, all 0, for this launch
 					  * alone; NULL: no word is written */
-	uint32_t *word, base;            /* with counts: base + p + 1 is written there when parts 0 .. p are complete and visible to all */
+	uint32_t *word, base;            /* with counts: base + p + 1 is written there when parts 0 .. p are complete
+					  * and visible to all */
 };
 
 #ifdef __cplusplus
@@ -25,8 +26,8 @@ extern "C" {
  * INTERNAL: CUDA does not launch it. */
 enum status kv_cuda_copy_pairs(const struct kv_cuda_pairs *c, struct CUstream_st *stream);
 
-/* Brings the kernel's code to the current context's GPU, which else the first launch waits for. UNSUPPORTED, INTERNAL: CUDA has no such code for
- * the GPU, or no memory there for it: *why, which stays. */
+/* Brings the kernel's code to the current context's GPU, which else the first launch waits for. UNSUPPORTED, INTERNAL:
+ * CUDA has no such code for the GPU, or no memory there for it: *why, which stays. */
 enum status kv_cuda_copy_load(const char **why);
 
 #ifdef __cplusplus

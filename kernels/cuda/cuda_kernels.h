@@ -115,8 +115,9 @@ struct kv_cuda_codec {
 		      * 16-byte aligned, elements of 16 bits, and strides multiples of 8 */
 	size_t k_stride, v_stride; /* elements between tokens, at least those of one */
 	enum kv_dtype dtype;       /* F32, F16 or BF16 */
-	const int64_t *rows; /* [tokens], decode alone: token i's vectors go to row rows[i] of k and v, any number of strides from
-			      * their begin, as into an engine's own pages; -1: nowhere. No row twice. NULL: row i */
+	const int64_t *rows; /* [tokens], decode alone: token i's vectors go to row rows[i] of k and v, any number of
+			      * strides from their begin, as into an engine's own pages; -1: nowhere. No row twice.
+			      * NULL: row i */
 };
 
 /* Encodes K and V of the tokens: the bytes are those of kv_encode, with the rotation, for every format.
@@ -223,10 +224,10 @@ struct kv_cuda_extend {
 				 * but none that lies before what its queries see; NULL if blocks_stride is 0
 				 * and there are no prefixes */
 	uint32_t blocks_stride;
-	struct kv_attend_features features; /* device pointers; tree_bias is [total_queries][tree_stride]: entry [i][c] where new
-					     * token i looks at new token c of its own sequence. It, ranges and soft caps over
-					     * 256 cost speed: their calls take the code for devices without products of
-					     * warpgroups */
+	struct kv_attend_features features; /* device pointers; tree_bias is [total_queries][tree_stride]: entry [i][c]
+					     * where new token i looks at new token c of its own sequence. It, ranges
+					     * and soft caps over 256 cost speed: their calls take the code for devices
+					     * without products of warpgroups */
 	uint32_t tree_stride; /* at least the new tokens of every sequence, if there is a tree_bias */
 	void *out; /* [total_queries][q_heads][V's head dim], dense, 16-byte aligned */
 	enum kv_dtype out_dtype;

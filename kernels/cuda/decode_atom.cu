@@ -343,7 +343,8 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 		if (!sms ||
 		    cudaFuncSetAttribute(decode_atoms_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 					 shape::SHARED) != cudaSuccess) {
-			cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
+			cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed
+					     * for it */
 			return false;
 		}
 		launch_early(decode_atoms_kernel<D, FORMAT>, l.all < sms ? l.all : sms, 32 * WARPS, shape::SHARED,

@@ -53,7 +53,8 @@ template <int D, int FORMAT> struct operand {
 				for (uint32_t odd = 0; odd < 2; odd++) {
 					uint32_t index = word[i] >> (2 * odd) & 0x33333333;
 
-					if (FORMAT == KV_TQ3 && SIDE == KV_SIDE_K) /* the sign is an index's third bit */
+					if (FORMAT == KV_TQ3 && SIDE == KV_SIDE_K) /* the sign is an index's third
+										    * bit */
 						index |= (signs >> (4 * i + odd) & 0x05050505) * 0x14 & 0x44444444; /* bits 0 and 2 to 2 and 6 */
 					sort_values(index, a[FIELDS * i + odd], a[FIELDS * i + odd + 2]);
 					if (FORMAT == KV_TQ3 && SIDE == KV_SIDE_V) {
@@ -64,8 +65,8 @@ template <int D, int FORMAT> struct operand {
 		}
 	}
 
-	/* Values by table look-up: of the low nibbles of a word's bytes, and of the high ones. tq2's index is a code; tq3's is a magnitude, of
-	 * K with the sign above it. */
+	/* Values by table look-up: of the low nibbles of a word's bytes, and of the high ones. tq2's index is a code;
+	 * tq3's is a magnitude, of K with the sign above it. */
 	DEVICE static void sort_values(uint32_t index, uint32_t &low, uint32_t &high)
 	{
 		const uint32_t few = FORMAT == KV_TQ2 ? 35 | 118 << 8 | 220 << 16 | 137u << 24 : 12 | 38 << 8 | 68 << 16 | 109 << 24,
@@ -94,9 +95,9 @@ template <int D, int FORMAT> struct operand {
 	}
 };
 
-/* The rotation's matrix on rows of operand A: within 32 dims by products, across the D / 32 steps of 32 dims by additions
- * and subtractions. What dims those are goes by the order of operand A: bits of a dim are those of the step, and
- * otherwise of the row of operand B (k = register % 2, the lane's t, byte) as of its column (tile, the lane's g; in
+/* The rotation's matrix on rows of operand A: within 32 dims by products, across the D / 32 steps of 32 dims by
+ * additions and subtractions. What dims those are goes by the order of operand A: bits of a dim are those of the step,
+ * and otherwise of the row of operand B (k = register % 2, the lane's t, byte) as of its column (tile, the lane's g; in
  * the result the lane's t and the register). Columns are so numbered that a lane's results are 8 dims in a row. */
 template <int D, int BITS, enum kv_side SIDE> struct rotation {
 	static constexpr uint32_t W = BITS == 3 ? 2 : BITS, STEPS = D / 32, TILES = 4;

@@ -304,7 +304,8 @@ template <int D, int FORMAT> bool launch(const codec_work &w)
 	l.tiles = l.units.tiles * w.count;
 	if (!sms || cudaFuncSetAttribute(decode_tiles_kernel<D, FORMAT>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::SHARED) !=
 			    cudaSuccess) {
-		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
+		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for
+				     * it */
 		return false;
 	}
 	launch_early(decode_tiles_kernel<D, FORMAT>, l.tiles < sms ? l.tiles : sms, 32 * shape::WARPS, shape::SHARED, w.stream, l);

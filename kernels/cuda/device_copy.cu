@@ -24,10 +24,13 @@ namespace
 {
 
 constexpr long POLL_US = 50, SLEEP_US_MAX = 500;
-constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* before and after an end that is expected; of a long list */
+constexpr uint64_t SPIN_US = 50, SPIN_AFTER_US = 150, SPIN_MORE_US = 500; /* before and after an end that is expected;
+									   * of a long list */
 constexpr uint64_t BYTES_A_US = 56000, BYTES_A_US_ACROSS = 400000; /* of a bus, at most; between GPUs */
-constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to wait for its turns, */
-constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines; twice as long each time that this is so again, up to */
+constexpr uint64_t KERNEL_LATE_US = 500;  /* a kernel's list that takes so much longer than three times its time had to
+					   * wait for its turns, */
+constexpr uint64_t KERNEL_REST_US = 5000000; /* and for so long lists go by the engines; twice as long each time that
+					      * this is so again, up to */
 constexpr uint64_t KERNEL_REST_MAX_US = 40000000;
 constexpr uint64_t KERNEL_DOUBT_US = 60000000; /* and so much longer go lists for which a stream waits part by part:
 					        * other lists try the kernel first */
@@ -87,7 +90,8 @@ bool fails_alone(const struct device_lane *l, CUresult r)
 	return r == CUDA_ERROR_OUT_OF_MEMORY || (l->way == DEVICE_ACROSS && r != CUDA_SUCCESS && !cuda_error_sticks(r));
 }
 
-/* Without the mutex, by the issuer; it is held when this returns. False: the driver has no memory for it, and nothing was begun. */
+/* Without the mutex, by the issuer; it is held when this returns. False: the driver has no memory for it, and nothing
+ * was begun. */
 bool list_begin(struct device_lane *l, struct device_batch *f, struct device_copy *c)
 {
 	struct device *d = l->device;
@@ -283,7 +287,8 @@ bool queue_step(struct device_lane *l)
 	return true;
 }
 
-/* The list is put in by the caller's thread, if it takes few copies; else queued. EXHAUSTED: it is the caller's again. */
+/* The list is put in by the caller's thread, if it takes few copies; else queued. EXHAUSTED: it is the caller's
+ * again. */
 enum status own_step(struct device_lane *l, struct device_copy *c)
 {
 	struct device *d = l->device;
@@ -448,7 +453,8 @@ void *lane_run(void *lane)
 			continue;
 		if (l->count > 0)
 			hangs = !batches_step(l) || hangs;
-		else if (d->closing && !l->issuing && !l->first) /* a list may have come back to the queue since it was looked at */
+		else if (d->closing && !l->issuing && !l->first) /* a list may have come back to the queue since it was
+								  * looked at */
 			break;
 		else
 			lane_wait(l);

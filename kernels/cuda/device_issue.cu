@@ -24,18 +24,22 @@ namespace
 
 constexpr uint64_t CALL_BYTES = 2 << 20;   /* 40 us of a bus, ten times what a call takes besides */
 constexpr uint32_t BATCH_MIN = 4;          /* fewer copies are a call each: a batch costs more */
-constexpr uint32_t BATCH_FIRST = 32;       /* copies of a list's first call, which they wait for; DEVICE_BATCH is this times a power of 2 */
+constexpr uint32_t BATCH_FIRST = 32;       /* copies of a list's first call, which they wait for; DEVICE_BATCH is this
+					    * times a power of 2 */
 constexpr uint32_t ROWS_MIN = 8;           /* fewer rows go with a batch: between calls the engine stands still */
-constexpr uint32_t ROWS_MIN_FIRST = 3;     /* of a list's first part, which is there the sooner the less the CPU is asked for */
+constexpr uint32_t ROWS_MIN_FIRST = 3;     /* of a list's first part, which is there the sooner the less the CPU is
+					    * asked for */
 constexpr uint32_t PARTS_LAST = 2;         /* of a list's last call, if it has as many at all */
-constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than copying, and
-					    * their first so many tell whether all are for the kernel */
+constexpr uint32_t SORT_MAX = 512;         /* pairs: longer lists are taken as they are, sorting would take longer than
+					    * copying, and their first so many tell whether all are for the kernel */
 constexpr uint32_t RUNS_FEW = 16;          /* of a list as it comes */
-constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many bytes */
+constexpr uint32_t LAYERED = 4;            /* calls to a part, about, for which a list in parts must have as many
+					    * bytes */
 /* CTAs that fill the bus with pieces of 16 KiB and more, and leave the rest of the GPU to others; smaller pieces take
  * twice as many. */
 constexpr uint32_t CTAS = 4, CTAS_SMALL = 8, SMALL_BYTES = 16384;
-/* How many in a hundred are the engines' of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so many bytes. */
+/* How many in a hundred are the engines' of pieces below 16 KiB, below 32, below 64 and of larger ones, in a list of so
+ * many bytes. */
 constexpr uint64_t BESIDE_LEAST = 8 << 20, BESIDE_FROM = 16 << 10;
 constexpr uint32_t BESIDE_SIZES = 3, BESIDE_ALL = 100;
 constexpr uint32_t BESIDE_UP[BESIDE_SIZES + 1] = {0, 30, 40, BESIDE_ALL}, BESIDE_DOWN[BESIDE_SIZES + 1] = {0, 20, 30, 30};
@@ -66,7 +70,8 @@ CUresult said(struct device_lane *l, CUresult r)
 	return r;
 }
 
-/* Copy i of the batch by itself. Across from a GPU that this one does not reach it is the driver's, through host memory. */
+/* Copy i of the batch by itself. Across from a GPU that this one does not reach it is the driver's, through host
+ * memory. */
 CUresult single_call(struct device_lane *l, uint32_t i)
 {
 	struct device *d = l->device;
@@ -164,8 +169,8 @@ uint32_t parts_a_call(const struct device_lane *l, const struct device_copy *c)
 	return most < parts_of(c) ? (uint32_t)most : parts_of(c);
 }
 
-/* Parts of the call that begins with part `at`: as many as were before it, and towards the end half of those that are left, so that what is done
- * with them when they are there does not all come behind the last. */
+/* Parts of the call that begins with part `at`: as many as were before it, and towards the end half of those that are
+ * left, so that what is done with them when they are there does not all come behind the last. */
 uint32_t parts_next(const struct device_copy *c, uint32_t at, uint32_t most)
 {
 	const uint32_t left = parts_of(c) - at, half = left / 2 > PARTS_LAST ? left / 2 : PARTS_LAST;
@@ -363,8 +368,8 @@ CUresult pairs_stage(struct device_lane *l, struct device_batch *f, const struct
 	return r;
 }
 
-/* A launch that CUDA refuses while the stream lives has left nothing in it. CUDA loads a kernel's code with the first launch, and a GPU that
- * others have filled has no memory for that: the engines need none. */
+/* A launch that CUDA refuses while the stream lives has left nothing in it. CUDA loads a kernel's code with the first
+ * launch, and a GPU that others have filled has no memory for that: the engines need none. */
 CUresult launch_refused(struct device_lane *l)
 {
 	const CUresult r = l->device->driver->cuStreamQuery(l->stream);
@@ -372,8 +377,8 @@ CUresult launch_refused(struct device_lane *l)
 	return r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_LAUNCH_FAILED;
 }
 
-/* All of it by one launch, which writes the progress itself: the GPU would pause between launches, and a stream of another process that
- * waits for the word would only see it when they have all been made. */
+/* All of it by one launch, which writes the progress itself: the GPU would pause between launches, and a stream of
+ * another process that waits for the word would only see it when they have all been made. */
 CUresult list_by_kernel(struct device_lane *l, struct device_batch *f, const struct device_copy *c)
 {
 	const struct device *d = l->device;
@@ -419,7 +424,8 @@ uint32_t pairs_beside(const struct device_lane *l, const struct device_copy *c)
 	return (uint32_t)((uint64_t)c->count * percent[size] / BESIDE_ALL);
 }
 
-/* The first pairs by the engines, in a stream beside the list's. What is begun of them is waited for in this one, whatever comes. */
+/* The first pairs by the engines, in a stream beside the list's. What is begun of them is waited for in this one,
+ * whatever comes. */
 CUresult pairs_by_engines(struct device_lane *l, const struct device_copy *c, uint32_t count)
 {
 	const struct cuda_driver *driver = l->device->driver;
@@ -516,7 +522,8 @@ CUresult device_list_issue(struct device_lane *l, struct device_batch *f, const 
 	l->found = nullptr;
 	l->begun = false;
 	l->into = l->stream;
-	l->gather_most = l->way == DEVICE_ACROSS ? (uint32_t)DEVICE_BATCH : BATCH_FIRST; /* so fast a bus would wait more often than once */
+	l->gather_most = l->way == DEVICE_ACROSS ? (uint32_t)DEVICE_BATCH : BATCH_FIRST; /* so fast a bus would wait
+											  * more often than once */
 	if (!found)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	f->by_kernel = l->by_kernel;

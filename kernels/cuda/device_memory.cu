@@ -56,7 +56,8 @@ static enum status refuse(enum status s, const char **why, const char *sentence)
 	return s;
 }
 
-/* An unknown error is also what the driver says of a descriptor that is none: a context that has failed says so again. */
+/* An unknown error is also what the driver says of a descriptor that is none: a context that has failed says so
+ * again. */
 static bool answers(const struct device *d)
 {
 	const CUresult r = d->zeroing ? d->driver->cuStreamQuery(d->zeroing) : CUDA_ERROR_UNKNOWN;

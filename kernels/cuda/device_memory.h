@@ -21,7 +21,8 @@ enum {
 	DEVICE_LISTS_MAX = 8,     /* of one way, that the GPU has begun or may begin */
 	DEVICE_STAGED_PAIRS = 16384, /* longer lists are the copy engines', */
 	DEVICE_STAGED_COUNTS = 1024, /* and those of more parts than this */
-	DEVICE_BATCH = 256,         /* copies of a call: the GPU begins with them when all have been put in, some 0.8 us each */
+	DEVICE_BATCH = 256,         /* copies of a call: the GPU begins with them when all have been put in, some 0.8 us
+				     * each */
 	DEVICE_PITCH_MAX = 0x7fffffff, /* of rows */
 	/* From so many bytes a call on the copy engines are asked; else a kernel. */
 	DEVICE_ENGINE_BYTES = 256 << 10,
@@ -33,7 +34,8 @@ struct device_region {
 	uint64_t at, bytes;       /* of host memory the CPU's address, */
 	uint64_t address;         /* and the GPU's */
 	CUmemGenericAllocationHandle handle;
-	uint32_t reached_by;      /* what is made here: other GPUs whose work may touch it, a bit each by their numbers */
+	uint32_t reached_by;      /* what is made here: other GPUs whose work may touch it, a bit each by their
+				   * numbers */
 };
 
 /* A list that the GPU has. */
@@ -42,7 +44,8 @@ struct device_batch {
 	CUevent ended;
 	CUevent first, last;      /* of a kernel's list, with their times, which cost the engines' lists too much */
 	enum status failed;       /* it could not all be begun; told when what was begun has ended */
-	struct device_pair *host_pairs; /* a list for the kernel, pinned, its counts behind it, and where the GPU has them; NULL until wanted */
+	struct device_pair *host_pairs; /* a list for the kernel, pinned, its counts behind it, and where the GPU has
+					 * them; NULL until wanted */
 	CUdeviceptr pairs;
 	bool by_kernel;
 	uint64_t expected_us, bytes; /* when it should end */
@@ -67,7 +70,8 @@ struct device_lane {
 	bool failing;             /* a list has failed, and its end is untold: no other is begun, which would pass it */
 	struct device_copy *first, **last; /* the queue */
 	CUstream stream;
-	CUstream beside, ahead;   /* engines beside the kernel; pairs for it, while the list before is copied. None across */
+	CUstream beside, ahead;   /* engines beside the kernel; pairs for it, while the list before is copied. None
+				   * across */
 	CUevent forked, joined, staged; /* what of the streams must wait for another */
 	struct device_batch batches[DEVICE_LISTS_MAX];
 	uint32_t oldest, count;   /* flights in use */
@@ -115,7 +119,8 @@ struct device {
 	bool closing;
 	struct timespec close_by;
 	struct device_lane lanes[DEVICE_WAYS];
-	void *ready_host;         /* next to nothing, pinned, and as much of the GPU's: see device_copy_ready. NULL, 0: no memory */
+	void *ready_host;         /* next to nothing, pinned, and as much of the GPU's: see device_copy_ready. NULL, 0:
+				   * no memory */
 	CUdeviceptr ready_device;
 	struct device_sums_lane *sums; /* device_sums.cu's; NULL until wanted */
 };
@@ -133,22 +138,27 @@ struct device_entered {
 /* Records a failure of the driver's: words for *why, and the loss of the device if it is one. */
 enum status device_failed(struct device *d, CUresult r, const char *what, const char **why);
 
-/* The context of the GPU that made the memory at this address, if this process has it open and work of d cannot reach it there; else NULL. */
+/* The context of the GPU that made the memory at this address, if this process has it open and work of d cannot reach
+ * it there; else NULL. */
 CUcontext device_owner_afar(struct device *d, uint64_t address);
 
-/* Where the device's work sees the memory at an address: a range or host memory that was registered whole; 0, 0: nowhere. */
+/* Where the device's work sees the memory at an address: a range or host memory that was registered whole; 0, 0:
+ * nowhere. */
 void device_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
 
 /* The extent with the address; 0, 0: none. */
 void device_extent_place(struct device *d, uint64_t address, uint64_t *begin, uint64_t *end);
 
-/* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: of this l->begun tells whether something of it was begun. */
+/* Puts a list into its lane's stream. OUT_OF_MEMORY, or what the driver says: of this l->begun tells whether something
+ * of it was begun. */
 CUresult device_list_issue(struct device_lane *l, struct device_batch *f, const struct device_copy *c);
-/* About how many copies the driver would be asked for by device_list_issue, which then has less to look at. By the issuer. */
+/* About how many copies the driver would be asked for by device_list_issue, which then has less to look at. By the
+ * issuer. */
 uint64_t device_list_copies(struct device_lane *l, const struct device_copy *c);
 void device_issue_free(struct device_lane *l);
 
-/* The streams and events for lists, in the device's context. On a failure too they are device_copy_free's, which no list may outlive. */
+/* The streams and events for lists, in the device's context. On a failure too they are device_copy_free's, which no
+ * list may outlive. */
 CUresult device_copy_open(struct device *d);
 void device_copy_free(struct device *d);
 enum status device_copy_begin(struct device *d, struct device_copy *c, const char **why);
@@ -168,7 +178,8 @@ bool device_copy_end(struct device *d);
 extern "C" {
 #endif
 
-/* From which piece size on lists go by copy engines: 0 always, UINT64_MAX never, for measurements. Before the first copy. */
+/* From which piece size on lists go by copy engines: 0 always, UINT64_MAX never, for measurements. Before the first
+ * copy. */
 void kv_cuda_device_engine_bytes(struct device *d, uint64_t bytes);
 
 const struct device_ops *kv_cuda_device_ops(void);

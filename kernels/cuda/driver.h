@@ -1,5 +1,6 @@
-/* CUDA's driver, found at run time: the functions that device_memory.cu and device_copy.cu call, so that nothing is linked against libcuda.
- * Inside libterrace_cuda. */
+/* CUDA's driver, found at run time: the functions that device_memory.cu and device_copy.cu call, so that nothing is
+ * linked against libcuda. Inside libterrace_cuda.
+ */
 #ifndef TERRACE_KERNELS_CUDA_DRIVER_H
 #define TERRACE_KERNELS_CUDA_DRIVER_H
 

@@ -114,8 +114,8 @@ DEVICE void store_whole(const codec_side &s, uint8_t *atom, const uint32_t (&wor
 	}
 }
 
-/* The same for tokens that do not fill an atom in order; their rows are in shared memory, and their places. `own`: the scale of the
- * lane's token. */
+/* The same for tokens that do not fill an atom in order; their rows are in shared memory, and their places. `own`: the
+ * scale of the lane's token. */
 template <int FORMAT, enum kv_side SIDE>
 __device__ __noinline__ void store_scattered(const atom_launch &l, uint32_t head, uint32_t own, uint32_t lane, uint32_t places,
 					     const uint8_t *rows)
@@ -260,7 +260,8 @@ template <int FORMAT, bool BF16 = false> bool launch_atoms(const codec_work &w)
 
 	if (!sms || cudaFuncSetAttribute(encode_atoms_kernel<FORMAT, BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 					 shape::SHARED) != cudaSuccess) {
-		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
+		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for
+				     * it */
 		return false;
 	}
 	launch_early(encode_atoms_kernel<FORMAT, BF16>, l.all < sms ? l.all : sms, 32 * shape::WARPS, shape::SHARED,

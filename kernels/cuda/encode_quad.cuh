@@ -161,8 +161,9 @@ DEVICE uint32_t quad_tokens(bool first, bool second)
 	return tokens;
 }
 
-/* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in bits 4 .. 7, 2^15 + t + 1/2
- * rounded down to 1/256 in bits 8 .. 11, and nothing in 12 .. 15. That sum is not rounded before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
+/* int4_pth. A code is floor(t + 1/2), t = x / step + zero, each rounded. 2^19 + t + 1/2 rounded down to 1/16 has it in
+ * bits 4 .. 7, 2^15 + t + 1/2 rounded down to 1/256 in bits 8 .. 11, and nothing in 12 .. 15. That sum is not rounded
+ * before, as the CPU's is: only where t is the number below 1/2 does that make another code. */
 template <enum kv_side SIDE, bool BF16> struct quad_int4 {
 	using two = kept_two<BF16>;
 	using pair = typename two::type;
@@ -308,12 +309,13 @@ template <int FORMAT, enum kv_side SIDE> __device__ __noinline__ bool other_word
 
 /* Codebooks (encode_codes.cuh). Codes are made by a lower bound of 2 / step, and the sum of all k by an upper one as
  * well: where the sums differ, rounding could decide, and the words are made by the upper bound, too. Where those
- * differ, the vector is to be done again by encode_vector, as is one too small or too large for the bounds. That must be
- * rare: it takes as long as an atom, and at the end of a launch all wait for the last one. */
+ * differ, the vector is to be done again by encode_vector, as is one too small or too large for the bounds. That must
+ * be rare: it takes as long as an atom, and at the end of a launch all wait for the last one. */
 template <int FORMAT, enum kv_side SIDE> struct quad_codebook {
 	using codes = codebook_codes<FORMAT>;
 	static constexpr uint32_t W = codes::W, PLAIN = W, WORDS = PLAIN + (FORMAT == KV_TQ3);
-	static constexpr float MAGIC = 0x1p23f + 0x6400; /* its bits and an integer's below 1024: in a half 1024 + the integer */
+	static constexpr float MAGIC = 0x1p23f + 0x6400; /* its bits and an integer's below 1024: in a half 1024 + the
+							  * integer */
 	static constexpr uint32_t MAGIC_BITS = 0x4b006400;
 	float less[2], more[2];
 	float squared, length; /* of the lane's own vector, as are: */

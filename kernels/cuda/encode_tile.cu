@@ -324,7 +324,8 @@ template <int D, int FORMAT, bool BF16 = false> bool launch(const codec_work &w)
 	if (!sms || cudaFuncSetAttribute(encode_tiles_kernel<D, FORMAT, BF16>,
 		cudaFuncAttributeMaxDynamicSharedMemorySize,
 					 SHARED_BYTES<D>) != cudaSuccess) {
-		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for it */
+		cudaGetLastError(); /* the device has too little; the other kernel's launch is not to be blamed for
+				     * it */
 		return false;
 	}
 	launch_early(encode_tiles_kernel<D, FORMAT, BF16>, l.tiles < sms ? l.tiles : sms, 32 * WARPS, SHARED_BYTES<D>,

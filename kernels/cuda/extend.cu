@@ -1,8 +1,9 @@
 /* Attention of long queries over a packed prefix and their own tokens (see cuda_kernels.h).
  *
- * Four kernels: bounds and the line of steps, then queries and new tokens as tiles (extend_prepare.cu);
- * the products (extend_kernel.cuh, or extend_portable.cuh before and after compute capability 9.0), instantiated for a pair of
- * formats in each extend_*.cu; the parts of a row together (extend_merge.cu). Every grid is fixed by the shape; lengths are read on the device.
+ * Four kernels: bounds and the line of steps, then queries and new tokens as tiles (extend_prepare.cu); the products
+ * (extend_kernel.cuh, or extend_portable.cuh before and after compute capability 9.0), instantiated for a pair of
+ * formats in each extend_*.cu; the parts of a row together (extend_merge.cu). Every grid is fixed by the shape; lengths
+ * are read on the device.
  */
 #include "kernels/cuda/arguments.cuh"
 #include "kernels/cuda/extend_shape.cuh"
@@ -12,7 +13,8 @@ namespace
 
 typedef enum status (*launcher)(const extend_args &, head_dims, cudaStream_t);
 
-/* Products of warpgroups are for compute capability 9.0, in code for sm_90a. TERRACE_CUDA_PORTABLE leaves them out, for tests. */
+/* Products of warpgroups are for compute capability 9.0, in code for sm_90a. TERRACE_CUDA_PORTABLE leaves them out, for
+ * tests. */
 #ifdef TERRACE_CUDA_PORTABLE
 #define LAUNCHERS(k, v) nullptr, extend_portable<k, v>
 #else
@@ -131,9 +133,10 @@ enum status plan_of(const struct kv_cuda_extend *e, struct extend_plan *plan)
 	return STATUS_OK;
 }
 
-/* Scores that would have errors of the order of 1e-3 with operands of fp16: above so much of scale |query| |key| / sqrt(d), as far
- * as magnitudes show it. Vectors of normal numbers have about 1.6. int4_pth's scale says less of a key's length than those of
- * codebooks do; fp8's values are not rotated, and may be large in a few dims, but their queries are exact. */
+/* Scores that would have errors of the order of 1e-3 with operands of fp16: above so much of scale |query| |key| /
+ * sqrt(d), as far as magnitudes show it. Vectors of normal numbers have about 1.6. int4_pth's scale says less of a
+ * key's length than those of codebooks do; fp8's values are not rotated, and may be large in a few dims, but their
+ * queries are exact. */
 constexpr float fine_from(enum kv_format k)
 {
 	return k == KV_FP8 ? 8 : k == KV_INT4_PTH ? 3.2f : 2.5f;

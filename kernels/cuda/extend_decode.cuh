@@ -85,7 +85,8 @@ template <int F> DEVICE uint32_t codebook_bytes(uint32_t w)
 	}
 }
 
-/* Bytes picked by `selector` (4 is the byte that makes a half of 1024 + byte), as values, or as those of their codes alone. */
+/* Bytes picked by `selector` (4 is the byte that makes a half of 1024 + byte), as values, or as those of their codes
+ * alone. */
 template <bool FINE = false> DEVICE uint32_t codebook_halves(uint32_t bytes, uint32_t selector, const pair_scale &p)
 {
 	const __half2 x = halves_of(permute(bytes, 0x64646464, selector));

@@ -43,8 +43,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct producer {
 		return S::BOTH_SIDES ? S::K_SIDE + S::V_SIDE : does_k() ? S::K_SIDE : S::V_SIDE;
 	}
 
-	/* Lanes 0 and 1 have an atom each. `least`, of a unit's first tile: the first atom that a query sees, which comes in the place of those before
-	 * it: they are masked, and so finite. */
+	/* Lanes 0 and 1 have an atom each. `least`, of a unit's first tile: the first atom that a query sees, which
+	 * comes in the place of those before it: they are masked, and so finite. */
 	DEVICE void look_up(const extend_part &p, uint32_t prefix_tile, uint32_t least = 0)
 	{
 		const uint32_t atom = max((prefix_tile * S::PAIRS + pair()) * 2 + lane, least);
@@ -154,8 +154,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct producer {
 			      base + S::V_AT + stage * S::V_TILE, (FINE ? a.v_fine : a.v_images) + image * S::V_TILE, S::V_TILE);
 	}
 
-	/* Before a part: bulk copies of new tokens that filled the stages are over. They are, where the stages are empty; this shows it to
-	 * compute-sanitizer, which sees no order that other warps hand on. */
+	/* Before a part: bulk copies of new tokens that filled the stages are over. They are, where the stages are
+	 * empty; this shows it to compute-sanitizer, which sees no order that other warps hand on. */
 	DEVICE void forget_copies() const
 	{
 #pragma unroll
@@ -311,8 +311,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		products_commit();
 	}
 
-	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. `weighed`: p has been made since the
-	 * loop began again, behind which nothing of it is left over. */
+	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. `weighed`: p has
+	 * been made since the loop began again, behind which nothing of it is left over. */
 	template <class Before>
 	DEVICE void item(const extend_part &x, uint32_t step, uint32_t block, float (&s)[SCORES],
 			 uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2], row_state &r,
@@ -422,8 +422,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 	}
 };
 
-/* How many arrive at a barrier: a lane of each warp; but at those of fine keys all, since scales are written and read by
- * lanes, not by products, and compute-sanitizer sees no order that one lane makes for others. */
+/* How many arrive at a barrier: a lane of each warp; but at those of fine keys all, since scales are written and read
+ * by lanes, not by products, and compute-sanitizer sees no order that one lane makes for others. */
 template <class S> DEVICE uint32_t arrivals(uint32_t barrier)
 {
 	const uint32_t lanes = S::FINE && barrier < S::V_FULL ? 32 : 1;

@@ -45,8 +45,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct portable_rows : exte
 	using rows::begin, rows::refine, rows::weigh, rows::write;
 	uint32_t base;
 
-	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. In the place of one that no query sees comes
-	 * the first that one does: it is masked, and finite. */
+	/* Asks for one side of a tile's atoms; where there are none the bytes stay what they are. In the place of one
+	 * that no query sees comes the first that one does: it is masked, and finite. */
 	template <enum kv_side SIDE> DEVICE void fetch_atoms(const extend_part &x, uint32_t step) const
 	{
 		constexpr uint32_t BYTES = SIDE == KV_SIDE_K ? S::K_SIDE : S::V_SIDE, PIECES = BYTES / 16;

@@ -59,8 +59,8 @@ DEVICE float2 largest_scale(const extend_args &a, uint32_t sequence, uint32_t he
 	return largest;
 }
 
-/* The same of what the queries of a sequence see of its prefix, of this part of it; and of the tokens that come with that in an atom, whose
- * values are masked, but must not be infinite. */
+/* The same of what the queries of a sequence see of its prefix, of this part of it; and of the tokens that come with
+ * that in an atom, whose values are masked, but must not be infinite. */
 template <int DK, int DV>
 DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
 {
@@ -131,8 +131,8 @@ template <int D> DEVICE float longest_query(const extend_args &a, uint32_t seque
 	       }).y;
 }
 
-/* What is found of keys or values at once: BOUND_K, BOUND_KEYS, BOUND_LONGEST; or BOUND_V and no more. Rotated, unnormalised, a vector has
- * no dim above sqrt(d) times its length; its dims are much alike. */
+/* What is found of keys or values at once: BOUND_K, BOUND_KEYS, BOUND_LONGEST; or BOUND_V and no more. Rotated,
+ * unnormalised, a vector has no dim above sqrt(d) times its length; its dims are much alike. */
 template <int D, int DK, int DV>
 DEVICE void tile_bounds(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v, float (&found)[3])
 {
@@ -327,7 +327,8 @@ DEVICE __half half_within(float x)
 	return __float2half_rn(fminf(fmaxf(x, -KV_FINITE_MAX), KV_FINITE_MAX));
 }
 
-/* A vector of queries or keys, or what its halves leave of it (REST), becomes row `row` of a panel of `rows` rows at `image`. */
+/* A vector of queries or keys, or what its halves leave of it (REST), becomes row `row` of a panel of `rows` rows at
+ * `image`. */
 template <int D, bool REST = false>
 DEVICE void write_row(const vector_order<D> &order, const float (&x)[D / 32], float factor, float *room,
 		      uint8_t *image, uint32_t rows, uint32_t row, uint32_t lane)
@@ -409,8 +410,8 @@ DEVICE uint32_t pair_of(const __half *x)
 	return __half_as_ushort(x[0]) | (uint32_t)__half_as_ushort(x[1]) << 16;
 }
 
-/* A tile of K or V of new tokens: `tokens` columns for tokens from `from` on of the n at `first`; where `halves`, the columns
- * of the upper half are what the halves of the lower half's keys leave, and of V nothing. */
+/* A tile of K or V of new tokens: `tokens` columns for tokens from `from` on of the n at `first`; where `halves`, the
+ * columns of the upper half are what the halves of the lower half's keys leave, and of V nothing. */
 template <int D>
 DEVICE void prepare_tile(const extend_args &a, bool v, uint32_t head, uint32_t first, uint32_t from, uint32_t n, uint32_t tokens,
 			 bool halves, float inverse, float *room, uint8_t *tile, uint8_t *to)

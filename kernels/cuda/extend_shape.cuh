@@ -21,8 +21,8 @@ constexpr uint32_t BOUND_PARTS = 32; /* one a lane */
 constexpr uint32_t NO_TOKENS = 0xffffffffu;
 constexpr float NEVER_SEEN = -1e30f; /* exponent of a row that has seen nothing */
 
-/* A unit on a line. Row tile i of sequence s has the entries (query_starts[s] * group / ROWS + s + i) * heads + head; those
- * in between, and those of the other line, have no steps. */
+/* A unit on a line. Row tile i of sequence s has the entries (query_starts[s] * group / ROWS + s + i) * heads + head;
+ * those in between, and those of the other line, have no steps. */
 struct alignas(16) extend_tile {
 	uint32_t begin; /* of its first step on the line */
 	uint32_t sequence;
@@ -136,9 +136,9 @@ constexpr uint32_t EXTEND_PRODUCERS = 4,
 constexpr uint32_t EXTEND_THREADS = 32 * EXTEND_PRODUCERS + 128 * EXTEND_GROUPS;
 constexpr uint32_t EXTEND_SHARED = 227 * 1024 - 384; /* less the barriers and parts */
 
-/* What there is to know about the magnitudes of a sequence and head: the largest that tiles of K could hold; of keys the root of the mean
- * square, about, or, unrotated, the largest magnitude; what no key's length passes; the largest that tiles of V could hold; the length
- * of the longest query. */
+/* What there is to know about the magnitudes of a sequence and head: the largest that tiles of K could hold; of keys
+ * the root of the mean square, about, or, unrotated, the largest magnitude; what no key's length passes; the largest
+ * that tiles of V could hold; the length of the longest query. */
 enum extend_bound { BOUND_K, BOUND_KEYS, BOUND_LONGEST, BOUND_V, BOUND_QUERIES, BOUNDS };
 
 /* Keys whose values fp16 holds as they are need no fine kernel. */
@@ -229,8 +229,8 @@ template <int FK, int FV, int DK, int DV, bool IS_FINE = false> struct extend_sh
 	static constexpr uint32_t RING = ring_bytes(FK, FV, DK, DV, TOKENS);
 	static constexpr bool BOTH_SIDES =
 		2 * (TOKENS / 32) > EXTEND_PRODUCERS; /* a producer warp decodes K and V */
-	/* Weights that halves would not hold are noticed once they are made, in their sums: quicker where tiles are large, and wants a
-	 * bound of scores, which is too high in fine units. */
+	/* Weights that halves would not hold are noticed once they are made, in their sums: quicker where tiles are
+	 * large, and wants a bound of scores, which is too high in fine units. */
 	static constexpr bool LATE = !FINE && TOKENS > 64 && format_fine(FK);
 	/* Of a thread that decodes, and of one that multiplies: on average 168. */
 	static constexpr uint32_t PRODUCER_REGISTERS = TOKENS > 64 ? 56 : 40, CONSUMER_REGISTERS = TOKENS > 64 ? 224 : 232;
@@ -344,12 +344,14 @@ DEVICE float reach_of(const extend_args &a, uint32_t sequence, uint32_t head)
 struct extend_span {
 	uint32_t prefix, own;              /* tokens of the prefix, new tokens of the sequence */
 	uint32_t first_query;              /* of the row tile */
-	uint32_t first_atom;               /* of the prefix, that one of its queries sees: there may be no address of those before it */
+	uint32_t first_atom;               /* of the prefix, that one of its queries sees: there may be no address of
+					    * those before it */
 	uint32_t first_tile, prefix_steps; /* of the prefix */
 	uint32_t first_own, own_steps;
 };
 
-/* Widens [*from, *to], the positions that positions `first` to `last` see, by the ranges that hold one of them; a sequence ends at `end`. */
+/* Widens [*from, *to], the positions that positions `first` to `last` see, by the ranges that hold one of them; a
+ * sequence ends at `end`. */
 DEVICE void see_ranges(const extend_args &a, uint32_t sequence, uint32_t first, uint32_t last, uint32_t end, uint32_t *from,
 		       uint32_t *to)
 {
@@ -409,8 +411,8 @@ DEVICE uint32_t tile_at(const extend_tile *line, uint32_t count, uint32_t x)
 	return lo;
 }
 
-/* CTAs that have steps: on a line shorter than the CTAs are many, one each. Were more of them to share it, some in the middle
- * of a unit would have none, and no part there where the merge looks for one. */
+/* CTAs that have steps: on a line shorter than the CTAs are many, one each. Were more of them to share it, some in the
+ * middle of a unit would have none, and no part there where the merge looks for one. */
 DEVICE uint32_t ctas_of(const extend_args &a, uint32_t length)
 {
 	return min(a.ctas, length);
@@ -436,7 +438,8 @@ DEVICE uint32_t slot_of(const extend_args &a, bool fine, const extend_tile &t, u
 	return fine ? a.slots - 1 - (t.rank + cta) : t.rank + cta;
 }
 
-/* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu; and of the portable one, in extend_portable*.cu. */
+/* A launcher of the kernel for a pair of formats, instantiated in extend_*.cu; and of the portable one, in
+ * extend_portable*.cu. */
 template <int FK, int FV>
 enum status extend_launch(const extend_args &a, head_dims d, cudaStream_t stream);
 template <int FK, int FV>

@@ -11,7 +11,8 @@
 
 constexpr int WEIGHT_SET = 7; /* log2 of a row's largest weight after a move of its exponent */
 constexpr float WEIGHT_TOP = 15; /* of the largest that goes without one */
-constexpr float WEIGHTS_TOP = 65000, WEIGHT_HELD = 120; /* or the largest sum of a lane's of a row; log2 of what float32 sums */
+constexpr float WEIGHTS_TOP = 65000, WEIGHT_HELD = 120; /* or the largest sum of a lane's of a row; log2 of what float32
+							 * sums */
 
 /* What a CTA does next: steps of one unit. */
 struct extend_part {
@@ -137,8 +138,8 @@ template <int FK, int FV, int DK, int DV, bool FINE = false> struct extend_block
 		}
 	}
 
-	/* tanh times the cap, of an argument in powers of 2. Without the series near 0, where the rest cancels, it is good to the
-	 * cap times 2^-21. */
+	/* tanh times the cap, of an argument in powers of 2. Without the series near 0, where the rest cancels, it is
+	 * good to the cap times 2^-21. */
 	DEVICE float cap_closely(float exponent) const
 	{
 		const float x = exponent * 0.34657359f;
@@ -194,8 +195,8 @@ template <int FK, int FV, int DK, int DV, bool FINE = false> struct extend_block
 		       (a.window == NO_TOKENS || x.span.prefix + x.last_query[block] - first < a.window);
 	}
 
-	/* Scores of a fine tile as the others have them: times the tokens' scales, at `scales` in shared memory; or, of new tokens, the
-	 * two halves' together. */
+	/* Scores of a fine tile as the others have them: times the tokens' scales, at `scales` in shared memory; or, of
+	 * new tokens, the two halves' together. */
 	DEVICE void refine(float (&s)[SCORES], bool own, uint32_t scales) const
 	{
 		if (!own) {
@@ -293,9 +294,9 @@ template <int FK, int FV, int DK, int DV, bool FINE = false> struct extend_block
 		shrink_rows(o, r, shrink);
 	}
 
-	/* Scores, of which none passes `reach`, become weights, as fragments for V. Where the shape is LATE, exponents are moved by what sums
-	 * of weights show, later but for less than a maximum costs; but by scores, while a row's exponent is so far below what it could
-	 * see that float32 might not hold its weights. */
+	/* Scores, of which none passes `reach`, become weights, as fragments for V. Where the shape is LATE, exponents
+	 * are moved by what sums of weights show, later but for less than a maximum costs; but by scores, while a row's
+	 * exponent is so far below what it could see that float32 might not hold its weights. */
 	DEVICE void weigh(float (&s)[SCORES], uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2],
 			  row_state &r, const float (&factor)[2], float reach) const
 	{

@@ -68,7 +68,8 @@ template <int HEAD_DIM> struct int4_keys : integer_query {
 		}
 	}
 
-	/* If not shifted, 16 times the product, for the high nibbles' sake. The query's sum is what a zero point of 1 takes away. */
+	/* If not shifted, 16 times the product, for the high nibbles' sake. The query's sum is what a zero point of 1
+	 * takes away. */
 	template <int TILES> static constexpr float SCORE_UNIT = SHIFTED<TILES> ? 1 : 1.0f / 16;
 	template <int TILES> static constexpr bool IN_POWERS = false;
 

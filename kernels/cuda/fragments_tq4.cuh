@@ -1,12 +1,11 @@
-/* Operands from tq4's codes: sign and 3 bits of magnitude, values +-(m + 0.5). A code's value less 0.5
- * is m or ~m, a signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign
- * and 0 for the others, one gives ~m for codes with the sign and -1 for the others (the selector's top
- * bit replicates the table's sign). The second is asked with the code's complement, so it stands in
- * reverse; complements and upper halves are products, for the pipe that looks up is the busiest. For one tile both
- * are multiplied by the tensor cores rather than added. For more an addition costs less than its products: m or 0, less m + 1
- * or 0, and 128, so that no byte borrows from the next; codes are then bytes without a sign, 128 too large. Four selectors stand in
- * half a word, so that a register of A has the codes of half a word: for K that is another order of dims, which the query
- * follows.
+/* Operands from tq4's codes: sign and 3 bits of magnitude, values +-(m + 0.5). A code's value less 0.5 is m or ~m, a
+ * signed byte, which PRMT makes in two tables: one gives m + 1 for codes without the sign and 0 for the others, one
+ * gives ~m for codes with the sign and -1 for the others (the selector's top bit replicates the table's sign). The
+ * second is asked with the code's complement, so it stands in reverse; complements and upper halves are products, for
+ * the pipe that looks up is the busiest. For one tile both are multiplied by the tensor cores rather than added. For
+ * more an addition costs less than its products: m or 0, less m + 1 or 0, and 128, so that no byte borrows from the
+ * next; codes are then bytes without a sign, 128 too large. Four selectors stand in half a word, so that a register of
+ * A has the codes of half a word: for K that is another order of dims, which the query follows.
  */
 #ifndef TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
 #define TERRACE_KERNELS_CUDA_FRAGMENTS_TQ4_CUH
@@ -136,8 +135,9 @@ template <int HEAD_DIM> struct tq4_keys : integer_query, tq4_codes {
 		dot_added(w, q, sum);
 	}
 
-	/* A code is half a step above what is multiplied, or 127 1/2 below: half the sum of the query's integers is to be added; or,
-	 * of twice the score, 255 times the sum taken away, as integers, which can be larger than a float holds. */
+	/* A code is half a step above what is multiplied, or 127 1/2 below: half the sum of the query's integers is to
+	 * be added; or, of twice the score, 255 times the sum taken away, as integers, which can be larger than a float
+	 * holds. */
 	template <int TILES> static constexpr float SCORE_UNIT = ADDED<TILES> ? 0.5f : 1;
 	template <int TILES> static constexpr bool IN_POWERS = !ADDED<TILES>;
 

@@ -1,5 +1,7 @@
-/* Machine instructions by name, and how a kernel is launched: with extend_mma.cuh all that only a GPU's compiler takes. tests/cuda_cpu
- * has these two files again for machines without a GPU; so nothing here but what stands for one instruction, or a few. */
+/* Machine instructions by name, and how a kernel is launched: with extend_mma.cuh all that only a GPU's compiler takes.
+ * tests/cuda_cpu has these two files again for machines without a GPU; so nothing here but what stands for one
+ * instruction, or a few.
+ */
 #ifndef TERRACE_KERNELS_CUDA_MACHINE_CUH
 #define TERRACE_KERNELS_CUDA_MACHINE_CUH
 
@@ -9,9 +11,9 @@
 
 #define DEVICE __device__ __forceinline__
 
-/* Without bulk copies, transaction barriers and dependent launch, and within 99 KiB of shared memory: before compute capability 9.0, where
- * there are no such instructions, and from 12.0 on, where there is no more memory. code_is_portable says the same on the host.
- * TERRACE_CUDA_PORTABLE asks for that on any device, for tests. */
+/* Without bulk copies, transaction barriers and dependent launch, and within 99 KiB of shared memory: before compute
+ * capability 9.0, where there are no such instructions, and from 12.0 on, where there is no more memory.
+ * code_is_portable says the same on the host. TERRACE_CUDA_PORTABLE asks for that on any device, for tests. */
 #if defined(TERRACE_CUDA_PORTABLE) || (defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200))
 #define TERRACE_CUDA_BULK 0
 #else
@@ -172,7 +174,8 @@ DEVICE void store_shared_4(uint32_t at, uint32_t v)
 	asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
 
-/* Adds one to a word of shared memory, up to 2^31 - 1; returns what it was. An addition the assembler would prepare for many lanes. */
+/* Adds one to a word of shared memory, up to 2^31 - 1; returns what it was. An addition the assembler would prepare for
+ * many lanes. */
 DEVICE uint32_t count_shared(uint32_t at)
 {
 	uint32_t was;
@@ -196,8 +199,8 @@ DEVICE uint32_t same_in_all(uint32_t x)
 	return __shfl_sync(0xffffffff, x, 0);
 }
 
-/* 8 x 8 matrices of 16-bit elements from and to shared memory, four at a time; lane 8i + j names row j of matrix i. A lane has the
- * elements 2t and 2t + 1 of row g, or of column g where TRANSPOSED. */
+/* 8 x 8 matrices of 16-bit elements from and to shared memory, four at a time; lane 8i + j names row j of matrix i. A
+ * lane has the elements 2t and 2t + 1 of row g, or of column g where TRANSPOSED. */
 template <bool TRANSPOSED> DEVICE uint4 load_four_matrices(uint32_t row)
 {
 	uint4 v;
@@ -382,8 +385,8 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity)
 		     : "memory");
 }
 
-/* True for one lane of a warp that is here together. The compiler knows what it is: what only that lane does in bulk is not
- * made a loop over lanes. */
+/* True for one lane of a warp that is here together. The compiler knows what it is: what only that lane does in bulk is
+ * not made a loop over lanes. */
 DEVICE bool elected()
 {
 	uint32_t is;
@@ -413,7 +416,8 @@ DEVICE void bulk_close_group()
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Waits until at most OPEN groups may still read shared memory; until all but OPEN have been written; until all have. */
+/* Waits until at most OPEN groups may still read shared memory; until all but OPEN have been written; until all
+ * have. */
 template <int OPEN> DEVICE void bulk_wait_read()
 {
 	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(OPEN) : "memory");

@@ -62,7 +62,8 @@ template <uint32_t N> DEVICE void store_elements(enum kv_dtype dtype, void *p, s
 	}
 }
 
-/* False of a part that has seen nothing: its lse is infinite, and its elements may be anything. A NaN is no such mark. */
+/* False of a part that has seen nothing: its lse is infinite, and its elements may be anything. A NaN is no such
+ * mark. */
 DEVICE bool part_counts(float lse)
 {
 	return fabsf(lse) != INFINITY;

@@ -1,12 +1,13 @@
 /* int4_pth between packed blocks and an engine's own pages (see cuda_kernels.h, and kernels/repack.h, whose results
  * these are). A CTA takes 16 tokens of the list and eight heads, or four where eight would leave multiprocessors idle
  * or not fit. What these have in pages goes through shared memory in *pieces*: codes and scales that are neighbours in
- * the pages, as in [K | scale | V | scale], are one, which reaches from head to head where there is no gap, and moves in
- * the widest words that its addresses and strides allow. Between shared memory and blocks codes change their order
+ * the pages, as in [K | scale | V | scale], are one, which reaches from head to head where there is no gap, and moves
+ * in the widest words that its addresses and strides allow. Between shared memory and blocks codes change their order
  * (repack_atom.cuh).
  *
  * pages --16, 8, 4 or 1 byte a thread--> rows in shared memory --codes in the atom's order, 16 bytes a thread--> blocks
- * and back */
+ * and back
+ */
 #include "kernels/cuda/repack_atom.cuh"
 
 namespace

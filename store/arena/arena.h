@@ -120,8 +120,8 @@ uint64_t arena_granule_bytes(const struct arena *a);
 
 /* ---- classes ---- */
 
-/* Bounds what a tenant may take of the budget: `most` bytes (0: all of it). `own` bytes are kept for the tenant: no other
- * tenant gets what it still lacks of them. Called before the tenant's first extent. EXHAUSTED: no memory. */
+/* Bounds what a tenant may take of the budget: `most` bytes (0: all of it). `own` bytes are kept for the tenant: no
+ * other tenant gets what it still lacks of them. Called before the tenant's first extent. EXHAUSTED: no memory. */
 enum status arena_tenant_bounds(struct arena *a, uint32_t tenant, uint64_t own, uint64_t most);
 
 /* The class for blocks of need_bytes, any number. It is the tenant's class with the smallest stride that is at most

@@ -201,7 +201,8 @@ int catalog_map_grow(struct catalog *c)
 	CRASH_POINT("catalog_grow");
 	pthread_rwlock_wrlock(&c->map);
 	rc = mdb_env_set_mapsize(c->file.env, bytes);
-	if (rc != MDB_SUCCESS) { /* LMDB has unmapped the file, and readers would not know. If it cannot be opened either, there is none until a batch can */
+	if (rc != MDB_SUCCESS) { /* LMDB has unmapped the file, and readers would not know. If it cannot be opened
+				  * either, there is none until a batch can */
 		catalog_file_close(&c->file);
 		(void)catalog_file_open(c->folder, info.me_mapsize, &c->file);
 	}

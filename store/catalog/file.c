@@ -372,7 +372,8 @@ int catalog_file_raise(struct catalog_file *f)
 	return rc;
 }
 
-/* LMDB maps lock.mdb and writes to it: a page that finds no room on a full file system would end the process with SIGBUS. */
+/* LMDB maps lock.mdb and writes to it: a page that finds no room on a full file system would end the process with
+ * SIGBUS. */
 static int lock_file_fill(const char *folder)
 {
 	char path[PATH_MAX];

@@ -95,7 +95,8 @@ static struct ring_request *queue_take(struct ring_queue *queue)
 	return q;
 }
 
-/* Which queue is next: the highest that has something, or a lower one that was passed over RING_PATIENCE times. RING_PRIORITIES: none. */
+/* Which queue is next: the highest that has something, or a lower one that was passed over RING_PATIENCE times.
+ * RING_PRIORITIES: none. */
 static int queue_next(struct ring *r)
 {
 	int first = 0, next;
