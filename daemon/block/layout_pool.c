@@ -23,7 +23,8 @@ enum status tenants_make(struct cache *c)
 	c->tenants = calloc(c->tenant_count, sizeof(*c->tenants));
 	for (uint32_t i = 0; c->tenants && i < c->tenant_count; i++)
 		c->tenants[i] = (struct tenant){
-			.name = o[i].name, .number = o[i].number, .pinned_bytes_max = o[i].pinned_bytes_max
+			.name = o[i].name, .number = o[i].number, .pinned_bytes_max = o[i].pinned_bytes_max,
+			.disk_own = o[i].disk_bytes, .disk_max = o[i].disk_bytes_max
 		};
 	return c->tenants ? STATUS_OK : STATUS_EXHAUSTED;
 }

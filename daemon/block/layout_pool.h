@@ -24,6 +24,8 @@ struct tenant {
 	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
 	uint64_t beside_bytes;         /* of these, blocks on GPUs whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
+	uint64_t disk_bytes;           /* slots of blocks on disks */
+	uint64_t disk_own, disk_max;   /* of these: that no other tenant displaces; the most (0: no bound) */
 };
 
 /* The blocks of a layout that no disk has (block/unwritten.h). */

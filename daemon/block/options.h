@@ -21,6 +21,8 @@ struct cache_tenant_options {
 	uint64_t host_bytes;             /* that no other tenant gets */
 	uint64_t host_bytes_max;         /* that it may take; 0: all that is free of that of others */
 	uint64_t pinned_bytes_max;       /* pinned and reserved slots; beyond: EXHAUSTED */
+	uint64_t disk_bytes;             /* of all disks, that no other tenant displaces */
+	uint64_t disk_bytes_max;         /* that it may take; 0: all of them */
 	uint64_t calls_max;              /* gRPC calls under way, and connections for local calls, each; 0: no bound */
 };
 

@@ -163,7 +163,7 @@ static uint32_t holders_read(const struct cache *c, struct holder *h)
 
 /* ---- rows of tenants ---- */
 
-enum { FACTS = 6, TENANT_LABEL_MAX = 80 };
+enum { FACTS = 7, TENANT_LABEL_MAX = 80 };
 static const struct {
 	const char *name, *help;
 } tenant_facts[FACTS] = {
@@ -173,6 +173,7 @@ static const struct {
 	{ "terrace_tenant_pinned_bytes", "of that, what its leases pin" },
 	{ "terrace_tenant_reserved_bytes", "of that, what its reservations have" },
 	{ "terrace_tenant_pinned_bytes_max", "bound of these two" },
+	{ "terrace_tenant_disk_bytes", "slots of the tenant's blocks on disks" },
 };
 
 struct tenant_row {
@@ -196,6 +197,7 @@ static void tenant_rows_read(struct cache *c, const struct tenant *first, uint32
 		facts[i].fact[3] = first[i].pinned_bytes - first[i].beside_bytes;
 		facts[i].fact[4] = first[i].reserved_bytes;
 		facts[i].fact[5] = first[i].pinned_bytes_max;
+		facts[i].fact[6] = first[i].disk_bytes;
 	}
 	cache_unlock(c);
 	for (uint32_t i = 0; i < count; i++)

@@ -12,6 +12,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/by_id.h"
 #include "daemon/block/disk_class.h"
+#include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
@@ -34,6 +35,62 @@ enum {
 	UNPROMISED_LOOKS = 16,         /* slab maps that a search looks at, if nothing of the first may go */
 	GIVEN_LOOKS = 64,              /* the same of the slab maps of which one is to be given up */
 };
+
+/* ---- what a tenant may take ---- */
+
+/* For which tenant's block others may go. NULL tenant: there is no table. own: only blocks of the tenant itself. */
+struct asker {
+	const struct tenant *tenant;
+	bool own;
+};
+
+static uint64_t lacks(const struct tenant *t)
+{
+	return t->disk_own > t->disk_bytes ? t->disk_own - t->disk_bytes : 0;
+}
+
+/* Bytes of all disks that no tenant has, and that are not kept for another tenant's share. */
+static uint64_t spare_for(const struct cache *c, const struct tenant *t)
+{
+	uint64_t all = 0, gone = 0;
+
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		all += c->tier->units[i].failed ? 0 : c->tier->units[i].options->bytes;
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		gone += c->tenants[i].disk_bytes + (&c->tenants[i] == t ? 0 : lacks(&c->tenants[i]));
+	return all > gone ? all - gone : 0;
+}
+
+/* For a block that is to go to a disk, or from slot to slot. All writes under way count as the tenant's. */
+static struct asker asker_of(const struct cache *c, const struct block *b)
+{
+	const struct tenant *t = b->pool->tenant;
+	const uint64_t need = b->pool->geometry.need_bytes;
+	const uint64_t slot = need + need / 16; /* of the largest class that it joins */
+	uint64_t coming = slot;
+
+	if (!c->options.tenant_count)
+		return (struct asker){ .tenant = NULL };
+	if (b->slab_map) /* it only moves */
+		return (struct asker){ .tenant = t };
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		coming += c->tier->units[i].spilling * slot;
+	return (struct asker){
+		.tenant = t,
+		.own = (t->disk_max && t->disk_bytes + coming > t->disk_max) ||
+		       (t->disk_bytes + coming > t->disk_own && spare_for(c, t) < coming),
+	};
+}
+
+/* Whether the block, which is on a disk, may be displaced. NULL asker: for any tenant. */
+static bool asker_may(const struct asker *a, const struct block *b)
+{
+	const struct tenant *t = b->pool->tenant;
+
+	if (!a || !a->tenant || a->tenant == t)
+		return true;
+	return !a->own && t->disk_bytes > t->disk_own;
+}
 
 /* ---- room ---- */
 
@@ -167,19 +224,19 @@ static bool is_held(const struct block *b)
 	return block_pins(b) || b->moving || b->slab_map->leaving;
 }
 
-/* So does the copy of one that memory or a GPU has: it would only have to be written again. */
+/* So does the copy of one that memory or a GPU has: it would only have to be written again. arg: a struct asker, or
+ * NULL. */
 static bool may_displace(const struct policy_node *n, void *arg)
 {
 	const struct block *b = block_of_slab_map_node(n);
 
-	(void)arg;
-	return !is_held(b) && !b->span && !b->vram;
+	return !is_held(b) && !b->span && !b->vram && asker_may(arg, b);
 }
 
 /* But a block that is being flushed takes the place of a copy that was not: memory keeps that block. */
-static bool may_displace_copy(const struct block *b)
+static bool may_displace_copy(const struct asker *a, const struct block *b)
 {
-	return !is_held(b) && !block_flushed(b) && (!b->vram || b->span);
+	return !is_held(b) && !block_flushed(b) && (!b->vram || b->span) && asker_may(a, b);
 }
 
 static bool gather_cold(const struct policy_node *n, void *arg)
@@ -193,10 +250,10 @@ static bool gather_cold(const struct policy_node *n, void *arg)
 
 /* The coldest block of the class that may be displaced. Where many of the coldest are in memory too, a longer search
  * finds some for later. */
-static struct block *coldest_of(struct cache *c, struct disk_class *k)
+static struct block *coldest_of(struct cache *c, struct disk_class *k, struct asker *a)
 {
 	const struct policy_ops *p = c->tier->policy;
-	const struct policy_node *n = p->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+	const struct policy_node *n = p->victim(k->policy, may_displace, a, DISPLACE_SCAN);
 
 	if (n)
 		return block_of_slab_map_node(n);
@@ -209,7 +266,7 @@ static struct block *coldest_of(struct cache *c, struct disk_class *k)
 	for (; k->cold_at < k->cold_count; k->cold_at++) {
 		struct block *b = by_id_find(c, k->cold[k->cold_at]);
 
-		if (b && b->slab_map && b->slab_map->class == k && may_displace(node_of(b), NULL))
+		if (b && b->slab_map && b->slab_map->class == k && may_displace(node_of(b), a))
 			return b;
 	}
 	return NULL;
@@ -221,10 +278,10 @@ static bool may_displace_plain(const struct policy_node *n, void *arg)
 }
 
 /* The coldest of the block's class and disk that was not flushed, if there is one among the coldest. */
-static struct block *plain_beside(struct cache *c, const struct block *flushed)
+static struct block *plain_beside(struct cache *c, const struct block *flushed, struct asker *a)
 {
 	struct policy *p = flushed->slab_map->class->policy;
-	const struct policy_node *n = c->tier->policy->victim(p, may_displace_plain, NULL, PLAIN_SCAN);
+	const struct policy_node *n = c->tier->policy->victim(p, may_displace_plain, a, PLAIN_SCAN);
 
 	return n ? block_of_slab_map_node(n) : NULL;
 }
@@ -246,13 +303,13 @@ static void spot_of(struct block *victim, struct spot *out)
 
 /* The next block of the slab map that may be displaced. They take turns: a walk from the beginning would meet what came
  * last. copies: of those that memory has, too. */
-static struct block *victim_in(struct slab_map *r, bool copies)
+static struct block *victim_in(struct slab_map *r, bool copies, struct asker *a)
 {
 	for (uint32_t i = 0; i < r->slots; i++) {
 		const uint32_t slot = (r->hand + i) % r->slots;
 		struct block *b = r->at[slot].block;
 
-		if (b && (may_displace(&r->at[slot].node, NULL) || (copies && may_displace_copy(b)))) {
+		if (b && (may_displace(&r->at[slot].node, a) || (copies && may_displace_copy(a, b)))) {
 			r->hand = slot + 1;
 			return b;
 		}
@@ -330,6 +387,7 @@ static bool has_unpromised(struct cache *c, const struct slab_map_wish *w)
 static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, bool own_may,
 				   struct spot *out)
 {
+	struct asker a = asker_of(c, s->block);
 	const struct slab_map_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
 	struct slab_map *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
 
@@ -340,7 +398,7 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 	for (int i = 0; r && i < UNPROMISED_LOOKS; i++, r = oldest_after(c, &w, r->newest)) {
 		const bool own = r->class == class_joined(r->class->unit, w.need_bytes);
 		const bool asked = own && own_may && is_asked(s, r->class->unit);
-		struct block *victim = asked ? victim_in(r, block_flushed(s->block)) : NULL;
+		struct block *victim = asked ? victim_in(r, block_flushed(s->block), &a) : NULL;
 
 		if (victim) {
 			spot_of(victim, out);
@@ -360,6 +418,7 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 static struct block *find_coldest(struct cache *c, const struct spot_search *s, struct disk_class **wants,
 				  bool *limited)
 {
+	struct asker a = asker_of(c, s->block);
 	struct block *coldest = NULL;
 
 	*wants = NULL;
@@ -372,7 +431,7 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 			continue;
 		*wants = *wants ? *wants : k;
 		if (has_depth(c, s, u))
-			coldest = colder(coldest, coldest_of(c, k));
+			coldest = colder(coldest, coldest_of(c, k, &a));
 		else
 			*limited = true;
 	}
@@ -381,6 +440,7 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 
 static enum status find_victim(struct cache *c, const struct spot_search *s, struct spot *out)
 {
+	struct asker a = asker_of(c, s->block);
 	struct disk_class *wants;
 	struct block *coldest, *plain;
 	enum status status;
@@ -395,7 +455,7 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 			return status;
 		if (status == STATUS_BUSY && !block_flushed(s->block))
 			return STATUS_EXHAUSTED; /* memory has it: no flushed block goes for it */
-		plain = coldest ? plain_beside(c, coldest) : NULL;
+		plain = coldest ? plain_beside(c, coldest, &a) : NULL;
 		coldest = plain ? plain : s->slow ? NULL : coldest;
 	}
 	if (!coldest && (limited || s->slow))
@@ -413,8 +473,28 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 	return STATUS_OK;
 }
 
+/* For a tenant that gets no more room: the place of its own coldest block. */
+static enum status find_own(struct cache *c, const struct spot_search *s, struct asker *a, struct spot *out)
+{
+	struct disk_class *wants;
+	bool limited;
+	struct block *coldest = find_coldest(c, s, &wants, &limited);
+	struct block *plain = coldest && block_flushed(coldest) ? plain_beside(c, coldest, a) : NULL;
+
+	if (!coldest)
+		return limited || s->slow ? STATUS_BUSY : STATUS_EXHAUSTED;
+	CRASH_POINT("slab_map_victim");
+	spot_of(plain ? plain : coldest, out);
+	return STATUS_OK;
+}
+
 enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out)
 {
+	struct asker a = asker_of(c, s->block);
+
+	if (a.own)
+		return find_own(c, s, &a, out);
+
 	const enum status room = find_room(c, s, out);
 
 	return room == STATUS_EXHAUSTED ? find_victim(c, s, out) : room;
@@ -434,14 +514,15 @@ void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum s
 static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e)
 {
 	struct disk_class *k = class_joined(u, b->pool->geometry.need_bytes);
+	struct asker a = asker_of(c, b);
 	const struct policy_node *n;
 	uint64_t free_slots;
 
-	if (!k || !k->full || room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
+	if (a.own || !k || !k->full || room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
 		return false;
 	if (!slab_in_vain(c, k)) /* until the chores have found a slab it is as full as it was */
 		slab_want(c, k, true);
-	n = c->tier->policy->victim(k->policy, may_displace, NULL, DISPLACE_SCAN);
+	n = c->tier->policy->victim(k->policy, may_displace, &a, DISPLACE_SCAN);
 	return n && (b->unusable || !c->tier->policy->admit(k->policy, e, n));
 }
 
@@ -485,7 +566,7 @@ static struct block *coldest_anywhere(struct cache *c, uint64_t need_bytes)
 		struct disk_class *k = u->failed ? NULL : class_joined(u, need_bytes);
 
 		if (k)
-			coldest = colder(coldest, coldest_of(c, k));
+			coldest = colder(coldest, coldest_of(c, k, NULL));
 	}
 	return coldest;
 }

@@ -22,6 +22,11 @@
  * slow for five seconds. Until then a slow disk with room keeps flushed blocks of other disks from being displaced, not
  * others.
  *
+ * With a table of tenants: a tenant at its cap gets the place of its own coldest block, and no other. So does a tenant
+ * beyond its share when what is free is kept for the shares of others. A block is displaced for another tenant's block
+ * only while its tenant has more than its share. This is by slots: a slab that is given up for another class goes as a
+ * whole, whatever tenants have blocks there.
+ *
  * With the cache's lock, unless said otherwise. */
 #ifndef TERRACE_DAEMON_DISK_PLACE_H
 #define TERRACE_DAEMON_DISK_PLACE_H

@@ -255,6 +255,7 @@ void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct 
 	if (b->generation > c->tier->attached_generation)
 		c->tier->attached_generation = b->generation;
 	b->pool->disk_blocks++;
+	b->pool->tenant->disk_bytes += r->class->slot_bytes;
 	where_set(b, BLOCK_ON_DISK, true);
 	unwritten_set(b, false);
 	tiers_copies_changed(c, b, TIER_DISK, true);
@@ -302,6 +303,7 @@ void slab_map_detach(struct cache *c, struct block *b)
 	r->blocks--;
 	r->class->blocks--;
 	b->pool->disk_blocks--;
+	b->pool->tenant->disk_bytes -= r->class->slot_bytes;
 	b->slab_map = NULL;
 	where_set(b, BLOCK_ON_DISK, false);
 	unwritten_set(b, block_live(b));

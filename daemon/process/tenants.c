@@ -35,10 +35,33 @@ struct reading {
 	bool default_named;
 };
 
-static const char *const names[] = { "tenant", "uids",       "gids",           "engines",
-				     "admins", "host_bytes", "host_bytes_max", "pinned_bytes_max", "calls_max" };
-enum { N_TENANT, N_UIDS, N_GIDS, N_ENGINES, N_ADMINS, N_HOST_BYTES, N_HOST_BYTES_MAX, N_PINNED_BYTES_MAX, N_CALLS_MAX,
-       NAMES };
+enum {
+	N_TENANT,
+	N_UIDS,
+	N_GIDS,
+	N_ENGINES,
+	N_ADMINS,
+	N_HOST_BYTES,
+	N_HOST_BYTES_MAX,
+	N_PINNED_BYTES_MAX,
+	N_DISK_BYTES,
+	N_DISK_BYTES_MAX,
+	N_CALLS_MAX,
+	NAMES
+};
+static const char *const names[NAMES] = {
+	[N_TENANT] = "tenant",
+	[N_UIDS] = "uids",
+	[N_GIDS] = "gids",
+	[N_ENGINES] = "engines",
+	[N_ADMINS] = "admins",
+	[N_HOST_BYTES] = "host_bytes",
+	[N_HOST_BYTES_MAX] = "host_bytes_max",
+	[N_PINNED_BYTES_MAX] = "pinned_bytes_max",
+	[N_DISK_BYTES] = "disk_bytes",
+	[N_DISK_BYTES_MAX] = "disk_bytes_max",
+	[N_CALLS_MAX] = "calls_max",
+};
 
 /* FNV-1a of the name, from 2 on and below WHO_NO_TENANT. */
 static uint32_t number_of(const char *name)
@@ -174,9 +197,14 @@ static const char *take_list(struct reading *r, int name, char *value, const cha
 
 static const char *take_bytes(struct reading *r, int name, const char *value)
 {
-	uint64_t *to = name == N_HOST_BYTES       ? &r->now->host_bytes
-		       : name == N_HOST_BYTES_MAX ? &r->now->host_bytes_max
-						  : &r->now->pinned_bytes_max;
+	uint64_t *const of[NAMES] = {
+		[N_HOST_BYTES] = &r->now->host_bytes,
+		[N_HOST_BYTES_MAX] = &r->now->host_bytes_max,
+		[N_PINNED_BYTES_MAX] = &r->now->pinned_bytes_max,
+		[N_DISK_BYTES] = &r->now->disk_bytes,
+		[N_DISK_BYTES_MAX] = &r->now->disk_bytes_max,
+	};
+	uint64_t *to = of[name];
 
 	return config_bytes(value, to) && *to && *to <= 1ull << 46 ? NULL : "not a size such as 4GiB, 64TiB at most";
 }
@@ -197,7 +225,7 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	if (i < 0) {
 		*bad = name;
 		return "no such name: there are tenant, uids, gids, engines, admins, host_bytes, host_bytes_max, "
-		       "pinned_bytes_max, calls_max";
+		       "pinned_bytes_max, disk_bytes, disk_bytes_max, calls_max";
 	}
 	if (i == N_TENANT)
 		return begin_tenant(r, value);
@@ -233,12 +261,17 @@ static void take_pair(void *arg, unsigned line, const char *problem, const char 
 
 static void check_bytes(const struct tenants *t, const char *file, struct config_errors *errors)
 {
-	for (uint32_t i = 0; i < t->count; i++)
-		if (t->of[i].host_bytes_max && t->of[i].host_bytes_max < t->of[i].host_bytes)
-			config_complain(
-				errors,
-				"%s: tenant %s: host_bytes_max is less than its host_bytes: raise it, or leave it out",
-				file, t->of[i].name);
+	for (uint32_t i = 0; i < t->count; i++) {
+		const struct tenant_entry *e = &t->of[i];
+		const bool host = e->host_bytes_max && e->host_bytes_max < e->host_bytes;
+		const bool disk = e->disk_bytes_max && e->disk_bytes_max < e->disk_bytes;
+
+		if (host || disk)
+			config_complain(errors,
+					"%s: tenant %s: %s_bytes_max is less than its %s_bytes: raise it, or leave it "
+					"out",
+					file, e->name, host ? "host" : "disk", host ? "host" : "disk");
+	}
 }
 
 struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors)

@@ -8,6 +8,8 @@
  *     host_bytes         of the host tier, that no other tenant ever gets; 0 if left out
  *     host_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     pinned_bytes_max   that its leases and reservations may hold; if left out, pinned_share of host_bytes_max
+ *     disk_bytes         of all disks together, that no other tenant's blocks displace; 0 if left out
+ *     disk_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     calls_max          gRPC calls under way, and connections for local calls, each; if left out, the daemon's bounds
  *
  * Identity is what the kernel or TLS says, never a field. A uid counts before groups. No two tenants share a uid, gid
@@ -37,6 +39,7 @@ struct tenant_entry {
 	char name[TENANT_NAME_MAX + 1];
 	uint32_t number;
 	uint64_t host_bytes, host_bytes_max, pinned_bytes_max; /* the last two 0: left out */
+	uint64_t disk_bytes, disk_bytes_max; /* the last one 0: left out */
 	uint64_t calls_max;            /* 0: left out */
 };
 

@@ -414,6 +414,43 @@ class Tenants(unittest.TestCase):
         self.assertIn("terrace_tenants_without_rows 2\n", text)
         self.assertNotIn('tenant="beta"', text)
 
+    def test_disks_are_shared(self):
+        # gamma stays below its cap, and alpha, which writes the disk full, displaces nothing of beta's share.
+        table, disks = os.path.join(self.folder, "disks"), os.path.join(self.folder, "shared-disk")
+        with open(table, "w", encoding="ascii") as f:
+            f.write(TABLE.replace("tenant = beta\n", "tenant = beta\ndisk_bytes = 10MiB\n").replace("alpha\n", "alpha\nhost_bytes = 4MiB\n", 1)
+                    .replace("host_bytes_max = 2MiB\n", "host_bytes_max = 2MiB\ndisk_bytes_max = 3MiB\n"))
+        os.mkdir(disks)
+        d = self.daemon("--disks", disks + ":32MiB", "--slab-bytes", "1MiB", "--policy", "lru", "--disk-policy", "lru", table=table)
+        g = self.store(d, "gamma", [1], 71, block_tokens=256)
+        with self.acting(d, "gamma"):
+            size = g.layouts[0].block_bytes
+            for n in range(100, 100 + (12 << 20) // size, 8):
+                d.put(g.session, [(key(i), b"F" * size) for i in range(n, n + 8)], chunk=1 << 20)
+                self.flushed(d, g, range(n, n + 8))
+                self.assertLessEqual(self.tenant_row(d, "terrace_tenant_disk_bytes"), 3 << 20)
+            self.assertGreater(self.tenant_row(d, "terrace_tenant_disk_bytes"), 2 << 20)
+        count = (8 << 20) // (size + 8192)
+        with self.acting(d, "beta"):
+            b = d.open(layout(block_tokens=256))
+            for n in range(1, count, 8):
+                d.put(b.session, [(key(i), b"B" * size) for i in range(n, n + 8)], chunk=1 << 20)
+                self.flushed(d, b, range(n, n + 8))
+        with self.acting(d, "alpha"):
+            a = d.open(layout(block_tokens=256))
+            for n in range(1, 2 * (32 << 20) // size, 8):
+                d.put(a.session, [(key(i), b"A" * size) for i in range(n, n + 8)], chunk=1 << 20)
+                self.flushed(d, a, range(n, n + 8))
+            self.assertLessEqual(self.tenant_row(d, "terrace_tenant_disk_bytes"), 22 << 20)
+            self.assertGreater(self.tenant_row(d, "terrace_tenant_disk_bytes"), 12 << 20)
+        with self.acting(d, "beta"):
+            self.assertEqual(self.contents(d, b.session, range(1, count)), [b"B"] * (count - 1))
+
+    def flushed(self, d, opened, numbers):
+        """How many of them a Flush has put on a disk."""
+        status = d.cache.Flush(pb.FlushRequest(session=opened.session, keys=keys(*numbers)), timeout=CALL_S).status
+        return list(status).count(pb.OK)
+
     # ---- restarts ----
 
     def test_blocks_stay_with_their_tenant(self):
