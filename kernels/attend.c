@@ -312,6 +312,24 @@ static float *floats(struct parts *s, size_t n)
 	return part(s, n * sizeof(float));
 }
 
+/* The best code for this machine; NULL: there is none. */
+static const struct kv_lane_code *lane_code(void)
+{
+#if defined(__x86_64__)
+	switch (kv_machine()) {
+	case KV_MACHINE_VNNI:
+		return &kv_lane_code_vnni;
+	case KV_MACHINE_AVX512:
+		return &kv_lane_code_avx512;
+	case KV_MACHINE_AVX2:
+		return &kv_lane_code_avx2;
+	case KV_MACHINE_PLAIN:
+		break;
+	}
+#endif
+	return NULL;
+}
+
 static void choose_way(struct kv_pass *p, const struct kv_layout *l)
 {
 	p->acc_floats = p->wide;
@@ -322,7 +340,7 @@ static void choose_way(struct kv_pass *p, const struct kv_layout *l)
 	p->v_order = kv_lane_order(l->v_format, KV_SIDE_V, p->wide);
 	if (!p->k_order || !p->v_order)
 		return;
-	p->lanes = kv_lane_code();
+	p->lanes = lane_code();
 	if (!p->lanes)
 		return;
 	p->acc_floats = kv_lane_sum_floats(p->v_order);

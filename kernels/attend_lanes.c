@@ -1,26 +1,7 @@
-/* The code around attend_lanes_body.h: it chooses the compiled function, brings queries into the order of lanes, and
- * sums out of it.
- */
+/* The code around attend_lanes_body.h: it brings queries into the order of lanes, and sums out of it. */
 #include "kernels/attend_lanes.h"
 
 #include <string.h>
-
-const struct kv_lane_code *kv_lane_code(void)
-{
-#if defined(__x86_64__)
-	switch (kv_machine()) {
-	case KV_MACHINE_VNNI:
-		return &kv_lane_code_vnni;
-	case KV_MACHINE_AVX512:
-		return &kv_lane_code_avx512;
-	case KV_MACHINE_AVX2:
-		return &kv_lane_code_avx2;
-	case KV_MACHINE_PLAIN:
-		break;
-	}
-#endif
-	return NULL;
-}
 
 /* Rows of a group interleaved, field by field: out[group][m * fields + f][row of the group][lane]. */
 void kv_lane_queries(const struct kv_lane_order *k, enum kv_format format, uint32_t d, uint32_t rows,

@@ -66,9 +66,6 @@ struct kv_lane_code {
 
 extern const struct kv_lane_code kv_lane_code_avx2, kv_lane_code_avx512, kv_lane_code_vnni;
 
-/* The best for this machine; NULL if it has neither. */
-const struct kv_lane_code *kv_lane_code(void);
-
 /* Rows are taken in groups of 4, 2 and 1; this many are stored for `rows` of them, the rest zeroes. */
 static inline uint32_t kv_lane_rows(uint32_t rows)
 {
