@@ -438,6 +438,13 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 	return coldest;
 }
 
+static enum status coldest_goes(struct block *coldest, struct spot *out)
+{
+	CRASH_POINT("slab_map_victim");
+	spot_of(coldest, out);
+	return STATUS_OK;
+}
+
 static enum status find_victim(struct cache *c, const struct spot_search *s, struct spot *out)
 {
 	struct asker a = asker_of(c, s->block);
@@ -466,11 +473,7 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 		if (!coldest)
 			return STATUS_MISS;
 	}
-	if (!coldest)
-		return STATUS_EXHAUSTED;
-	CRASH_POINT("slab_map_victim");
-	spot_of(coldest, out);
-	return STATUS_OK;
+	return coldest ? coldest_goes(coldest, out) : STATUS_EXHAUSTED;
 }
 
 /* For a tenant that gets no more room: the place of its own coldest block. */
@@ -483,9 +486,7 @@ static enum status find_own(struct cache *c, const struct spot_search *s, struct
 
 	if (!coldest)
 		return limited || s->slow ? STATUS_BUSY : STATUS_EXHAUSTED;
-	CRASH_POINT("slab_map_victim");
-	spot_of(plain ? plain : coldest, out);
-	return STATUS_OK;
+	return coldest_goes(plain ? plain : coldest, out);
 }
 
 enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out)
