@@ -156,6 +156,7 @@ struct terrace_layout {
 	size_t size;             /* sizeof(struct terrace_layout) */
 	/* a hash of what must not be mixed: model, weights revision, rope settings. A session needs it */
 	uint8_t fingerprint[32];
+	/* of layers that are not neighbours: 0 and their number; the fingerprint names the group */
 	uint32_t first_layer, layers;
 	uint32_t first_head, heads, total_heads; /* KV heads */
 	uint32_t head_dim_k, head_dim_v;         /* 64, 80, 96, 112, 128, 192, 256 or 512 */
@@ -566,18 +567,19 @@ TERRACE_API uint32_t terrace_lease_block_tokens(const struct terrace_lease *leas
  * context of it on that GPU. TERRACE_PRECONDITION: the lease is not for a GPU. TERRACE_INVALID: no layout l. */
 TERRACE_API enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, uint32_t l, uint64_t *addresses);
 
-/* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of every
- * layout, counted from its first) is there. Layers come in order. Up to 8192 blocks of one shape in host memory come
- * layer by layer; all other blocks come whole, before the first layer. The call costs nothing when all blocks are
- * there, the usual case. The stream never waits for ever: if the daemon or the GPU dies, the wait ends without the
- * bytes, and terrace_lease_check() reports it. May be captured in a graph, which is then valid for this lease only.
- * TERRACE_PRECONDITION (the lease is not for a GPU), TERRACE_INVALID (no such layer, no stream of the GPU),
- * TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed). */
+/* Work that is put into `stream` (a cudaStream_t of the lease's GPU) after this waits until the blocks' layer (of
+ * every layout, counted from its first) is there; `layer` is below the most layers of any of the session's layouts.
+ * Blocks of a layout with fewer layers, or none, are whole with the first. Layers come in order. Up to 8192 blocks
+ * of one shape in host memory come layer by layer; all other blocks come whole, before the first layer. The call
+ * costs nothing when all blocks are there, the usual case. The stream never waits for ever: if the daemon or the GPU
+ * dies, the wait ends without the bytes, and terrace_lease_check() reports it. May be captured in a graph, which is
+ * then valid for this lease only. TERRACE_PRECONDITION (the lease is not for a GPU), TERRACE_INVALID (no such layer,
+ * no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session is closed). */
 TERRACE_API enum terrace_status terrace_lease_wait_layer(struct terrace_lease *lease, uint32_t layer, void *stream);
 
 /* Call it after the work on a lease that used terrace_lease_wait_layer, before the results are used. TERRACE_OK: all
  * bytes were there. TERRACE_BUSY: they are not there yet (the work was not done). TERRACE_STALE (the daemon went away
- * before), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon, the copies took half a minute, or their
+ * before), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon, nothing came for 30 s, or their
  * checksums were wrong), TERRACE_CANCELLED (the session was closed): throw away what was computed from the lease. A
  * lease on no GPU is always TERRACE_OK. Bytes that were there stay, also when the daemon goes. */
 TERRACE_API enum terrace_status terrace_lease_check(struct terrace_lease *lease);

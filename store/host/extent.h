@@ -4,7 +4,7 @@
  * read-only or read-write). On it the daemon has set an open-file-description lock of one byte, at the offset of that
  * attachment's number. The kernel drops the lock when the last descriptor and the last mapping of that description are
  * gone, in whatever process. So forked children and re-sent descriptors are covered. extent_held() asks the kernel for
- * the lock. The lock, not a timer or a socket, says when a dead engine's slots may be reused. On a read-write
+ * the lock. A dead engine's slots may be reused when its lock is gone and its process has ended. On a read-write
  * description the daemon locks a second byte, EXTENT_WRITERS further on: extent_written() asks for it whether an
  * attachment can write.
  *
