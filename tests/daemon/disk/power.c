@@ -305,6 +305,47 @@ START_TEST(test_a_delete_is_of_what_was_displaced_too)
 }
 END_TEST
 
+/* ---- the log itself ---- */
+
+static int file_with(const char *path, char byte)
+{
+	const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	char bytes[512];
+
+	memset(bytes, byte, sizeof(bytes));
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+	return fd;
+}
+
+/* A cut undoes writes of a file. One that has got the name since, as after a wipe, keeps what it has. */
+START_TEST(test_a_cut_is_of_files_and_not_of_names)
+{
+	char path[] = "/tmp/terrace-power-XXXXXX", byte = 'b';
+	struct ring_calls calls = { 0 };
+	int fd = mkstemp(path);
+
+	power_log_use(power, &calls);
+	close(fd);
+	fd = file_with(path, 'a');
+	ck_assert_int_eq(calls.pwrite(fd, &byte, 1, 0), 1);
+	unlink(path);
+	close(file_with(path, 'c'));
+	close(fd); /* not earlier, or both could be one inode that was born within one tick of the clock */
+	ck_assert_uint_eq(power_log_cut(power), 0);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	ck_assert_int_eq(pread(fd, &byte, 1, 0), 1);
+	ck_assert_int_eq(byte, 'c');
+	byte = 'd';
+	ck_assert_int_eq(calls.pwrite(fd, &byte, 1, 0), 1);
+	ck_assert_uint_eq(power_log_cut(power), 1);
+	ck_assert_int_eq(pread(fd, &byte, 1, 0), 1);
+	ck_assert_int_eq(byte, 'c');
+	close(fd);
+	unlink(path);
+}
+END_TEST
+
 /* ---- whatever is done ---- */
 
 enum { KEYS = 24, STEPS = 60, SEEDS = 6, ROOM = 2 * KEYS };
@@ -414,6 +455,7 @@ int main(void)
 	tcase_add_test(tc, test_a_flush_of_everything_looks_at_it);
 	tcase_add_test(tc, test_what_a_crash_left_is_looked_at);
 	tcase_add_test(tc, test_doubts_outlive_an_orderly_stop);
+	tcase_add_test(tc, test_a_cut_is_of_files_and_not_of_names);
 	tcase_add_test(tc, test_a_delete_is_of_what_was_displaced_too);
 	tcase_add_test(tc, test_an_orderly_stop_leaves_what_its_catalog_says);
 	tcase_add_loop_test(tc, test_what_was_acknowledged_holds, 0, 2 * SEEDS);

@@ -7,12 +7,21 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { WRITES = 2048, BYTES_MAX = 16384, PATH = 160 };
 
+/* A file, whatever its name. An inode number may be used again, but by a file that was born later. */
+struct file {
+	uint64_t inode;
+	int64_t born_s;
+	uint32_t born_ns;
+};
+
 struct replaced {
 	char path[PATH];               /* "": it is durable */
+	struct file file;
 	off_t offset;
 	uint32_t bytes;
 	_Alignas(4096) uint8_t was[BYTES_MAX];
@@ -44,6 +53,25 @@ static bool path_of(int fd, char path[PATH])
 	return n > 0 && n < PATH - 1;
 }
 
+static bool file_of(int fd, struct file *out)
+{
+	struct statx x;
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &x))
+		return false;
+	*out = (struct file){ .inode = x.stx_ino };
+	if (x.stx_mask & STATX_BTIME) {
+		out->born_s = x.stx_btime.tv_sec;
+		out->born_ns = x.stx_btime.tv_nsec;
+	}
+	return true;
+}
+
+static bool is_same(const struct file *a, const struct file *b)
+{
+	return a->inode == b->inode && a->born_s == b->born_s && a->born_ns == b->born_ns;
+}
+
 /* It is in the log before it is done: a process may be killed at any moment. */
 static ssize_t write_noted(int fd, const void *at, size_t bytes, off_t offset)
 {
@@ -55,7 +83,8 @@ static ssize_t write_noted(int fd, const void *at, size_t bytes, off_t offset)
 		used->first++;
 	r = &used->at[used->next % WRITES];
 	errno = EIO;
-	if (bytes <= BYTES_MAX && path_of(fd, r->path) && pread(fd, r->was, bytes, offset) == (ssize_t)bytes) {
+	if (bytes <= BYTES_MAX && path_of(fd, r->path) && file_of(fd, &r->file) &&
+	    pread(fd, r->was, bytes, offset) == (ssize_t)bytes) {
 		r->offset = offset;
 		r->bytes = (uint32_t)bytes;
 		__atomic_store_n(&used->next, used->next + 1, __ATOMIC_SEQ_CST);
@@ -100,10 +129,13 @@ uint32_t power_log_cut(struct power_log *l)
 	for (; l->next > l->first; l->next--) {
 		const struct replaced *r = &l->at[(l->next - 1) % WRITES];
 		int fd = r->path[0] ? open(r->path, O_WRONLY | O_CLOEXEC) : -1;
+		struct file now;
 
 		if (fd < 0)
 			continue;
-		n += pwrite(fd, r->was, r->bytes, r->offset) == (ssize_t)r->bytes;
+		/* After a wipe another file may have the name, and what the old one held does not come back in it. */
+		if (file_of(fd, &now) && is_same(&now, &r->file))
+			n += pwrite(fd, r->was, r->bytes, r->offset) == (ssize_t)r->bytes;
 		close(fd);
 	}
 	power_log_forget(l);
