@@ -58,7 +58,7 @@ static const char *write_refusal(enum status s)
 	case STATUS_EXISTS:
 		return "the block is stored already";
 	case STATUS_BUSY:
-		return "the block is being written by somebody else";
+		return "another client is writing the block: wait for its commit, or take it as stored";
 	default:
 		return "no slot can be had now";
 	}

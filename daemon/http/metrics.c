@@ -435,7 +435,7 @@ static enum status listen_at(struct metrics *m, const struct config *c, char *wh
 	m->port = port_of(m->listener);
 	if (!at.loopback)
 		log_warn("metrics_open", LOG_TEXT("address", c->metrics_address),
-			 LOG_TEXT("reason", "whoever reaches it may read how the daemon does: there is no authentication"));
+			 LOG_TEXT("reason", "all machines that reach it may read how the daemon does: there is no authentication"));
 	return STATUS_OK;
 }
 

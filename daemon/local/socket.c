@@ -71,7 +71,7 @@ struct connection {
 	pid_t pid;
 	uint64_t accepted_us, attachment, session; /* attachment 0: no HELLO yet; session: its handle */
 	uint64_t session_number;     /* its public number, for logs */
-	uint32_t tenant;             /* its process's, as struct who has it */
+	uint32_t tenant;             /* of its process: struct who */
 	struct quota_holder *holder; /* its process */
 	uint16_t version;            /* that it speaks; 0: it has not said anything */
 	bool refused;                /* it has no share left: to be told so in answer to its HELLO */

@@ -78,7 +78,7 @@ static const struct option options[] = {
 	{ "tenant_metrics", T_COUNT, AT(tenant_metrics), "0", 0, 64, NULL,
 	  "so many tenants, the first of the table, have rows of their own in /metrics and Stats; 0: none" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
-	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; whoever reaches it may read; off: nowhere" },
+	  "where HTTP answers /metrics (Prometheus) and /healthz: HOST:PORT, as 127.0.0.1:9464 or [::1]:9464, or unix:PATH; all that reach it may read; off: nowhere" },
 	{ "host_bytes", T_BYTES, AT(host_bytes), "auto", MIB, 1ull << 46, NULL,
 	  "memory of the host tier; auto: a quarter of the machine's, or of what cgroups leave of it, at most 64GiB" },
 	{ "extent_bytes", T_BYTES, AT(extent_bytes), "auto", MIB, GIB, NULL,

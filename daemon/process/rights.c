@@ -140,7 +140,7 @@ void rights_no_tenant(const struct who *who, char *out, size_t size)
 
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size)
 {
-	char client[96] = "came over TCP, which names nobody: use the Unix socket, as one";
+	char client[96] = "came over TCP, which tells no user: use the Unix socket, as one";
 
 	if (who->certified)
 		strcpy(client, "came over TLS with an engine's certificate: use the Unix socket, as one");

@@ -121,7 +121,7 @@ static const char *add_identity(struct reading *r, const struct tenant_identity 
 
 	for (uint32_t i = 0; i < t->identity_count; i++)
 		if (same(&t->identities[i], new))
-			return "it is in the table already: who has it could be of two tenants or roles";
+			return "it is in the table already: a client that has it could be of two tenants or roles";
 	if (t->identity_count == TENANT_IDENTITIES_MAX)
 		return "more than 8192 users, groups and names";
 	to = realloc(t->identities, (t->identity_count + 1) * sizeof(*to));
@@ -344,7 +344,7 @@ void tenants_free(struct tenants *t)
 	free(t);
 }
 
-/* ---- who is of which ---- */
+/* ---- the tenant of a client ---- */
 
 static const struct tenant_identity *identity_of(const struct tenants *t, const struct tenant_identity *like)
 {

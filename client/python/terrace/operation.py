@@ -61,7 +61,7 @@ class _Bell:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.eventfd = _EventFd()
         self._waiting: dict[Operation[Any], asyncio.Future[None]] = {}
-        self._cancelled: set[Operation[Any]] = set()  # nobody waits for them any more; they are finished when they are complete
+        self._cancelled: set[Operation[Any]] = set()  # no task waits for them any more; they are finished when they are complete
         self.loop = weakref.ref(loop)
         loop.add_reader(self.eventfd.number, self._rung)
         weakref.finalize(loop, self.eventfd.drop)
@@ -132,7 +132,7 @@ class Completion:
 class Operation(Handle, Generic[T]):
     """A call under way. To be awaited in the loop that started it, or ended by finish(): once, by either.
 
-    The operation keeps the memory that the call reads or writes. An operation that nobody ends is cancelled, and its result given back,
+    The operation keeps the memory that the call reads or writes. An operation that is dropped is cancelled, and its result given back,
     when the last reference goes: that waits until the library has let go of it.
     """
 

@@ -263,7 +263,7 @@ class Session(Handle):
     def lease_async(self, keys: Iterable[ReadableBuffer], all: bool = False, gpu: Optional[int] = None, gpu_or_host: bool = False,
                     timeout: Optional[float] = None, first_position: int = 0,
                     eventfd: Optional[int] = None) -> Operation[Optional[Lease]]:
-        """lease() as an Operation. A lease that is granted and that nobody takes is given back."""
+        """lease() as an Operation. A lease that is granted and not taken is given back."""
         def finish(operation: int) -> Optional[Lease]:
             out = ctypes.c_void_p()
             return self._leased(lib.terrace_lease_finish(operation, out), out)
@@ -295,7 +295,7 @@ class Session(Handle):
     def reserve_async(self, keys: Iterable[ReadableBuffer], infos: Optional[Sequence[BlockInfo]] = None, gpu: Optional[int] = None,
                       timeout: Optional[float] = None, first_position: int = 0, cells: Optional[Sequence[int]] = None,
                       eventfd: Optional[int] = None) -> Operation[Reservation]:
-        """reserve() as an Operation. Slots that nobody takes are given back."""
+        """reserve() as an Operation. Slots that are not taken are given back."""
         c = keys_of(keys)
         count = int(c.count)
         options, kept = _reserve_options(gpu, first_position, cells, count)

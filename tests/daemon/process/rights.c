@@ -331,7 +331,7 @@ START_TEST(a_certificate_is_an_engine)
 }
 END_TEST
 
-/* The number by which the kernel shows all users that it cannot map is nobody's: it would be of every such user. */
+/* The number by which the kernel shows users that it cannot map stands for all of them, so a table cannot have it. */
 START_TEST(unmapped_users_are_of_no_tenant)
 {
 	static const char *const lines[] = { "uids = 65534", "gids = 65534" };
