@@ -57,8 +57,8 @@
  * come (LeaseReply.progress_page_word). The client may write them too: to let its own work go on when the daemon is
  * gone. When copies to the GPU that it promised come to nothing, since it loses the GPU or the driver has no memory for
  * them, or since checksums are wrong, the daemon writes 1 to word progress_page_word + FDSOCK_PROGRESS_PAGE_FAILED and
- * then, from the CPU, moves the word itself on to all that it promised: a thread that sees the word reached looks at the
- * other one behind it, and if that is not 0, the bytes may not be there. That stays so as long as the attachment: its
+ * then, from the CPU, moves the word itself on to all that it promised: a thread that sees the word reached
+ * looks at the other one behind it, and if that is not 0, the bytes may not be there. That stays so as long as the attachment: its
  * later leases on that GPU name no word, and are granted when their copies are there. With
  * LeaseReply.progress_page_summed the daemon looks at checksums beside the copies, and says how far it is at word progress_page_word + FDSOCK_PROGRESS_PAGE_SUMMED, by the same numbers: a layer is there when both words have reached it. */
 #ifndef TERRACE_PROTO_FDSOCK_H

@@ -1,4 +1,5 @@
-/* The lines of a configuration file. See process/config_errors.h. Comments are lines that begin with # or ;, and what stands behind a blank and a ;. */
+/* The lines of a configuration file. See process/config_errors.h. Comments are lines that begin with # or ;, and what
+ * stands behind a blank and a ;. */
 #include "daemon/process/config_errors.h"
 
 #include <stdbool.h>

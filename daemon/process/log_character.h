@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The character at p, and its length in UTF-8; of a byte that begins none in its shortest form, the byte itself, and 1. */
+/* The character at p, and its length in UTF-8; the byte itself, and 1, where no character begins in its shortest form. */
 uint32_t log_character(const unsigned char *p, size_t *length);
 
 #endif

@@ -1,4 +1,5 @@
-/* The table of tenants, a file that the option `tenants` names: which clients are of which tenant, and what each tenant may take.
+/* The table of tenants, a file that the option `tenants` names: which clients are of which tenant, and what each
+ * tenant may take.
  *
  * Lines are `name = value`, as in the configuration. `tenant = NAME` begins a tenant, and what follows is its:
  *

@@ -213,7 +213,8 @@ static void ask(struct rpc_tls *t, struct side *s, uint32_t events)
 	epoll_ctl(t->events, EPOLL_CTL_MOD, s->fd, &e);
 }
 
-/* gRPC has closed its end: the kernel would tell that again and again. */
+/* gRPC's end is closed, or the connection was cut (rpc/peers.h): the kernel would tell that again and again, however
+ * few events are asked for. A client that does not read has this long to take the rest. */
 static void forget_plain(struct rpc_tls *t, struct connection *k)
 {
 	if (k->until_us != UINT64_MAX)
@@ -341,6 +342,12 @@ static bool fill_in(struct connection *k)
 	return true;
 }
 
+/* gRPC's end is closed, or was cut: what came from it is all that goes out, within the time of a handshake. */
+static bool is_hung_up(const struct connection *k)
+{
+	return k->until_us != UINT64_MAX;
+}
+
 /* False: gRPC's end takes nothing more. *stopped: not now. */
 static bool drain_in(struct connection *k, bool *stopped)
 {
@@ -366,7 +373,7 @@ static bool carry_in(struct connection *k)
 
 	for (int i = 0; i < TURNS; i++) {
 		if (!drain_in(k, &stopped))
-			return k->plain_ended; /* what gRPC had to say still goes out */
+			return is_hung_up(k); /* what gRPC had to say still goes out */
 		if (stopped)
 			return true;
 		if (!fill_in(k))
@@ -429,18 +436,28 @@ static void carry(struct rpc_tls *t, struct connection *k)
 	ask(t, &k->tcp, (in ? 0 : EPOLLIN) | (k->write_wants ? EPOLLOUT : 0));
 	if (k->plain_ended)
 		forget_plain(t, k);
-	else
+	else if (!is_hung_up(k))
 		ask(t, &k->plain, (in ? EPOLLOUT : 0) | (out ? 0 : EPOLLIN));
 }
 
-/* A client that is gone is told again and again, too: what it sent last need not come to gRPC. */
-static void step(struct rpc_tls *t, struct connection *k, bool gone)
+static void step(struct rpc_tls *t, struct connection *k)
 {
 	if (k->state == HANDSHAKE)
 		shake(t, k);
 	else if (k->state == RUNNING)
 		carry(t, k);
-	if (gone && k->state == RUNNING && k->in->at < k->in->end)
+}
+
+/* The kernel tells of an end that has hung up again and again. What a gone client sent last need not come to gRPC. */
+static void side_step(struct rpc_tls *t, const struct side *s, uint32_t events)
+{
+	struct connection *k = s->of;
+	const bool gone = events & (EPOLLHUP | EPOLLERR), client = s == &k->tcp;
+
+	if (gone && !client && k->state == RUNNING)
+		forget_plain(t, k);
+	step(t, k);
+	if (gone && client && k->state == RUNNING && k->in->at < k->in->end)
 		end(t, k);
 }
 
@@ -516,7 +533,7 @@ static void go_on(struct rpc_tls *t)
 	for (struct connection *k = t->all.next, *next; k != &t->all; k = next) {
 		next = k->next;
 		if (k->again)
-			step(t, k, false);
+			step(t, k);
 	}
 }
 
@@ -538,7 +555,7 @@ static void *tls_main(void *arg)
 			const struct side *s = e[i].data.ptr;
 
 			if (s)
-				step(t, s->of, s == &s->of->tcp && e[i].events & (EPOLLHUP | EPOLLERR));
+				side_step(t, s, e[i].events);
 			else if (read(t->wake, &count, sizeof count) == sizeof count && take_new(t) && !stopping) {
 				stopping = true;
 				until_us = daemon_now_us() + END_US;

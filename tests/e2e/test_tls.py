@@ -296,6 +296,39 @@ class Tls(unittest.TestCase):
 
     # ---- hostile ----
 
+    def raw(self):
+        """A TLS connection without gRPC, whose client takes little before it reads."""
+        context = ssl.create_default_context(cafile=self.ca.cert)
+        context.load_cert_chain(*self.engine)
+        context.set_alpn_protocols(["h2"])
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.settimeout(CALL_S)
+        plain.connect(("127.0.0.1", self.port))
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    def test_a_client_that_does_not_read(self):
+        """It is cut like any other (RPC_STALL_US), and its connection ends, though it never closes it."""
+        d = self.start()
+
+        def frame(kind, flags, stream, payload=b""):
+            return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+        def text(s):
+            return bytes([len(s)]) + s
+        path = b"/terrace.v1.Admin/Stats"
+        headers = (b"\x83\x87\x04" + text(path) + b"\x01" + text(b"localhost") + b"\x0f\x10" + text(b"application/grpc") +
+                   b"\x00" + text(b"te") + text(b"trailers"))
+        with self.raw() as s:
+            s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"\0\4\x7f\xff\xff\xff") +
+                      frame(8, 0, 0, b"\x7f\xff\0\0"))
+            for stream in range(1, 340, 2):  # of some 30 KB each: more than the kernel keeps for a client
+                s.sendall(frame(1, 4, stream, headers) + frame(0, 1, stream, b"\0\0\0\0\0"))
+            wait_for(lambda: d.stats()["terrace_tls_connections"] == 1, CALL_S, "the connection is up")
+            wait_for(lambda: d.stats()["terrace_tls_connections"] == 0, CALL_S, "it has ended")
+        with self.connect() as client:
+            client.session([LAYOUT]).close()
+
     def test_garbage_and_silence(self):
         d = self.start()
         held = []

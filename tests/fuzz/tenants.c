@@ -1,4 +1,5 @@
-/* A table of tenants of any bytes: taken or refused with a message; and whoever is asked for is of one tenant that it has, or of none. */
+/* A table of tenants of any bytes: taken or refused with a message; and whoever is asked for is of one tenant that it
+ * has, or of none. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,12 @@
 /* The packed K and V of one sequence in a GPU's memory, encoded and attended there by Terrace's CUDA kernels.
  *
- * A block is in memory of its own, or, while a lease lends one, at a lent address: then its bytes are read and written there.
+ * A block is in memory of its own, or, while a lease lends one, at a lent address: then its bytes are read and written
+ * there.
  *
- * A run of tokens is one step: kvdevice_begin plans it, then kvdevice_layer does each layer. Every query row is a sequence of its
- * own for the kernel, and its context is cut into spans, whose results are merged in order. A span is too short for the plan to split
- * further, so a row's result has the same bits whatever else the run computes: the text does not depend on what was reused. */
+ * A run of tokens is one step: kvdevice_begin plans it, then kvdevice_layer does each layer. Every query row is a
+ * sequence of its own for the kernel, and its context is cut into spans, whose results are merged in order. A span is
+ * too short for the plan to split further, so a row's result has the same bits whatever else the run computes: the text
+ * does not depend on what was reused. */
 #ifndef TINYLM_KVDEVICE_H
 #define TINYLM_KVDEVICE_H
 
