@@ -27,7 +27,7 @@
  *
  * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_preallocate leave it
  * while the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the
- * arena.
+ * arena, or until its tenant has to give it back (arena_extent_free).
  */
 #ifndef TERRACE_STORE_ARENA_ARENA_H
 #define TERRACE_STORE_ARENA_ARENA_H
@@ -260,7 +260,7 @@ enum status arena_preallocate(struct arena *a, uint32_t tenant, struct arena_gro
 bool arena_wants(struct arena *a, uint32_t tenant);
 
 /* The extent with that id, for lending and probing; on a device its hold. NULL: unknown. The pointer stays valid until
- * arena_destroy. */
+ * arena_extent_free, or arena_destroy. */
 struct extent *arena_extent(struct arena *a, uint32_t id);
 /* The tenant of the extent, to check which process may map it. False: unknown. */
 bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant);
@@ -268,6 +268,31 @@ bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant);
 uint64_t arena_extent_size(struct arena *a, uint32_t id);
 /* Writes the ids of a tenant's extents, ascending, those from `from` on, `max` at most. Returns how many it wrote. */
 uint32_t arena_extents(struct arena *a, uint32_t tenant, uint32_t from, uint32_t *ids, uint32_t max);
+
+/* ---- extents that change hands ----
+ *
+ * A tenant that has more than its own bytes has borrowed the rest. When another one lacks memory, an extent of it is
+ * retired: it gives no slot any more. The caller evicts what is in it, asks engines to unmap it, and frees it. Then the
+ * other tenant's next extent takes those bytes, as new memory that the kernel has zeroed. Host memory alone. */
+
+/* Whether the class's tenant may have another span of the class, and the budget has no bytes left for it. */
+bool arena_lacks(struct arena_class *k);
+/* Finds the extent to retire for a class whose tenant lacks memory; 0: none. It is one of another tenant, to whom its
+ * own bytes stay, and at least as many beyond them as the class's tenant has then. None of its slots is held. `may` is
+ * asked whether an extent will do, under the arena's mutex: it calls nothing of the arena. Of those the one whose newest
+ * use is the oldest. */
+uint32_t arena_retire_find(struct arena_class *k, bool (*may)(void *arg, uint32_t extent), void *arg);
+/* From now on the extent gives no slot. Slots of it that are taken stay taken. BUSY: no such extent, it is retired
+ * already, slots of it are held, a class has claimed a part of it, or its pages are being taken just now. */
+enum status arena_retire(struct arena *a, uint32_t extent);
+/* The extent gives slots again. Does nothing if it is not retired. */
+void arena_retire_end(struct arena *a, uint32_t extent);
+/* Gets a retired extent as a window of all its granules, with the number of its spans; false: it is not retired. */
+bool arena_retired(struct arena *a, uint32_t extent, struct arena_window *out);
+/* Frees a retired extent in which no slot is taken. No thread reads its memory or has its `struct extent` any more, and
+ * no process has it mapped: a process that all the same has it keeps the memory, which no budget counts then. BUSY: it
+ * is not retired, or has a taken slot. */
+enum status arena_extent_free(struct arena *a, uint32_t extent);
 
 struct arena_device_extent {
 	int fd;                          /* a descriptor of the memory, close-on-exec, the caller's to close */

@@ -56,9 +56,9 @@ static enum status table_grow(struct arena *a)
 /* Gives a new extent its id and makes it known. */
 static enum status extent_publish(struct arena *a, struct arena_extent *e, uint32_t ready)
 {
-	if (a->extent_count == a->ids || table_grow(a) != STATUS_OK)
+	if (a->extents_made == a->ids || table_grow(a) != STATUS_OK)
 		return STATUS_EXHAUSTED;
-	e->memory.extent.id = a->first_id + a->extent_count;
+	e->memory.extent.id = a->first_id + a->extents_made++;
 	a->extents[a->extent_count++] = e;
 	e->tenant->granules += e->granules;
 	e->tenant->unready += e->granules;
@@ -192,7 +192,7 @@ static struct arena_extent *extent_unready(const struct arena_tenant *t, uint32_
 	for (uint32_t i = 0; t->unready > 0 && i < a->extent_count; i++) {
 		struct arena_extent *e = a->extents[i];
 
-		if (e->tenant != t || e->ready == e->granules)
+		if (e->tenant != t || e->ready == e->granules || e->retired)
 			continue;
 		if (run_before(e) + e->granules - e->ready >= n)
 			return e;

@@ -34,11 +34,12 @@ struct arena_extent {
 	struct arena_tenant *tenant;
 	uint32_t granules;
 	uint32_t ready;                  /* so many granules, from the first on, have their pages */
-	uint32_t free;                   /* of these, in no span and no claim */
+	uint32_t free;                   /* of these, in no span and no claim; 0 while retired */
 	uint32_t run_most;               /* an upper bound of the longest run of free granules */
 	uint32_t spans;
 	uint32_t used;                   /* slots taken */
 	bool growing;                    /* a thread is taking pages of it, without the mutex */
+	bool retired;                    /* no granule of it is free: arena_retire */
 	struct granule at_granule[];
 };
 
@@ -64,8 +65,8 @@ struct arena_tenant {
 	uint64_t own_bytes, most_bytes;  /* bytes that are kept for it; the most that it may take, 0: all */
 	uint32_t spans;                  /* of all its classes */
 	bool growing;                    /* a thread is taking pages for it */
-	uint64_t granules, free, unready; /* granules of its extents; `free`: with pages, in no span and no claim;
-					   * `unready`: without pages */
+	uint64_t granules, free, unready; /* granules of its extents, and of those that are not retired: `free` with
+					   * pages, in no span and no claim; `unready` without pages */
 	uint64_t coming;                 /* granules of an extent that is being made and is in no table yet */
 	struct host_range range;         /* with a device; reserved with the first extent */
 };
@@ -82,6 +83,7 @@ struct arena {
 	bool refused;                    /* the last growth was refused: the rest of the budget may not be available */
 	uint32_t first_id, ids;
 	uint32_t extent_count, extent_room, class_count, span_count;
+	uint32_t extents_made;           /* so many ids were given */
 	struct arena_extent **extents;   /* ids ascend */
 	struct arena_tenant *tenants;
 };
@@ -114,6 +116,7 @@ struct arena_extent *arena_extent_find(const struct arena *a, uint32_t id);
 /* What the tenant may still take or use: bytes that the budget has left for its new extents; the same in granules;
  * granules that it has free or could get; granules that its reserve keeps back. */
 uint64_t arena_room(const struct arena_tenant *t);
+uint64_t arena_has(const struct arena_tenant *t); /* bytes of the tenant's extents, the one that is being made included */
 uint64_t arena_unmade(const struct arena_tenant *t);
 uint64_t arena_left(const struct arena_tenant *t);
 uint64_t arena_reserve_of(const struct arena_tenant *t);
@@ -124,6 +127,8 @@ bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struc
 /* Notes that the granules have no span any more, and that they have the span `s`. */
 void arena_granules_free(struct arena_extent *e, uint32_t granule, uint32_t n);
 void arena_granules_use(struct arena_extent *e, uint32_t granule, uint32_t n, struct span *s);
+/* Takes the extent's granules out of what is free, or counts again those that are. */
+void arena_granules_retire(struct arena_extent *e, bool retired);
 /* Notes that the extent's first `ready` granules have their pages now. */
 void arena_granules_ready(struct arena_extent *e, uint32_t ready);
 

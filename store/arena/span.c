@@ -1,7 +1,7 @@
 /* Granules and spans of an arena: which granules are free, where a span can be cut, and the windows and claims by which
  * memory changes from one class to another. See arena.h.
  *
- * A granule is free when its pages are there, no span has it, and no class has claimed it. Free granules are counted in
+ * A granule is free when its pages are there, no span has it, no class has claimed it, and its extent is not retired. Free granules are counted in
  * the extent and in its tenant. An extent also keeps an upper bound of its longest run of free granules. So an extent
  * that is full or fragmented is skipped without a look at its granules.
  */
@@ -17,7 +17,7 @@ enum { RESERVE_PART = 64 };
 
 static bool is_free(const struct arena_extent *e, uint32_t granule)
 {
-	return granule < e->ready && !e->at_granule[granule].span && !e->at_granule[granule].claim;
+	return granule < e->ready && !e->at_granule[granule].span && !e->at_granule[granule].claim && !e->retired;
 }
 
 static void granule_set(struct arena_extent *e, uint32_t granule, struct span *s, struct arena_class *claim)
@@ -70,10 +70,28 @@ void arena_granules_ready(struct arena_extent *e, uint32_t ready)
 	run_grown(e, from);
 }
 
+void arena_granules_retire(struct arena_extent *e, bool retired)
+{
+	const uint64_t unready = e->granules - e->ready;
+
+	e->tenant->free -= e->free;
+	e->free = 0;
+	e->run_most = 0;
+	e->retired = retired;
+	if (retired) {
+		e->tenant->unready -= unready;
+		return;
+	}
+	e->tenant->unready += unready;
+	for (uint32_t i = 0; i < e->ready; i++)
+		e->free += is_free(e, i);
+	e->tenant->free += e->free;
+	e->run_most = e->free;
+}
+
 /* ---- where a span can be cut ---- */
 
-/* Bytes of the tenant's extents, the one that is being made included. */
-static uint64_t has_bytes(const struct arena_tenant *t)
+uint64_t arena_has(const struct arena_tenant *t)
 {
 	return (t->granules + t->coming) * t->arena->granule_bytes;
 }
@@ -81,12 +99,12 @@ static uint64_t has_bytes(const struct arena_tenant *t)
 uint64_t arena_room(const struct arena_tenant *t)
 {
 	const struct arena *a = t->arena;
-	const uint64_t has = has_bytes(t);
+	const uint64_t has = arena_has(t);
 	uint64_t left = a->options.budget_bytes - a->taken_bytes, kept = 0;
 
 	for (const struct arena_tenant *o = a->tenants; o; o = o->next)
-		if (o != t && o->own_bytes > has_bytes(o))
-			kept += o->own_bytes - has_bytes(o);
+		if (o != t && o->own_bytes > arena_has(o))
+			kept += o->own_bytes - arena_has(o);
 	left = left > kept ? left - kept : 0;
 	if (t->most_bytes)
 		left = min_u64(left, t->most_bytes > has ? t->most_bytes - has : 0);

@@ -1,0 +1,164 @@
+/* Extents that go from one tenant to another: they give no slot any more, and when the last of their slots is given
+ * back and nobody has them mapped, their memory is freed. The other tenant's extent is new memory, which the kernel has
+ * zeroed. See arena.h.
+ */
+#include "store/arena/arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/arena/private.h"
+
+/* What the tenant has beyond its own bytes. */
+static uint64_t surplus(const struct arena_tenant *t)
+{
+	const uint64_t has = arena_has(t);
+
+	return has > t->own_bytes ? has - t->own_bytes : 0;
+}
+
+/* With the mutex. */
+static bool lacks(const struct arena_class *k)
+{
+	const struct arena_tenant *t = k->tenant;
+	const uint64_t bytes = k->span_granules * k->arena->granule_bytes;
+
+	return arena_room(t) < bytes && (!t->most_bytes || t->most_bytes >= arena_has(t) + bytes);
+}
+
+bool arena_lacks(struct arena_class *k)
+{
+	bool is;
+
+	pthread_mutex_lock(&k->arena->mutex);
+	is = lacks(k);
+	pthread_mutex_unlock(&k->arena->mutex);
+	return is;
+}
+
+/* Whether the extent may go to the tenant: its own tenant keeps its own bytes, and at least as much beyond them as the
+ * other has then. So extents do not go back and forth between tenants that both want them. */
+static bool may_go(const struct arena_extent *e, const struct arena_tenant *to)
+{
+	const struct arena_tenant *from = e->tenant;
+
+	return from != to && !e->retired && !e->growing && surplus(from) >= e->memory.bytes &&
+	       surplus(from) - e->memory.bytes >= surplus(to) + e->memory.bytes;
+}
+
+/* The newest use of its spans. False: slots of it are held, or a class has claimed a part of it. */
+static bool newest_of(const struct arena_extent *e, uint32_t *newest)
+{
+	*newest = 0;
+	for (uint32_t i = 0; i < e->ready; i++) {
+		const struct span *s = e->at_granule[i].span;
+		uint32_t used;
+
+		if (e->at_granule[i].claim || (s && atomic_load_explicit(&s->public.held, memory_order_relaxed)))
+			return false;
+		used = s ? atomic_load_explicit(&s->public.newest, memory_order_relaxed) : 0;
+		*newest = used > *newest ? used : *newest;
+	}
+	return true;
+}
+
+uint32_t arena_retire_find(struct arena_class *k, bool (*may)(void *arg, uint32_t extent), void *arg)
+{
+	const struct arena *a = k->arena;
+	uint32_t found = 0, coldest = UINT32_MAX, newest;
+
+	pthread_mutex_lock(&k->arena->mutex);
+	for (uint32_t i = 0; i < a->extent_count && !a->options.ops && lacks(k); i++) {
+		const struct arena_extent *e = a->extents[i];
+
+		if (!may_go(e, k->tenant) || !newest_of(e, &newest) || newest >= coldest ||
+		    !may(arg, e->memory.extent.id))
+			continue;
+		coldest = newest;
+		found = e->memory.extent.id;
+	}
+	pthread_mutex_unlock(&k->arena->mutex);
+	return found;
+}
+
+static void close_spans(const struct arena_extent *e, bool closed)
+{
+	for (uint32_t i = 0; i < e->ready; i++) {
+		struct span *s = e->at_granule[i].span;
+
+		if (s && s->public.granule == i)
+			arena_span_closed(s, closed);
+	}
+}
+
+enum status arena_retire(struct arena *a, uint32_t extent)
+{
+	enum status s = STATUS_BUSY;
+	struct arena_extent *e;
+	uint32_t newest;
+
+	pthread_mutex_lock(&a->mutex);
+	e = arena_extent_find(a, extent);
+	if (e && !e->retired && !e->growing && !a->options.ops && newest_of(e, &newest)) {
+		close_spans(e, true);
+		arena_granules_retire(e, true);
+		s = STATUS_OK;
+	}
+	pthread_mutex_unlock(&a->mutex);
+	return s;
+}
+
+void arena_retire_end(struct arena *a, uint32_t extent)
+{
+	struct arena_extent *e;
+
+	pthread_mutex_lock(&a->mutex);
+	e = arena_extent_find(a, extent);
+	if (e && e->retired) {
+		arena_granules_retire(e, false);
+		close_spans(e, false);
+	}
+	pthread_mutex_unlock(&a->mutex);
+}
+
+bool arena_retired(struct arena *a, uint32_t extent, struct arena_window *out)
+{
+	const struct arena_extent *e;
+	bool is;
+
+	pthread_mutex_lock(&a->mutex);
+	e = arena_extent_find(a, extent);
+	is = e && e->retired;
+	if (is)
+		*out = (struct arena_window){ .extent = extent, .granules = e->granules, .spans = e->spans };
+	pthread_mutex_unlock(&a->mutex);
+	return is;
+}
+
+/* Out of the table, and out of what the tenant has. */
+static void forget(struct arena *a, struct arena_extent *e)
+{
+	const uint32_t place = arena_extent_place(a, e->memory.extent.id);
+
+	memmove(&a->extents[place], &a->extents[place + 1], (--a->extent_count - place) * sizeof(a->extents[0]));
+	a->taken_bytes -= e->memory.bytes;
+	a->refused = false;
+	e->tenant->granules -= e->granules;
+}
+
+enum status arena_extent_free(struct arena *a, uint32_t extent)
+{
+	struct arena_extent *e;
+	enum status s = STATUS_BUSY;
+
+	pthread_mutex_lock(&a->mutex);
+	e = arena_extent_find(a, extent);
+	if (e && e->retired && e->spans == 0) {
+		forget(a, e);
+		s = STATUS_OK;
+	}
+	pthread_mutex_unlock(&a->mutex);
+	if (s == STATUS_OK)
+		arena_extent_discard(e);
+	return s;
+}
