@@ -38,6 +38,7 @@
 #include "daemon/memory/grow.h"
 #include "daemon/memory/tier.h"
 #include "daemon/memory/trade.h"
+#include "daemon/session/retire.h"
 #include "daemon/session/end.h"
 #include "daemon/session/grants.h"
 #include "daemon/session/lease.h"
@@ -252,6 +253,8 @@ enum status cache_create(const struct cache_options *o, uint64_t now_us, struct 
 	s = tenants_make(c);
 	if (!s)
 		s = create_parts(c, why);
+	if (!s && !retire_create(c))
+		s = STATUS_EXHAUSTED;
 	if (s) {
 		cache_destroy(c);
 		return s;
@@ -296,6 +299,7 @@ bool cache_destroy(struct cache *c)
 	ends_destroy(c, ended);
 	if (!ended)
 		return false;
+	retire_destroy(c);
 	sums_destroy(c->sums);
 	c->sums = NULL;
 	if (c->index && !c->options.leaves_records)
@@ -375,7 +379,8 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
-	chores = room_wants_preallocation(c) || c->trades || tier_wants(c) || (c->vram && vram_wants(c));
+	chores = room_wants_preallocation(c) || c->trades || retire_wants(c) || tier_wants(c) ||
+		 (c->vram && vram_wants(c));
 	handles = handle_source_wants(&c->grants->random);
 	cache_unlock(c);
 	index_read_unlock();
@@ -388,6 +393,7 @@ void cache_chores(struct cache *c)
 {
 	room_preallocate(c);
 	trades_chores(c);
+	retire_chores(c);
 	arrivals_chores(c);
 	if (c->vram)
 		vram_chores(c);

@@ -7,6 +7,7 @@
  *     client UNMAPPED(extent)       no answer: the mapping and the descriptor are gone; FDSOCK_EXTENT_NONE: of all
  * extents client RELEASE(leases)        no answer
  *     client PREMAP(gpu)          -> daemon OFFER(extents), and more of them as there are more
+ *     client LISTEN               -> daemon RETIRE(extent), when it wants one back
  *
  * Host memory is lent to be written (MAP with write 1) to an attachment that has a reservation in that extent, made by a Reserve that named the
  * attachment; before, the answer is PRECONDITION. What is mapped then may stay mapped, for later reservations, but the
@@ -19,6 +20,10 @@
  * offer lends nothing: what is wanted of it is asked for by MAP, which may be refused. Nothing has to be mapped, and what
  * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows PREMAP;
  * another would hang up.
+ *
+ * LISTEN says that the client reads the socket at all times, and unmaps an extent of host memory that RETIRE names as
+ * soon as it does not use it; then it says UNMAPPED. The extent is to go to another tenant, and stays with this one for
+ * as long as a process has it mapped. A daemon says in WELCOME that it may ask so (FDSOCK_KNOWS_LISTEN).
  *
  * A connection whose first packet is CALLER carries *local calls* and nothing else: the requests and replies of
  * terrace.proto, by the same handlers, without gRPC's way. It makes no attachment, is served by a thread of its own,
@@ -82,6 +87,7 @@ enum {
 	FDSOCK_OFFERS_MAX = 256,       /* in one packet */
 	FDSOCK_KNOWS_PREMAP = 1,       /* fdsock_welcome.knows: bits */
 	FDSOCK_KNOWS_CALLER = 2,
+	FDSOCK_KNOWS_LISTEN = 4,
 	FDSOCK_CALL_BYTES_MAX = 192 * 1024, /* of a CALL or REPLY, head and all: what a socket takes in one packet by the kernel's defaults */
 };
 
@@ -97,6 +103,8 @@ enum fdsock_type {
 	FDSOCK_REPLY = 10,
 	FDSOCK_PREMAP = 11,
 	FDSOCK_OFFER = 12,
+	FDSOCK_LISTEN = 13,
+	FDSOCK_RETIRE = 14,
 	FDSOCK_TYPES_END
 };
 
@@ -174,6 +182,13 @@ struct fdsock_offer {
 	uint32_t count;
 	uint32_t pad;
 	uint32_t extents[FDSOCK_OFFERS_MAX];
+};
+
+/* LISTEN is a head alone. */
+struct fdsock_retire {
+	struct fdsock_head head;
+	uint32_t extent;
+	uint32_t pad;
 };
 
 struct fdsock_release {

@@ -18,6 +18,7 @@ set_tests_properties(cache_units_long PROPERTIES TIMEOUT 3600 LABELS long ENVIRO
 terrace_test(cache_put SOURCES daemon/call/reserve.c LIBS cache_rig)
 terrace_test(cache_rest SOURCES daemon/session/rest.c LIBS cache_rig)
 terrace_test(cache_ghost SOURCES daemon/session/end.c LIBS cache_rig)
+terrace_test(cache_retire SOURCES daemon/session/retire.c LIBS cache_rig)
 terrace_test(cache_watch SOURCES daemon/session/watch.c LIBS cache_rig)
 terrace_test(cache_room SOURCES daemon/memory/evict.c LIBS cache_rig)
 terrace_test(cache_recut SOURCES daemon/memory/recut.c LIBS cache_rig TIMEOUT 240)

@@ -25,6 +25,8 @@ set_tests_properties(e2e_tenants_long PROPERTIES LABELS long)
 if(TARGET terracectl)
   if(NOT TERRACE_SANITIZE MATCHES thread)
     terrace_python_test(e2e_tls test_tls.py $<TARGET_FILE:terracectl> $<TARGET_FILE:terrace>)
+    terrace_python_test(e2e_borrow test_borrow.py $<TARGET_FILE:terrace>)
+    set_tests_properties(e2e_borrow PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
   endif()
   if(TERRACE_SANITIZE MATCHES address) # a Python that loads the library needs the runtimes first, and frees little at its end
     foreach(runtime asan ubsan)
@@ -32,7 +34,7 @@ if(TARGET terracectl)
       list(APPEND runtimes ${path})
     endforeach()
     list(JOIN runtimes ":" runtimes)
-    set_tests_properties(e2e_tls PROPERTIES ENVIRONMENT "LD_PRELOAD=${runtimes};ASAN_OPTIONS=detect_leaks=0")
+    set_tests_properties(e2e_tls e2e_borrow PROPERTIES ENVIRONMENT "LD_PRELOAD=${runtimes};ASAN_OPTIONS=detect_leaks=0")
   endif()
   terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's

@@ -44,6 +44,8 @@ static enum terrace_status hello(struct client_attachment *a, const uint8_t toke
 	a->id = welcome->attachment;
 	a->knows_callers = welcome->knows & FDSOCK_KNOWS_CALLER;
 	a->premap.known = welcome->knows & FDSOCK_KNOWS_PREMAP;
+	if (welcome->knows & FDSOCK_KNOWS_LISTEN)
+		client_fds_hear_always(a);
 	return TERRACE_OK;
 }
 

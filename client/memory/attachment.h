@@ -50,6 +50,8 @@ struct client_premap {
 	struct client_driver_task hearing; /* without a reference, until it is closed */
 	/* Takes the offers of a packet, under the lock. Set before offers are asked for. */
 	void (*offered)(struct client_attachment *attachment, const struct fdsock_offer *offer);
+	/* The same for an extent that the daemon wants back. */
+	void (*asked_back)(struct client_attachment *attachment, uint32_t extent);
 };
 
 struct client_attachment {
@@ -111,6 +113,8 @@ enum terrace_status client_fds_register(struct client_attachment *attachment, st
  * it, one extent after the other, and never while a call of the engine's needs the turn. A repeated call costs nothing.
  * With a daemon that makes no offers it does nothing. */
 void client_fds_use(struct client_attachment *attachment, enum client_use use, uint32_t g);
+/* From now on the socket is read at all times, and the daemon told so: it may ask for extents. */
+void client_fds_hear_always(struct client_attachment *attachment);
 /* Waits, and helps, until all extents that the daemon has offered are mapped. TERRACE_OK: they are, or there are no
  * offers. TERRACE_EXHAUSTED, TERRACE_UNSUPPORTED, TERRACE_UNAVAILABLE, TERRACE_INTERNAL: an extent cannot be mapped.
  * TERRACE_DEADLINE, TERRACE_CANCELLED. */

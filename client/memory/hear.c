@@ -10,12 +10,15 @@
 
 enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on saying */
 
-/* A packet that answers no question: OFFER, or the late answer to a MAP whose asker had given up. */
+/* A packet that answers no question: OFFER, RETIRE, or the late answer to a MAP whose asker had given up. */
 void client_fds_take(struct client_attachment *a, struct client_packet *p)
 {
 	if (p->body.head.type == FDSOCK_OFFER) {
 		if (a->premap.offered)
 			a->premap.offered(a, &p->body.offer);
+	} else if (p->body.head.type == FDSOCK_RETIRE) {
+		if (a->premap.asked_back)
+			a->premap.asked_back(a, p->body.retire.extent);
 	} else if (p->body.head.type == FDSOCK_EXTENT && p->descriptors[0] >= 0) {
 		client_packet_fini(p);
 		if (!client_fds_find(a, p->body.extent.extent, p->body.extent.write))

@@ -5,8 +5,9 @@
  * registers without the turn. So a thread that needs another extent meanwhile goes ahead, and a thread that needs this
  * extent waits for it. The thread rests between extents, and leaves the turn to threads that wait for it.
  *
- * The daemon offers an extent as soon as it is made. So a process that maps ahead reads the socket at all times, while
- * other processes read it only when they lease: the same thread waits for the socket. When the daemon has ended,
+ * The daemon offers an extent as soon as it is made, and may ask for one that is to go to another tenant. So a process
+ * that maps ahead, or whose daemon has several tenants, reads the socket at all times, while other processes read it
+ * only when they lease: the same thread waits for the socket. When the daemon has ended,
  * mappings that are not in use are unmapped.
  *
  * If an extent cannot be mapped, it is left, with all extents offered so far, to the leases that name it. A driver
@@ -70,6 +71,15 @@ static void offers_take(struct client_attachment *a, const struct fdsock_offer *
 		h->answered |= 1u << tier;
 	if (o->count) /* a thread that waits for the socket does not see what another thread has read */
 		client_driver_tasks_wake();
+}
+
+/* The daemon wants it for another tenant: it is unmapped when it is not in use, and mapped ahead no more. */
+static void retire_extent(struct client_attachment *a, uint32_t extent)
+{
+	client_fds_offer_end(a, extent);
+	for (uint32_t i = 0; i < a->count; i++)
+		if (a->mappings[i]->extent == extent)
+			client_fds_retire(a, a->mappings[i]);
 }
 
 void client_fds_offer_end(struct client_attachment *a, uint32_t extent)
@@ -336,9 +346,20 @@ static bool hearing_begin(struct client_attachment *a)
 	if (a->premap.hears)
 		return true;
 	a->premap.offered = offers_take;
+	a->premap.asked_back = retire_extent;
 	a->premap.hearing.run = hearing_run;
 	a->premap.hears = !client_driver_task_start(&a->premap.hearing);
 	return a->premap.hears;
+}
+
+void client_fds_hear_always(struct client_attachment *a)
+{
+	const struct fdsock_head listen = client_packet_head(FDSOCK_LISTEN);
+
+	pthread_mutex_lock(&a->lock);
+	if (hearing_begin(a))
+		client_packet_send(a->socket, &listen, sizeof(listen));
+	pthread_mutex_unlock(&a->lock);
 }
 
 void client_fds_use(struct client_attachment *a, enum client_use use, uint32_t g)

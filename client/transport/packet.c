@@ -141,6 +141,8 @@ static bool packet_sound(const struct client_packet *packet, size_t bytes)
 		return bytes == sizeof(packet->body.extent);
 	case FDSOCK_OFFER:
 		return offer_sound(&packet->body.offer, bytes);
+	case FDSOCK_RETIRE:
+		return bytes == sizeof(packet->body.retire);
 	default:
 		return false;
 	}

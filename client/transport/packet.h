@@ -13,6 +13,7 @@ struct client_packet {
 		struct fdsock_welcome welcome;
 		struct fdsock_extent extent;
 		struct fdsock_offer offer;
+		struct fdsock_retire retire;
 	} body;
 	int descriptors[2]; /* the first descriptors that came; -1: none */
 	bool lost;          /* descriptors are missing: this process can have no more */

@@ -13,7 +13,6 @@
 
 #include "daemon/advice/mailbox.h"
 #include "daemon/block/counters.h"
-#include "daemon/block/values.h"
 #include "daemon/threads/await.h"
 #include "store/index.h"
 #include "store/status.h"

@@ -42,6 +42,11 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	X(TRADES_COLDER, "terrace_span_trades_total", "tier=host,reason=colder", "spans of memory that a class began to take from others") \
 	X(TRADES_NEED, "terrace_span_trades_total", "tier=host,reason=need", "spans of memory that a class began to take from others") \
 	X(GPU_TRADES, "terrace_span_trades_total", "tier=gpu", "spans of memory that a class began to take from others") \
+	X(EVICTED_TENANT, "terrace_evictions_total", "tier=host,reason=tenant", "blocks that left a tier")   \
+	X(EXTENTS_MOVED, "terrace_extents_moved_total", "",                                                  \
+	  "extents of memory that one tenant had borrowed, and another one has got")                         \
+	X(EXTENTS_KEPT, "terrace_extents_kept_total", "",                                                    \
+	  "the same, but asked back in vain: blocks were in use, or an engine had it mapped")                \
 	X(REGRETTED_HOST, "terrace_evictions_regretted_total", "tier=host",                                  \
 	  "blocks that left a tier and were asked for within a minute")                                      \
 	X(REGRETTED_DISK, "terrace_evictions_regretted_total", "tier=disk",                                  \

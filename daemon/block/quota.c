@@ -7,7 +7,6 @@
 
 #include "daemon/block/options.h"
 #include "daemon/block/peer.h"
-#include "daemon/block/values.h"
 #include "daemon/threads/pool.h"
 #include "store/short_lock.h"
 #include "store/status.h"

@@ -120,6 +120,8 @@ struct tier_ops {
 	void (*extent_made)(struct cache *c, struct memory_extent *m, const struct extent *e);
 	/* All its pages are there. */
 	void (*extent_fixed)(struct cache *c, struct memory_extent *m, const struct extent *e);
+	/* It goes: none of its slots is in use, and nothing is copied from or to it any more. */
+	void (*extent_gone)(struct cache *c, const struct memory_extent *m);
 
 	/* ---- devices. The tier's lock ---- */
 

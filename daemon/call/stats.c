@@ -163,7 +163,7 @@ static uint32_t holders_read(const struct cache *c, struct holder *h)
 
 /* ---- rows of tenants ---- */
 
-enum { FACTS = 7, TENANT_LABEL_MAX = 80 };
+enum { FACTS = 8, TENANT_LABEL_MAX = 80, EXTENTS_A_HOLD = 64 };
 static const struct {
 	const char *name, *help;
 } tenant_facts[FACTS] = {
@@ -174,12 +174,30 @@ static const struct {
 	{ "terrace_tenant_reserved_bytes", "of that, what its reservations have" },
 	{ "terrace_tenant_pinned_bytes_max", "bound of these two" },
 	{ "terrace_tenant_disk_bytes", "slots of the tenant's blocks on disks" },
+	{ "terrace_tenant_lent_bytes", "of its host memory, extents that engines have mapped" },
 };
 
 struct tenant_row {
 	char labels[TENANT_LABEL_MAX];
 	uint64_t fact[FACTS];
 };
+
+/* In pieces, so that the lock is not held for long. */
+static uint64_t lent_bytes(struct cache *c, uint32_t tenant)
+{
+	uint32_t ids[EXTENTS_A_HOLD], n, from = 0;
+	uint64_t bytes = 0;
+
+	do {
+		n = arena_extents(c->host, tenant, from, ids, EXTENTS_A_HOLD);
+		cache_lock(c);
+		for (uint32_t i = 0; i < n; i++)
+			bytes += attachments_lent(c, ids[i]) ? arena_extent_size(c->host, ids[i]) : 0;
+		cache_unlock(c);
+		from = n ? ids[n - 1] + 1 : from;
+	} while (n == EXTENTS_A_HOLD);
+	return bytes;
+}
 
 /* Rows of the tenants from `first` on. */
 static void tenant_rows_read(struct cache *c, const struct tenant *first, uint32_t count, struct tenant_row *facts)
@@ -200,8 +218,10 @@ static void tenant_rows_read(struct cache *c, const struct tenant *first, uint32
 		facts[i].fact[6] = first[i].disk_bytes;
 	}
 	cache_unlock(c);
-	for (uint32_t i = 0; i < count; i++)
+	for (uint32_t i = 0; i < count; i++) {
 		facts[i].fact[2] = arena_tenant_bytes(c->host, first[i].number);
+		facts[i].fact[7] = lent_bytes(c, first[i].number);
+	}
 }
 
 static void tenant_rows_emit(const struct tenant_row *facts, uint32_t count, cache_stat_fn *emit, void *arg)

@@ -465,6 +465,13 @@ static void extent_fixed(struct cache *c, struct memory_extent *m, const struct 
 	cache_unlock(c);
 }
 
+static void extent_gone(struct cache *c, const struct memory_extent *m)
+{
+	for (uint32_t i = 0; m->buffer && i < c->tier->unit_count; i++)
+		if (m->buffer[i] != RING_NONE)
+			disk_buffer_remove(c->tier->units[i].disk, m->buffer[i]);
+}
+
 const struct tier_ops disk_tier = {
 	.name = "disk",
 	.use = use,
@@ -478,4 +485,5 @@ const struct tier_ops disk_tier = {
 	.pump = pump,
 	.room_changed = room_changed,
 	.extent_fixed = extent_fixed,
+	.extent_gone = extent_gone,
 };

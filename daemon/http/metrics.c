@@ -14,7 +14,6 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
 #include "daemon/cache.h"
 #include "daemon/http/metrics_text.h"
 #include "daemon/process/config.h"

@@ -2,7 +2,6 @@
 #include "daemon/local/local_calls.h"
 
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
 #include "daemon/cache.h"
 #include "daemon/local/engine.h"
 #include "daemon/local/packet.h"

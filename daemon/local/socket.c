@@ -28,6 +28,7 @@
 #include "daemon/session/attachment.h"
 #include "daemon/session/end.h"
 #include "daemon/session/offer.h"
+#include "daemon/session/retire.h"
 #include "daemon/session/open.h"
 #include "daemon/threads/deadline.h"
 #include "daemon/threads/pool.h"
@@ -77,6 +78,7 @@ struct connection {
 	bool refused;                /* it has no share left: to be told so in answer to its HELLO */
 	bool gone;                 /* to be freed after this round of events */
 	bool known;                /* the cache has the pidfd, too */
+	bool listens;              /* it may be asked for extents (LISTEN) */
 	uint32_t prefetched;       /* tiers of which it is offered extents, a bit each: GPUs by number, then host memory */
 	struct watch_key {
 		enum watched what;
@@ -165,6 +167,8 @@ int fd_socket_packet_type(const void *packet, size_t n)
 		return n == sizeof(struct fdsock_unmapped) ? h.type : 0;
 	case FDSOCK_PREMAP:
 		return n == sizeof(struct fdsock_premap) ? h.type : 0;
+	case FDSOCK_LISTEN:
+		return n == sizeof h ? h.type : 0;
 	case FDSOCK_RELEASE:
 		return release_type(packet, n);
 	default:
@@ -371,7 +375,8 @@ static bool on_hello(struct fd_socket *d, struct connection *c, const struct fds
 {
 	const bool old = c->version == FDSOCK_VERSION_BEFORE;
 	struct fdsock_welcome w = { .head = fd_socket_head(c->version, FDSOCK_WELCOME),
-				    .knows = old ? 0 : FDSOCK_KNOWS_PREMAP | FDSOCK_KNOWS_CALLER };
+				    .knows = old ? 0 : FDSOCK_KNOWS_PREMAP | FDSOCK_KNOWS_CALLER |
+						     (cache_asks_back(d->daemon->cache) ? FDSOCK_KNOWS_LISTEN : 0) };
 	static const uint8_t nones[CACHE_TOKEN_BYTES]; /* what another tenant's token is answered like */
 	const char *why = NULL;
 	enum status s;
@@ -496,15 +501,35 @@ static bool on_prefetch(struct fd_socket *d, struct connection *c, const struct 
 	return offer(d, c, m->gpu, true);
 }
 
+/* Asks for the extent that the cache wants back, if the client has it. */
+static bool ask_back(const struct fd_socket *d, const struct connection *c)
+{
+	struct fdsock_retire m = { .head = fd_socket_head(FDSOCK_VERSION, FDSOCK_RETIRE),
+				   .extent = cache_attach_asked(d->daemon->cache, c->attachment) };
+
+	return !m.extent || !is_deaf(fd_socket_send(c->fd, &m, sizeof m, NULL, 0));
+}
+
+static bool on_listen(struct fd_socket *d, struct connection *c)
+{
+	cache_attach_listens(d->daemon->cache, c->attachment);
+	c->listens = true;
+	d->offering = true;
+	return ask_back(d, c);
+}
+
 static void send_offers(struct fd_socket *d)
 {
-	for (struct connection *c = d->all.next; c != &d->all; c = c->next)
+	for (struct connection *c = d->all.next; c != &d->all; c = c->next) {
 		for (uint32_t t = 0; t <= DEVICES_MAX && c->prefetched >> t; t++)
 			if (!c->gone && c->prefetched >> t & 1)
 				offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false);
+		if (!c->gone && c->listens)
+			ask_back(d, c);
+	}
 }
 
-/* An extent has been made. Under the cache's lock. */
+/* An extent has been made, or is wanted back. Under the cache's lock. */
 static void news(void *fd_socket)
 {
 	const uint64_t one = 1;
@@ -556,6 +581,7 @@ static const char *on_packet(struct fd_socket *d, struct connection *c, const un
 	case FDSOCK_CALLER: return on_caller(d, c, &p->hello) ? NULL : "caller refused";
 	case FDSOCK_MAP: return on_map(d, c, &p->map) ? NULL : "answers not read";
 	case FDSOCK_PREMAP: return on_prefetch(d, c, &p->prefetched) ? NULL : "answers not read";
+	case FDSOCK_LISTEN: return on_listen(d, c) ? NULL : "answers not read";
 	case FDSOCK_RELEASE: return on_release(d, c, &p->release) ? NULL : "";
 	default:
 		cache_attach_unmapped(d->daemon->cache, c->attachment, p->unmapped.extent);

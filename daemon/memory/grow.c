@@ -81,6 +81,23 @@ static void growth_end(struct cache *c)
 	cache_unlock(c);
 }
 
+/* By the thread that has begun growth. */
+static void extent_forget(struct cache *c, struct memory_extent *m)
+{
+	struct memory_extent **at = &c->memory_extents;
+
+	cache_lock(c);
+	while (*at != m)
+		at = &(*at)->next;
+	*at = m->next;
+	cache_unlock(c);
+	if (c->tiers[TIER_DISK])
+		c->tiers[TIER_DISK]->extent_gone(c, m);
+	free(m->buffer);
+	free(m->device);
+	free(m);
+}
+
 /* An extent that no span has been cut from yet. */
 static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 {
@@ -137,6 +154,30 @@ static bool grow(struct cache *c, struct memory_class *k)
 	return grown;
 }
 
+bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
+{
+	struct memory_extent *m;
+	struct arena_growth g;
+	bool freed;
+
+	if (growth_begin(c, NULL) != TURN_BEGUN)
+		return false;
+	m = memory_extent_find(c, extent);
+	if (m)
+		extent_forget(c, m);
+	pthread_mutex_lock(&c->extents);
+	freed = !arena_extent_free(c->host, extent);
+	pthread_mutex_unlock(&c->extents);
+	/* Before anybody else can take those bytes. */
+	if (freed && !arena_prepare(to->arena, &g))
+		growth_known(c, &g);
+	growth_end(c);
+	cache_lock(c);
+	c->room_epoch++; /* what was refused is worth asking for again */
+	cache_unlock(c);
+	return freed;
+}
+
 static bool is_trading(const struct cache *c, const struct memory_class *k)
 {
 	return k->trade.since_us && k->grow_refused == c->room_epoch;
@@ -162,6 +203,11 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 		return;
 	cache_lock(c);
 	k->grow_refused = c->room_epoch;
+	if (c->retire && arena_lacks(k->arena)) {
+		c->lacks = k;
+		c->lacks_us = c->now_us;
+		tier_wake(c);
+	}
 	if (vain && trades)
 		k->trade_refused = c->room_epoch;
 	cache_unlock(c);

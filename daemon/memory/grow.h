@@ -17,4 +17,8 @@ bool room_wants_preallocation(const struct cache *c);
  * first call makes the first extent. */
 void room_preallocate(struct cache *c);
 
+/* Without the lock: frees a retired extent that is empty and that no process has mapped, and takes memory for the
+ * class, which lacked it, before others can. False: it was not freed. */
+bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to);
+
 #endif

@@ -102,6 +102,60 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
 
 /* ---- emptying ---- */
 
+/* It is on its way to a disk, or is to be. */
+static bool spills_first(struct cache *c, struct memory_trade *t, struct block *b)
+{
+	enum status s;
+
+	if (!c->tiers[TIER_DISK] || t->drops || b->no_spill || block_elsewhere(b))
+		return false;
+	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
+		return false;
+	s = c->tiers[TIER_DISK]->store(c, b, RING_PREFETCH, NULL);
+	t->spilled |= s == STATUS_OK;
+	return s != STATUS_UNAVAILABLE;
+}
+
+/* Evicts what can go of a span, from t->slot on. False: the budget ran out before its end. */
+static bool span_empty(struct cache *c, struct memory_trade *t, struct span_map *s, enum counter reason,
+		       uint32_t *budget)
+{
+	const uint32_t slots = s->slots;
+
+	for (; t->slot < slots; t->slot++) {
+		struct block *b = s->at[t->slot];
+		const bool last = s->taken == 1;
+
+		if (!*budget)
+			return false;
+		--*budget;
+		if (!b || block_memory_pins(b) || spills_first(c, t, b))
+			continue;
+		room_evict(c, b, reason);
+		if (last) /* the span is no more */
+			break;
+	}
+	t->slot = 0;
+	return true;
+}
+
+enum emptying emptying_step(struct cache *c, struct memory_trade *t, const struct arena_window *w, enum counter reason)
+{
+	uint32_t budget = STEP_BLOCKS;
+
+	while (t->granule < w->granule + w->granules) {
+		struct arena_span *s = arena_span_at(c->host, w->extent, t->granule);
+		const uint32_t next = s ? s->granule + s->granules : t->granule + 1;
+
+		if (s && s->owner && !span_empty(c, t, s->owner, reason, &budget))
+			return EMPTYING_MORE;
+		t->granule = next;
+		t->slot = 0;
+	}
+	t->granule = w->granule;
+	return EMPTYING_PASSED;
+}
+
 static void trade_end(struct cache *c, struct memory_class *k)
 {
 	c->trades -= k->trade.since_us != 0;
@@ -115,60 +169,15 @@ static void trade_done(struct cache *c, struct memory_class *k)
 	k->emptied_us = c->now_us ? c->now_us : 1;
 }
 
-/* It is on its way to a disk, or is to be. */
-static bool spills_first(struct cache *c, struct memory_class *k, struct block *b)
-{
-	enum status s;
-
-	if (!c->tiers[TIER_DISK] || k->trade.drops || b->no_spill || block_elsewhere(b))
-		return false;
-	if (c->spills_stuck_us && c->now_us - c->spills_stuck_us < STUCK_US)
-		return false;
-	s = c->tiers[TIER_DISK]->store(c, b, RING_PREFETCH, NULL);
-	k->trade.spilled |= s == STATUS_OK;
-	return s != STATUS_UNAVAILABLE;
-}
-
-/* Evicts what can go of a span, from k->trade.slot on. False: the budget ran out before its end. */
-static bool span_empty(struct cache *c, struct memory_class *k, struct span_map *s, uint32_t *budget)
-{
-	const uint32_t slots = s->slots;
-
-	for (; k->trade.slot < slots; k->trade.slot++) {
-		struct block *b = s->at[k->trade.slot];
-		const bool last = s->taken == 1;
-
-		if (!*budget)
-			return false;
-		--*budget;
-		if (!b || block_memory_pins(b) || spills_first(c, k, b))
-			continue;
-		room_evict(c, b, COUNTER_EVICTED_TRADE);
-		if (last) /* the span is no more */
-			break;
-	}
-	k->trade.slot = 0;
-	return true;
-}
-
 /* With the lock: one step of the round through the window. */
 static enum step trade_step(struct cache *c, struct memory_class *k)
 {
-	uint32_t budget = STEP_BLOCKS;
 	struct arena_window w;
 
 	if (!k->trade.since_us || !arena_claimed(k->arena, &w) || w.spans == 0)
 		return STEP_DONE;
-	while (k->trade.granule < w.granule + w.granules) {
-		struct arena_span *s = arena_span_at(c->host, w.extent, k->trade.granule);
-		const uint32_t next = s ? s->granule + s->granules : k->trade.granule + 1;
-
-		if (s && !span_empty(c, k, s->owner, &budget))
-			return STEP_MORE;
-		k->trade.granule = next;
-		k->trade.slot = 0;
-	}
-	k->trade.granule = w.granule;
+	if (emptying_step(c, &k->trade, &w, COUNTER_EVICTED_TRADE) == EMPTYING_MORE)
+		return STEP_MORE;
 	return arena_claimed(k->arena, &w) && w.spans > 0 ? STEP_WAITS : STEP_DONE;
 }
 

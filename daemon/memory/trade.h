@@ -4,9 +4,13 @@
 
 #include <stdbool.h>
 
+#include "daemon/block/counters.h"
+
+struct arena_window;
 struct block;
 struct cache;
 struct memory_class;
+struct memory_trade;
 
 /* With the lock. The class claims the coldest window of other classes' memory, if it has no claim yet. own: its next
  * victim; the window must have been idle a quarter longer. NULL: it has no victim, and any window will do. False: it
@@ -24,5 +28,12 @@ void trade_finish(struct cache *c, struct memory_class *k);
 void trades_tick(struct cache *c);
 /* Without the lock, now and then: steps of all trades that no caller waits for. */
 void trades_chores(struct cache *c);
+
+/* MORE: the step ended before the window did. PASSED: every block of it was looked at. */
+enum emptying { EMPTYING_MORE, EMPTYING_PASSED };
+
+/* With the lock, in a read section: evicts what can go of some hundred blocks of the window, from where the last step
+ * ended. Blocks that only memory has are spilled first, unless t->drops. What is pinned stays. */
+enum emptying emptying_step(struct cache *c, struct memory_trade *t, const struct arena_window *w, enum counter reason);
 
 #endif

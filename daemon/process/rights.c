@@ -48,6 +48,7 @@ const struct right rights[] = {
 	{ "fd UNMAPPED", ROLE_ENGINE, "its own attachment" },
 	{ "fd RELEASE", ROLE_ENGINE, "leases of the session" },
 	{ "fd PREMAP", ROLE_ENGINE, "extents of the session's tenant" },
+	{ "fd LISTEN", ROLE_ENGINE, "its own attachment" },
 	{ "fd CALLER", ROLE_ENGINE, "the session of its token" },
 	{ "fd CALL", ROLE_ENGINE, "that session, by nine methods of Cache" },
 	{ "http /metrics", ROLE_METRICS },

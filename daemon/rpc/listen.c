@@ -6,7 +6,6 @@
 #include "daemon/rpc/listen.h"
 
 #include "daemon/block/peer.h"
-#include "daemon/block/values.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/local_socket.h"

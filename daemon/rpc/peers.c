@@ -3,7 +3,6 @@
 
 #include "daemon/block/peer.h"
 #include "daemon/block/quota.h"
-#include "daemon/block/values.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"

@@ -9,6 +9,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/session/retire.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/progress.h"
 #include "daemon/vram/state.h"
@@ -275,6 +276,35 @@ bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes)
 	return false;
 }
 
+bool attachment_lent(const struct attachment *a, uint32_t extent)
+{
+	return lent_find(a, extent);
+}
+
+bool attachments_lent(const struct cache *c, uint32_t extent)
+{
+	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS; i++)
+		for (const struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
+			if (lent_find(a, extent))
+				return true;
+	return false;
+}
+
+bool attachments_have(struct cache *c, uint32_t extent)
+{
+	bool have = false;
+
+	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS && !have; i++)
+		for (struct attachment *a = c->attachment_hash[i]; a && !have; a = a->hash_next) {
+			struct lent *l = lent_find(a, extent);
+
+			have = l && (a->lending || lent_holds(c, a, l));
+			if (l && !have)
+				lent_remove(a, l);
+		}
+	return have;
+}
+
 static enum status still_open(const struct attachment *a)
 {
 	return !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
@@ -329,7 +359,7 @@ static enum status may_map(const struct cache *c, struct session *s, uint32_t ex
 {
 	uint32_t tenant;
 
-	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant))
+	if (!arena_extent_owner(arena_of(c, extent), extent, &tenant) || retire_is_final(c, extent))
 		return STATUS_NOT_FOUND;
 	return tenant == session_tenant(s)->number ? STATUS_OK
 						   : STATUS_NOT_FOUND; /* of another tenant's nothing is told */

@@ -39,6 +39,8 @@ struct attachment {
 	struct progress_page *progress_page; /* NULL: none was asked for */
 	bool gone;
 	bool host_only;                /* see cache_attach_host_only() */
+	bool listens;                  /* its process can be asked for an extent (session/retire.h), */
+	uint32_t asked;                /* and was asked for this one last */
 	uint32_t lending;              /* descriptors of extents being made outside the lock */
 	uint32_t boarding;             /* the same for its progress page, for which GPUs' drivers may take long */
 	uint32_t lent_count, lent_cap;
@@ -74,6 +76,11 @@ struct attachment *attachment_find(struct cache *c, uint64_t number);
 const char *attachment_problem(struct cache *c, const struct session *s, uint64_t number);
 /* Whether it holds, or may hold, an extent. Forgets those that it does not hold. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
+/* Whether the extent has been lent to it, and it is not known to have unmapped it. */
+bool attachment_lent(const struct attachment *a, uint32_t extent);
+/* The same of any attachment. attachments_have asks the kernel, too, and forgets those that have unmapped it. */
+bool attachments_lent(const struct cache *c, uint32_t extent);
+bool attachments_have(struct cache *c, uint32_t extent);
 /* How many extents it can write, as far as the daemon knows. */
 uint32_t attachment_writable(const struct attachment *a);
 /* Its process has one slot more of that extent of host memory to write, or one less. False: no memory to note it. */

@@ -8,6 +8,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/session/attachment.h"
+#include "daemon/session/retire.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/state.h"
 #include "store/arena/arena.h"
@@ -72,7 +73,8 @@ static uint32_t offers_list(const struct cache *c, const struct attachment *to, 
 	struct offers *o = to->offers;
 	struct arena *a = !g ? c->host : g->lost ? NULL : g->arena;
 	const uint32_t tier = tier_of(gpu);
-	uint32_t n, one;
+	const uint32_t not = g ? 0 : retire_extent(c);
+	uint32_t n, one, left = 0;
 
 	if (!a || o->seen[tier] == c->extents_made)
 		return 0;
@@ -82,7 +84,10 @@ static uint32_t offers_list(const struct cache *c, const struct attachment *to, 
 	*more = n == max && arena_extents(a, tenant, o->next[tier], &one, 1);
 	if (!*more)
 		o->seen[tier] = c->extents_made;
-	return n;
+	for (uint32_t i = 0; i < n; i++)
+		if (extents[i] != not)
+			extents[left++] = extents[i];
+	return left;
 }
 
 uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, uint32_t *extents, uint32_t max,

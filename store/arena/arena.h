@@ -275,12 +275,13 @@ uint32_t arena_extents(struct arena *a, uint32_t tenant, uint32_t from, uint32_t
  * retired: it gives no slot any more. The caller evicts what is in it, asks engines to unmap it, and frees it. Then the
  * other tenant's next extent takes those bytes, as new memory that the kernel has zeroed. Host memory alone. */
 
-/* Whether the class's tenant may have another span of the class, and the budget has no bytes left for it. */
+/* Whether the class's tenant may have another span of the class, the budget has no bytes left for it, and another
+ * tenant has an extent that may go to it (arena_retire_find). */
 bool arena_lacks(struct arena_class *k);
 /* Finds the extent to retire for a class whose tenant lacks memory; 0: none. It is one of another tenant, to whom its
  * own bytes stay, and at least as many beyond them as the class's tenant has then. None of its slots is held. `may` is
- * asked whether an extent will do, under the arena's mutex: it calls nothing of the arena. Of those the one whose newest
- * use is the oldest. */
+ * asked whether an extent will do, under the arena's mutex: it calls nothing of the arena. Of those the one whose
+ * newest use is the oldest. */
 uint32_t arena_retire_find(struct arena_class *k, bool (*may)(void *arg, uint32_t extent), void *arg);
 /* From now on the extent gives no slot. Slots of it that are taken stay taken. BUSY: no such extent, it is retired
  * already, slots of it are held, a class has claimed a part of it, or its pages are being taken just now. */

@@ -116,7 +116,7 @@ struct arena_extent *arena_extent_find(const struct arena *a, uint32_t id);
 /* What the tenant may still take or use: bytes that the budget has left for its new extents; the same in granules;
  * granules that it has free or could get; granules that its reserve keeps back. */
 uint64_t arena_room(const struct arena_tenant *t);
-uint64_t arena_has(const struct arena_tenant *t); /* bytes of the tenant's extents, the one that is being made included */
+uint64_t arena_has(const struct arena_tenant *t); /* bytes of its extents, the one that is being made included */
 uint64_t arena_unmade(const struct arena_tenant *t);
 uint64_t arena_left(const struct arena_tenant *t);
 uint64_t arena_reserve_of(const struct arena_tenant *t);

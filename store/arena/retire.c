@@ -17,13 +17,29 @@ static uint64_t surplus(const struct arena_tenant *t)
 	return has > t->own_bytes ? has - t->own_bytes : 0;
 }
 
+/* Whether the extent may go to the tenant: its own tenant keeps its own bytes, and at least as much beyond them as the
+ * other has then. So extents do not go back and forth between tenants that both want them. */
+static bool may_go(const struct arena_extent *e, const struct arena_tenant *to)
+{
+	const struct arena_tenant *from = e->tenant;
+
+	return from != to && !e->retired && !e->growing && surplus(from) >= e->memory.bytes &&
+	       surplus(from) - e->memory.bytes >= surplus(to) + e->memory.bytes;
+}
+
 /* With the mutex. */
 static bool lacks(const struct arena_class *k)
 {
+	const struct arena *a = k->arena;
 	const struct arena_tenant *t = k->tenant;
-	const uint64_t bytes = k->span_granules * k->arena->granule_bytes;
+	const uint64_t bytes = k->span_granules * a->granule_bytes;
 
-	return arena_room(t) < bytes && (!t->most_bytes || t->most_bytes >= arena_has(t) + bytes);
+	if (arena_room(t) >= bytes || (t->most_bytes && t->most_bytes < arena_has(t) + bytes))
+		return false;
+	for (uint32_t i = 0; i < a->extent_count; i++)
+		if (may_go(a->extents[i], t))
+			return true;
+	return false;
 }
 
 bool arena_lacks(struct arena_class *k)
@@ -34,16 +50,6 @@ bool arena_lacks(struct arena_class *k)
 	is = lacks(k);
 	pthread_mutex_unlock(&k->arena->mutex);
 	return is;
-}
-
-/* Whether the extent may go to the tenant: its own tenant keeps its own bytes, and at least as much beyond them as the
- * other has then. So extents do not go back and forth between tenants that both want them. */
-static bool may_go(const struct arena_extent *e, const struct arena_tenant *to)
-{
-	const struct arena_tenant *from = e->tenant;
-
-	return from != to && !e->retired && !e->growing && surplus(from) >= e->memory.bytes &&
-	       surplus(from) - e->memory.bytes >= surplus(to) + e->memory.bytes;
 }
 
 /* The newest use of its spans. False: slots of it are held, or a class has claimed a part of it. */

@@ -1,10 +1,9 @@
 /* Granules and spans of an arena: which granules are free, where a span can be cut, and the windows and claims by which
  * memory changes from one class to another. See arena.h.
  *
- * A granule is free when its pages are there, no span has it, no class has claimed it, and its extent is not retired. Free granules are counted in
- * the extent and in its tenant. An extent also keeps an upper bound of its longest run of free granules. So an extent
- * that is full or fragmented is skipped without a look at its granules.
- */
+ * A granule is free when its pages are there, no span has it, no class has claimed it, and its extent is not retired.
+ * Free granules are counted in the extent and in its tenant. An extent also keeps an upper bound of its longest run of
+ * free granules. So an extent that is full or fragmented is skipped without a look at its granules. */
 #include "store/arena/arena.h"
 
 #include <stdlib.h>

@@ -419,6 +419,14 @@ enum status ring_buffer_add(struct ring *r, void *base, uint64_t bytes, uint32_t
 	return STATUS_OK;
 }
 
+void ring_buffer_remove(struct ring *r, uint32_t buffer)
+{
+	assert(buffer < RING_BUFFERS_MAX && r->buffers && r->buffers[buffer].base);
+	r->engine_calls->buffer_set(r, buffer, NULL, 0);
+	buffer_give(r, buffer);
+	atomic_fetch_sub(&r->counters.buffers, 1);
+}
+
 /* ---- the whole ---- */
 
 static const struct ring_calls kernel_calls = {.pread = pread, .pwrite = pwrite, .fdatasync = fdatasync};

@@ -105,11 +105,15 @@ const char *ring_refusal(const struct ring *r);
 enum status ring_file_add(struct ring *r, int fd, uint32_t *file);
 void ring_file_remove(struct ring *r, uint32_t file); /* no request of the file may be waiting or under way */
 
-/* Registers memory, for as long as the ring lives. If the kernel refuses (RLIMIT_MEMLOCK) or has no more places,
- * *buffer is RING_NONE and the status OK: transfers work a little slower then, and ring_look counts the refusal. The
- * threads engine registers nothing: RING_NONE, not counted. May wait for the ring's thread, which stands still while
- * the kernel pins the pages; so it must not be called from `done`. INVALID: no bytes, or more than 1 GiB. */
+/* Registers memory, for as long as the ring lives, or until ring_buffer_remove. If the kernel refuses (RLIMIT_MEMLOCK)
+ * or has no more places, *buffer is RING_NONE and the status OK: transfers work a little slower then, and ring_look
+ * counts the refusal. The threads engine registers nothing: RING_NONE, not counted. May wait for the ring's thread,
+ * which stands still while the kernel pins the pages; so it must not be called from `done`. INVALID: no bytes, or more
+ * than 1 GiB. */
 enum status ring_buffer_add(struct ring *r, void *base, uint64_t bytes, uint32_t *buffer);
+/* The kernel lets go of the memory of a buffer that was registered. No request of it may be waiting or under way. Waits
+ * for the ring's thread, so it must not be called from `done`. */
+void ring_buffer_remove(struct ring *r, uint32_t buffer);
 
 /* OK: `done` will be called. EXHAUSTED: the queue is full. UNAVAILABLE: the ring is being destroyed. INVALID: a field
  * of the request is not allowed. */

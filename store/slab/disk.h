@@ -216,6 +216,8 @@ void disk_withdraw(struct disk *d, struct disk_request *q);
 
 /* Registers memory, for transfers without a copy: see ring_buffer_add. Not from `done`. */
 enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t *buffer);
+/* Ends that: see ring_buffer_remove. Not from `done`. */
+void disk_buffer_remove(struct disk *d, uint32_t buffer);
 
 /* ---- scan ---- */
 

@@ -180,6 +180,11 @@ enum status disk_buffer_add(struct disk *d, void *base, uint64_t bytes, uint32_t
 	return ring_buffer_add(d->ring, base, bytes, buffer);
 }
 
+void disk_buffer_remove(struct disk *d, uint32_t buffer)
+{
+	ring_buffer_remove(d->ring, buffer);
+}
+
 /* ---- syncs; mutex held but in completions ---- */
 
 static void sync_done(struct disk *d, struct slab *s, const struct ring_request *r);

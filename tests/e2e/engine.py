@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""An engine in a process of its own, over the Python binding: `engine.py ADDRESS`, with LIBTERRACE in the environment.
+"""An engine in a process of its own, over the Python binding: `engine.py ADDRESS [UID]`, with LIBTERRACE in the environment. UID: whose
+process it is.
 
 One JSON list a line of standard input, [command, argument...], has one line of JSON in answer. Sessions are told apart by a name. A key is named by a
 number, a block's bytes follow from its key's number and its layout's. The process ends with its input.
@@ -39,7 +40,7 @@ class Engine:
         self.sessions, self.layouts, self.leases = {}, {}, {}
 
     def open(self, name, options):
-        self.layouts[name] = [terrace.Layout(o.pop("model"), **o) for o in options]
+        self.layouts[name] = [terrace.Layout.opaque(o.pop("model"), **o) if "name" in o else terrace.Layout(o.pop("model"), **o) for o in options]
         self.sessions[name] = self.client.session(self.layouts[name], engine=name)
         self.leases[name] = []
         return [layout.block_bytes for layout in self.layouts[name]]
@@ -104,6 +105,11 @@ class Engine:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        uid = int(sys.argv[2])
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     engine = Engine(sys.argv[1])
     for line in sys.stdin:
         command, *arguments = json.loads(line)

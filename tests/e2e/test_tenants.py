@@ -237,8 +237,8 @@ class Tenants(unittest.TestCase):
             self.assertEqual(said["foreign"][name], said["absent"][name], name)
         self.assertEqual(set(said["foreign"]["CALL"]), set(packet_types("method")), "a local call without a case")
         self.assertNotIn(1, said["offered"])  # alpha's extent
-        answers = {"WELCOME", "EXTENT", "REPLY", "OFFER"}
-        nameless = {"UNMAPPED", "PREMAP"}  # of the attachment
+        answers = {"WELCOME", "EXTENT", "REPLY", "OFFER", "RETIRE"}
+        nameless = {"UNMAPPED", "PREMAP", "LISTEN"}  # of the attachment
         self.assertEqual(set(packet_types()), answers | nameless | set(said["foreign"]), "a packet without a case")
         with self.acting(d, "alpha"):
             self.assertEqual(self.contents(d, alphas.session, [1]), [b"A"])
@@ -333,10 +333,14 @@ class Tenants(unittest.TestCase):
         b = self.store(d, "beta", range(1, count), 66, block_tokens=256)
         with self.acting(d, "beta"):
             self.assertEqual(self.contents(d, b.session, range(1, count)), [b"B"] * (count - 1))
-        # gamma has a cap and no share: nothing is left for it now, and it is told so rather than being given another's.
+        # gamma has a cap and no share: what alpha has borrowed goes to it, and nothing of beta's.
         with self.acting(d, "gamma"):
             g = d.open(layout(block_tokens=256))
-            self.assertNotEqual(d.put(g.session, [(key(1), b"G" * size)], chunk=1 << 20), [pb.OK])
+            wait_for(lambda: d.put(g.session, [(key(1), b"G" * size)], chunk=1 << 20) in ([pb.OK], [pb.EXISTS]), CALL_S, "gamma gets some")
+            self.fill(d, g, 8 << 20)
+            self.assertLessEqual(self.tenant_row(d, "terrace_tenant_extent_bytes"), 2 << 20)
+        with self.acting(d, "beta"):
+            self.assertEqual(self.contents(d, b.session, range(1, count)), [b"B"] * (count - 1))
 
     def test_a_stopped_engine_takes_no_share(self):
         # An engine of alpha has all that alpha may take mapped, some of it pinned, and is stopped: beta gets its own bytes all the same.

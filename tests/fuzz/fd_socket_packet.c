@@ -42,6 +42,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (size != sizeof(struct fdsock_premap))
 			abort();
 		return 0;
+	case FDSOCK_LISTEN:
+		if (size != sizeof(struct fdsock_head))
+			abort();
+		return 0;
 	case FDSOCK_UNMAPPED:
 		if (size != sizeof(struct fdsock_unmapped))
 			abort();

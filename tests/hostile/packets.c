@@ -243,6 +243,24 @@ static size_t make_premap(struct packets *p, struct connection *c, uint8_t *out)
 	return sizeof m;
 }
 
+static size_t make_listen(struct packets *p, struct connection *c, uint8_t *out)
+{
+	const struct fdsock_head m = head(FDSOCK_LISTEN);
+
+	(void)p;
+	(void)c;
+	memcpy(out, &m, sizeof m);
+	return sizeof m;
+}
+
+static size_t make_retire(struct packets *p, struct connection *c, uint8_t *out)
+{
+	const struct fdsock_retire m = { .head = head(FDSOCK_RETIRE), .extent = extent(p, c->of) };
+
+	memcpy(out, &m, sizeof m);
+	return sizeof m;
+}
+
 static size_t make_offer(struct packets *p, struct connection *c, uint8_t *out)
 {
 	struct fdsock_offer m = { .head = head(FDSOCK_OFFER), .count = 1 + rng_below(&p->rng, 8) };
@@ -316,7 +334,8 @@ static const struct generator generators[] = {
 	{ "FDSOCK_UNMAPPED", FD_SOCKET, false, make_unmapped }, { "FDSOCK_RELEASE", FD_SOCKET, false, make_release },
 	{ "FDSOCK_CALLER", RAW, true, make_caller },     { "FDSOCK_CALL", NEAR, true, make_call },
 	{ "FDSOCK_REPLY", NEAR, false, make_reply },     { "FDSOCK_PREMAP", FD_SOCKET, true, make_premap },
-	{ "FDSOCK_OFFER", FD_SOCKET, false, make_offer },
+	{ "FDSOCK_OFFER", FD_SOCKET, false, make_offer }, { "FDSOCK_LISTEN", FD_SOCKET, false, make_listen },
+	{ "FDSOCK_RETIRE", FD_SOCKET, false, make_retire },
 };
 static const struct generator local_call = { "", NEAR, true, make_call };
 

@@ -262,6 +262,8 @@ static const struct {
 	{ HEAD(7), sizeof(struct fdsock_unmapped), 0 }, /* which was a daemon's */
 	{ HEAD(FDSOCK_PREMAP), sizeof(struct fdsock_premap) - 1, 0 },
 	{ HEAD(FDSOCK_PREMAP), sizeof(struct fdsock_premap) + 1, 0 },
+	{ HEAD(FDSOCK_LISTEN), sizeof(struct fdsock_head) + 1, 0 },
+	{ HEAD(FDSOCK_RETIRE), sizeof(struct fdsock_retire), 0 },
 	{ HEAD(FDSOCK_OFFER), offsetof(struct fdsock_offer, extents), 0 },
 	{ HEAD(0), 16, 0 },
 	{ HEAD(77), 16, 0 },

@@ -80,9 +80,10 @@ END_TEST
 static const char *const packets[FDSOCK_TYPES_END] = {
 	[FDSOCK_HELLO] = "fd HELLO", [FDSOCK_MAP] = "fd MAP",       [FDSOCK_UNMAPPED] = "fd UNMAPPED", [FDSOCK_RELEASE] = "fd RELEASE",
 	[FDSOCK_PREMAP] = "fd PREMAP", [FDSOCK_CALLER] = "fd CALLER", [FDSOCK_CALL] = "fd CALL",
+	[FDSOCK_LISTEN] = "fd LISTEN",
 };
 enum { NO_PACKET = 7 }; /* of this version */
-static const enum fdsock_type own[] = { FDSOCK_WELCOME, FDSOCK_EXTENT, FDSOCK_REPLY, FDSOCK_OFFER };
+static const enum fdsock_type own[] = { FDSOCK_WELCOME, FDSOCK_EXTENT, FDSOCK_REPLY, FDSOCK_OFFER, FDSOCK_RETIRE };
 
 START_TEST(every_packet_has_a_row)
 {

@@ -1,4 +1,4 @@
-/* Extents that go from one tenant to another: which one, what stays possible meanwhile, and what the counts are then. */
+/* Extents that go from one tenant to another: which one, what stays possible meanwhile, and what is counted then. */
 #include "tests/store/arena/inside.h"
 #include "tests/store/arena/rig.h"
 
@@ -24,7 +24,7 @@ static bool all_but(void *arg, uint32_t extent)
 	return extent != *(const uint32_t *)arg;
 }
 
-/* Tenant 1 has all; `own` bytes are its own, and of the second one. The slots' extents were used one after the other. */
+/* Tenant 1 has all; `own` bytes are its own, `of_second` the second one's. Extents were used one after the other. */
 static void two_begin(struct two *t, uint64_t own, uint64_t of_second)
 {
 	t->a = arena_with(&(struct arena_options){ .budget_bytes = EXTENTS * MIB, .extent_bytes = MIB,
@@ -138,7 +138,8 @@ START_TEST(own_bytes_stay_and_the_rest_is_shared)
 {
 	/* own of the first, of the second; extents that the second gets, who then still lacks memory */
 	static const struct { uint64_t own, second; uint32_t gets; } rows[] = {
-		{ 0, 0, 4 }, { 2 * MIB, 0, 3 }, { 0, 2 * MIB, 5 }, { 8 * MIB, 0, 0 }, { 7 * MIB, 0, 0 }, { 6 * MIB, 0, 1 },
+		{ 0, 0, 4 }, { 2 * MIB, 0, 3 }, { 0, 2 * MIB, 5 },
+		{ 8 * MIB, 0, 0 }, { 7 * MIB, 0, 0 }, { 6 * MIB, 0, 1 },
 	};
 	uint32_t got = 0, extent;
 	struct arena_slot s;
@@ -213,7 +214,8 @@ START_TEST(random_histories_count_right)
 	for (uint32_t i = 0; i < 4000 / SCALE; i++) {
 		const uint32_t what = next(&rng) % 8, extent = 1 + (uint32_t)(next(&rng) % t.a->extents_made);
 
-		if (what < 3 && t.n < SLOTS && slot_take(t.k[next(&rng) % 2], next(&rng) % 2, &t.slots[t.n]) == STATUS_OK) {
+		if (what < 3 && t.n < SLOTS &&
+		    slot_take(t.k[next(&rng) % 2], next(&rng) % 2, &t.slots[t.n]) == STATUS_OK) {
 			ck_assert(!arena_extent_find(t.a, t.slots[t.n].extent)->retired);
 			t.n++;
 		} else if (what < 5 && t.n) {
