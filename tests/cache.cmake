@@ -36,6 +36,7 @@ terrace_test(cache_disk_power SOURCES daemon/disk/power.c daemon/disk/power_log.
 terrace_test(cache_disk_fault SOURCES daemon/disk/fault.c LIBS cache_rig DISK)
 terrace_test(cache_disk_hung SOURCES daemon/disk/hung.c LIBS cache_rig DISK)
 terrace_test(cache_disk_place SOURCES daemon/disk/place.c LIBS cache_rig DISK)
+terrace_test(cache_disk_shares SOURCES daemon/disk/shares.c LIBS cache_rig DISK)
 terrace_test(cache_disk_fetch SOURCES daemon/disk/fetch.c LIBS cache_rig)
 terrace_test(cache_disk_loads SOURCES daemon/disk/load.c LIBS cache_rig)
 terrace_test(cache_long_keys SOURCES daemon/block/long_keys.c LIBS cache_rig)

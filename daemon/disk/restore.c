@@ -70,7 +70,8 @@ struct restore {
 	struct unit *unit;             /* that is being scanned */
 	uint64_t unix_ms;              /* when the restorer began, and the cache's time then */
 	uint64_t now_us;
-	const struct slot_header *header; /* from which it is found now, the truth about its slot; NULL: from a record */
+	/* from which it is found now, the truth about its slot; NULL: from a record */
+	const struct slot_header *header;
 	struct restored_notes notes;
 };
 
@@ -222,7 +223,8 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 	const char *why;
 	struct layout_pool *p;
 
-	if (layout_record_decode(key, key_bytes, value, value_bytes, &l) || !layout_unpack(l.layout, l.layout_bytes, &layout) ||
+	if (layout_record_decode(key, key_bytes, value, value_bytes, &l) ||
+	    !layout_unpack(l.layout, l.layout_bytes, &layout) ||
 	    kv_layout_id(&layout) != l.layout_id)
 		return true;
 	cache_lock(x->cache);
@@ -232,16 +234,17 @@ static bool on_layout(void *arg, const void *key, size_t key_bytes, const void *
 	return restorer_goes_on(x);
 }
 
-/* The catalog has a layout once, whichever tenants have blocks of it: `default` has got it, and gives its form. */
-static struct layout_pool *pool_of_record(struct cache *c, const struct block_record *r)
+/* The catalog has a layout once, whichever tenants have blocks of it: `default` has got it, and gives its form. NULL:
+ * there is no such tenant or layout any more, or no memory for another pool. */
+static struct layout_pool *pool_of_record(struct cache *c, uint32_t tenant, uint64_t layout_id)
 {
-	struct tenant *t = tenant_of_number(c, r->tenant ? r->tenant : UINT32_MAX);
-	struct layout_pool *p = t ? layout_pool_by_id(c, t, r->layout_id) : NULL, *form;
+	struct tenant *t = tenant ? tenant_of_number(c, tenant) : NULL;
+	struct layout_pool *p = t ? layout_pool_by_id(c, t, layout_id) : NULL, *form;
 	const char *why;
 
 	if (p || !t)
 		return p;
-	form = layout_pool_by_id(c, tenant_of_number(c, 0), r->layout_id);
+	form = layout_pool_by_id(c, tenant_of_number(c, 0), layout_id);
 	if (!form || layout_pool_get(c, t, quota_join(c->quota, NULL), &form->layout, &p, &why))
 		return NULL;
 	return p;
@@ -273,7 +276,7 @@ static bool on_record(void *arg, const void *key, size_t key_bytes, const void *
 	cache_lock(c);
 	CRASH_POINT("restore_record");
 	note_generation(c, f.generation);
-	f.pool = pool_of_record(c, &r);
+	f.pool = pool_of_record(c, r.tenant, r.layout_id);
 	if (f.pool && f.unit) {
 		take_up(x, &f);
 	} else {
@@ -290,28 +293,27 @@ static bool on_promise(void *arg, const void *key, size_t key_bytes, const void 
 {
 	struct cache *c = arg;
 	uint64_t layout_id, generation;
-	uint32_t tenant = 0;
-	struct tenant *t;
 	struct layout_pool *p;
+	uint32_t tenant;
 
 	if (key_bytes < 4 || memcmp(key, "flsh", 4) != 0)
 		return false;
 	if ((key_bytes != PROMISE_KEY_BYTES && key_bytes != PROMISE_KEY_BYTES_MAX) || value_bytes != sizeof(generation))
 		return true;
+	tenant = tenant_of_number(c, 0)->number;
 	if (key_bytes == PROMISE_KEY_BYTES_MAX)
 		memcpy(&tenant, (const uint8_t *)key + PROMISE_KEY_BYTES, sizeof(tenant));
 	memcpy(&layout_id, (const uint8_t *)key + 4, sizeof(layout_id));
 	memcpy(&generation, value, sizeof(generation));
 	cache_lock(c);
-	t = tenant_of_number(c, tenant);
-	p = t ? layout_pool_by_id(c, t, layout_id) : NULL;
+	p = pool_of_record(c, tenant, layout_id);
 	if (p && p->flushed_generation < generation)
 		p->flushed_generation = generation;
 	cache_unlock(c);
 	return true;
 }
 
-/* What earlier runs promised of layouts that are known. */
+/* What earlier runs promised. It comes before the blocks: one is taken up as flushed or not. */
 static void promises_recall(struct cache *c)
 {
 	catalog_walk_from(c->tier->catalog, CATALOG_META, "flsh", 4, on_promise, c, NULL);
@@ -430,7 +432,8 @@ static void scan_all(struct restore *x)
 	}
 }
 
-/* With the lock. A lost catalog cannot say what generations it had promised: those to come are above all that lie on the disks. */
+/* With the lock. A lost catalog cannot say what generations it had promised: those to come are above all that lie on
+ * the disks. */
 static void lift_generations(struct cache *c)
 {
 	struct tier *t = c->tier;
@@ -445,7 +448,8 @@ static void lift_generations(struct cache *c)
 		catalog_put(t->catalog, CATALOG_META, r.key, r.key_bytes, r.value, r.value_bytes);
 }
 
-/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. *doubt: as of its tier. */
+/* The run that ended in order, and left the catalog as it is; 0: none, or of a version that did not say which. *doubt:
+ * as of its tier. */
 static uint64_t run_ended(struct catalog *catalog, uint64_t *doubt)
 {
 	uint64_t mark[2] = { 0, 0 };

@@ -88,13 +88,13 @@ struct cache_options rig_options(uint32_t slots)
 	};
 }
 
-static void session_over(struct rig *r, const struct kv_layout *l, uint32_t layouts)
+static void session_over(struct rig *r, uint32_t tenant, const struct kv_layout *l, uint32_t layouts)
 {
 	uint64_t session;
 
 	ck_assert_int_eq(cache_session_open(r->c, &(struct cache_open_call){ .tenant = "", .layouts = l,
-			.layout_count = layouts, .engine = "test", .now_us = r->now }, &r->s, &r->why),
-			 STATUS_OK);
+			.layout_count = layouts, .engine = "test", .now_us = r->now, .identity = tenant }, &r->s,
+			 &r->why), STATUS_OK);
 	ck_assert_int_eq(cache_attach(r->c, r->s.token, 1, r->now, &r->attachment, &session, &r->why),
 			 STATUS_OK);
 	ck_assert_uint_eq(session, r->s.id);
@@ -106,7 +106,7 @@ static void open_session(struct rig *r, uint32_t layouts)
 
 	for (uint32_t i = 0; i < layouts; i++)
 		l[i] = rig_layout(i, 0);
-	session_over(r, l, layouts);
+	session_over(r, 0, l, layouts);
 }
 
 static void open_cache(struct rig *r, const struct cache_options *o, uint64_t now_us)
@@ -131,7 +131,7 @@ void rig_open(struct rig *r, const struct cache_options *o, uint32_t layouts)
 void rig_open_layouts(struct rig *r, const struct cache_options *o, const struct kv_layout *layouts, uint32_t count)
 {
 	open_cache(r, o, OPENED_US);
-	session_over(r, layouts, count);
+	session_over(r, 0, layouts, count);
 }
 
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
@@ -143,7 +143,14 @@ void rig_join(struct rig *to, struct rig *from, uint32_t layouts)
 void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count)
 {
 	*to = (struct rig){ .c = from->c, .now = from->now };
-	session_over(to, layouts, count);
+	session_over(to, 0, layouts, count);
+}
+
+void rig_join_tenant(struct rig *to, struct rig *from, uint32_t tenant, const struct kv_layout *layouts,
+		     uint32_t count)
+{
+	*to = (struct rig){ .c = from->c, .now = from->now };
+	session_over(to, tenant, layouts, count);
 }
 
 union one_fd {
@@ -634,7 +641,7 @@ void rig_check_accounting(struct cache *c)
 {
 	struct accounting b = { .arena = c->host };
 	struct arena_usage u;
-	uint64_t taken = 0, published = 0;
+	uint64_t taken = 0, published = 0, reserved = 0;
 
 	cache_lock(c);
 	for (uint32_t i = 0; i < c->class_count; i++) {
@@ -662,7 +669,9 @@ void rig_check_accounting(struct cache *c)
 		recount_gpus(c, &b);
 		ck_assert_uint_eq(index_records(c->index), published + b.disk_only + b.gpu_only);
 	}
-	ck_assert_uint_eq(b.reserved, c->tenants[0].reserved_bytes);
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		reserved += c->tenants[i].reserved_bytes;
+	ck_assert_uint_eq(b.reserved, reserved);
 	recount_quota(c);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
 	if ((!c->tier || !c->tier->transfer_count) && (!c->vram || !c->vram->transfer_count))

@@ -64,6 +64,9 @@ void rig_close(struct rig *r);
 void rig_join(struct rig *to, struct rig *from, uint32_t layouts);
 /* The same over layouts of the test's own. */
 void rig_join_layouts(struct rig *to, struct rig *from, const struct kv_layout *layouts, uint32_t count);
+/* The same of the tenant with that number. */
+void rig_join_tenant(struct rig *to, struct rig *from, uint32_t tenant, const struct kv_layout *layouts,
+		     uint32_t count);
 /* The attachment is that process's, so that memory is lent to it. */
 void rig_watch(struct rig *r, pid_t pid);
 /* A descriptor to another process, by a socket; -1 if none came. */
