@@ -21,9 +21,9 @@
 enum {
 	NOTES = 1 << 13,               /* blocks that came or left and were not looked at yet; a power of two */
 	WALK = 256,                    /* names of one walk, and of one way back */
-	LOOKS = 4096,                  /* for one block that left: then nothing is flagged */
+	LOOKS = 4096,                  /* for one note; then the rest is left to later notes, or nothing is flagged */
 	LOOKS_A_HOLD = 256,            /* of the cache's lock: some 0.1 ms */
-	LOOKS_A_PASS = 1 << 16,        /* some ms */
+	LOOKS_A_PASS = 1 << 16,        /* some ms; the note that exceeds it is the last */
 };
 
 #define FAMILY_US (3600ull * 1000 * 1000) /* without a request for so long a family is no more */
@@ -57,7 +57,8 @@ struct unusable {
 	bool flags;                    /* there may be unusable blocks */
 	struct walk walk, side;
 	const struct graph_edges *graph;
-	uint32_t looks;                /* in the index, for one note */
+	struct family family;          /* that is looked at: a copy, as the lock is left in between */
+	uint32_t looks, held;          /* in the index: for one note, in this hold of the lock */
 };
 
 struct unusable *unusable_create(void)
@@ -153,7 +154,7 @@ static bool is_used_beside(const struct cache *c, const struct family *f, const 
 	for (uint32_t i = 0; i < FAMILIES_MAX; i++) {
 		const struct family *g = &c->advice->families.at[i];
 
-		if (g != f && is_used(c, g) && number_in(g, p) < g->layouts &&
+		if (is_used(c, g) && number_in(g, p) < g->layouts && !is_same(g, f) &&
 		    !(missing && blocks_all(g, number_in(g, missing))))
 			return true;
 	}
@@ -162,14 +163,21 @@ static bool is_used_beside(const struct cache *c, const struct family *f, const 
 
 /* ---- what is there ---- */
 
-static struct block *find(const struct cache *c, struct unusable *u, const struct layout_pool *p, uint64_t name)
+/* Each look may leave the lock and take it again before it looks. So no block is kept over another look. What changes
+ * meanwhile comes with a note of its own. */
+static struct block *find(struct cache *c, struct unusable *u, const struct layout_pool *p, uint64_t name)
 {
+	if (u->held++ >= LOOKS_A_HOLD) {
+		cache_unlock(c);
+		cache_lock(c);
+		u->held = 1;
+	}
 	u->looks++;
 	return by_id_find(c, policy_id(name, p->layout_id));
 }
 
 /* Whether the family has a block of that name; flagged: those that are unusable count, too. */
-static bool has_any(const struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
+static bool has_any(struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
 {
 	for (uint32_t l = 0; l < f->layouts; l++) {
 		const struct block *b = find(c, u, f->pool[l], name);
@@ -180,7 +188,7 @@ static bool has_any(const struct cache *c, struct unusable *u, const struct fami
 	return false;
 }
 
-static bool has_main(const struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
+static bool has_main(struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
 {
 	const struct block *b = find(c, u, f->pool[f->grid.main], name);
 
@@ -202,7 +210,7 @@ static uint64_t needed_back(const struct family *f, uint32_t layout, const struc
 }
 
 /* Whether all full blocks are there that a prefix needs of a layout before its last block. */
-static bool has_before(const struct cache *c, struct unusable *u, const struct layout_pool *p, uint64_t name,
+static bool has_before(struct cache *c, struct unusable *u, const struct layout_pool *p, uint64_t name,
 		       uint64_t back, uint32_t remainder, uint32_t units, bool flagged)
 {
 	uint32_t next = remainder ? remainder : units;
@@ -225,18 +233,19 @@ static bool has_before(const struct cache *c, struct unusable *u, const struct l
 
 /* Whether the prefix that ends with that name is usable. Where a rule needs all blocks, and one that is missing would
  * have flagged those behind it, only the last one is looked at. */
-static bool is_usable(const struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
+static bool is_usable(struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged)
 {
-	if (u->looks > LOOKS)
-		return true;
 	for (uint32_t l = 0; l < f->layouts; l++) {
 		const struct grid_rule *r = &f->grid.rule[l];
-		const struct block *b = r->need ? find(c, u, f->pool[l], name) : NULL;
+		const struct block *b;
 		uint32_t remainder;
 		uint64_t back;
 
 		if (!r->need)
 			continue;
+		if (u->looks > LOOKS)
+			return true;
+		b = find(c, u, f->pool[l], name);
 		if (!b || (b->unusable && !flagged))
 			return false;
 		if (r->need == GRID_ALL && !flagged)
@@ -251,7 +260,7 @@ static bool is_usable(const struct cache *c, struct unusable *u, const struct fa
 /* ---- walks ---- */
 
 /* Adds what is behind one name of the walk. */
-static void walk_on(const struct cache *c, struct unusable *u, const struct family *f, struct walk *w, bool flagged)
+static void walk_on(struct cache *c, struct unusable *u, const struct family *f, struct walk *w, bool flagged)
 {
 	const uint32_t from = w->open, units = f->grid.rule[f->grid.main].units;
 	uint64_t after[EDGES_OF_NODE];
@@ -274,7 +283,7 @@ static void walk_on(const struct cache *c, struct unusable *u, const struct fami
 }
 
 /* flagged: unusable blocks are there, too. */
-static void walk(const struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged,
+static void walk(struct cache *c, struct unusable *u, const struct family *f, uint64_t name, bool flagged,
 		 struct walk *w)
 {
 	w->count = 1;
@@ -283,13 +292,14 @@ static void walk(const struct cache *c, struct unusable *u, const struct family 
 	w->name[0] = name;
 	w->before[0] = w->gap[0] = 0;
 	w->usable[0] = false;
-	while (w->open < w->count && w->count + EDGES_OF_NODE <= WALK)
+	/* A note that was made of the rest of a walk must get on: one name at least. */
+	while (w->open < w->count && w->count + EDGES_OF_NODE <= WALK && (!w->open || u->looks <= LOOKS))
 		walk_on(c, u, f, w, flagged);
 	w->whole &= w->open == w->count;
 }
 
 /* Finds out with which names usable prefixes end or go on: from the ends, as those behind tell of those before. */
-static void walk_judge(const struct cache *c, struct unusable *u, const struct family *f, struct walk *w, bool flagged)
+static void walk_judge(struct cache *c, struct unusable *u, const struct family *f, struct walk *w, bool flagged)
 {
 	for (uint32_t i = w->count; i-- > 0;) {
 		w->usable[i] = w->usable[i] || is_usable(c, u, f, w->name[i], flagged);
@@ -370,9 +380,11 @@ static void flag_before(struct cache *c, struct unusable *u, const struct family
 static void left(struct cache *c, struct unusable *u, const struct family *f, const struct note *n)
 {
 	const struct layout_pool *p = c->pools[n->pool];
-	const bool all = n->kind == BEHIND || (n->kind == LEFT_FULL && blocks_all(f, number_in(f, p)));
+	const bool all = n->kind != LEFT_PART && blocks_all(f, number_in(f, p));
 	struct walk *w = &u->walk;
 
+	if (n->kind == BEHIND && !all)
+		return;
 	walk(c, u, f, n->name, false, w);
 	if (all)
 		walk_leave(u, w, n->pool, BEHIND);
@@ -391,7 +403,7 @@ static void left(struct cache *c, struct unusable *u, const struct family *f, co
 
 /* Whether there is a block of each layout of which a prefix needs all, up to that name, from the chain's beginning or
  * from a usable block on. */
-static bool is_reached(const struct cache *c, struct unusable *u, const struct family *f, uint64_t name)
+static bool is_reached(struct cache *c, struct unusable *u, const struct family *f, uint64_t name)
 {
 	uint32_t gap[CACHE_LAYOUTS_MAX] = { 0 };
 
@@ -407,11 +419,17 @@ static bool is_reached(const struct cache *c, struct unusable *u, const struct f
 	return true;
 }
 
-static void unflag_before(struct cache *c, struct unusable *u, const struct family *f, uint64_t name)
+static void unflag_before(struct cache *c, struct unusable *u, const struct family *f, const struct note *n)
 {
+	uint64_t name = n->name;
+
 	for (uint32_t i = 0; i < WALK; i++) {
 		const struct block *b;
 
+		if (i && u->looks > LOOKS) {
+			note_add(u, name, n->pool, CAME);
+			return;
+		}
 		name = graph_edges_before(u->graph, name);
 		b = name ? find(c, u, f->pool[f->grid.main], name) : NULL;
 		if (!name || (b && !b->unusable))
@@ -436,7 +454,7 @@ static void came(struct cache *c, struct unusable *u, const struct family *f, co
 	for (uint32_t i = w->count; i-- > 0;)
 		if (w->usable[i])
 			flag(c, u, f, w->name[i], false, NULL);
-	unflag_before(c, u, f, n->name);
+	unflag_before(c, u, f, n);
 	walk_leave(u, w, n->pool, CAME);
 }
 
@@ -455,7 +473,7 @@ void unusable_note(struct unusable *u, uint64_t name, uint64_t word, bool live)
 }
 
 /* It may have come back since, or left again. */
-static bool is_so(const struct cache *c, struct unusable *u, const struct note *n)
+static bool is_so(struct cache *c, struct unusable *u, const struct note *n)
 {
 	if (n->kind == CAME)
 		return c->unusable_blocks;
@@ -464,11 +482,16 @@ static bool is_so(const struct cache *c, struct unusable *u, const struct note *
 
 static void look_at(struct cache *c, struct unusable *u, const struct note *n)
 {
-	for (uint32_t i = 0; i < FAMILIES_MAX && is_so(c, u, n); i++) {
-		const struct family *f = &c->advice->families.at[i];
+	const struct family *f = &u->family;
 
-		if (!is_used(c, f) || number_in(f, c->pools[n->pool]) == f->layouts)
+	for (uint32_t i = 0; i < FAMILIES_MAX; i++) {
+		const struct family *at = &c->advice->families.at[i];
+
+		if (!is_used(c, at) || number_in(at, c->pools[n->pool]) == at->layouts)
 			continue;
+		u->family = *at;
+		if (!is_so(c, u, n))
+			return;
 		if (n->kind == CAME)
 			came(c, u, f, n);
 		else if (blocks_all(f, f->grid.main))
@@ -478,24 +501,21 @@ static void look_at(struct cache *c, struct unusable *u, const struct note *n)
 
 void unusable_pass(struct cache *c, struct unusable *u, const struct graph_edges *g)
 {
-	uint32_t looks = 0;
-
+	if (!u->count)
+		return;
 	u->graph = g;
-	while (u->count && looks < LOOKS_A_PASS) {
-		uint32_t held = 0;
+	u->held = 0;
+	cache_lock(c);
+	for (uint32_t looks = 0; u->count && looks < LOOKS_A_PASS; looks += u->looks + 1) {
+		const struct note n = u->note[u->first];
 
-		cache_lock(c);
-		for (; u->count && held < LOOKS_A_HOLD; held += u->looks + 1) {
-			const struct note n = u->note[u->first];
-
-			u->first = (u->first + 1) % NOTES;
-			u->count--;
-			u->looks = 0;
-			look_at(c, u, &n);
-		}
-		u->flags = u->count || c->unusable_blocks;
-		cache_unlock(c);
-		looks += held;
+		u->first = (u->first + 1) % NOTES;
+		u->count--;
+		u->looks = 0;
+		u->held++;
+		look_at(c, u, &n);
 	}
+	u->flags = u->count || c->unusable_blocks;
+	cache_unlock(c);
 	u->graph = NULL;
 }
