@@ -165,7 +165,7 @@ int main(int argc, char **argv)
 	enum status s = config_load(&config, argc, argv, environ, "/etc/terrace/terraced.conf", &errors);
 
 	if (!s && config.tenants_file[0])
-		s = (config.tenants = tenants_load(config.tenants_file, config.host_bytes, &errors)) ? s : STATUS_INVALID;
+		s = (config.tenants = tenants_load(&config, &errors)) ? s : STATUS_INVALID;
 	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
 	if (code >= 0)
 		return code;

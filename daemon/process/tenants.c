@@ -1,6 +1,7 @@
 /* See process/tenants.h. */
 #include "daemon/process/tenants.h"
 
+#include "daemon/process/config.h"
 #include "daemon/process/config_errors.h"
 #include "daemon/process/config_values.h"
 #include "proto/tls.h"
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,22 +317,50 @@ static char *bytes_of(const char *file, size_t *n, struct config_errors *errors)
 	return NULL;
 }
 
-struct tenants *tenants_load(const char *file, uint64_t host_bytes, struct config_errors *errors)
+static uint64_t bytes_of_disks(const struct config *c)
+{
+	struct config_disk disks[CONFIG_DISKS_MAX];
+	const char *problem;
+	const uint32_t n = config_disks(c->disks, disks, &problem);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		bytes += disks[i].bytes;
+	return bytes;
+}
+
+/* What is kept for each tenant must be there for all of them. */
+static bool fits(const struct tenants *t, const struct config *c, struct config_errors *errors)
+{
+	const uint64_t disks = bytes_of_disks(c);
+	uint64_t host_own = 0, disk_own = 0;
+
+	for (uint32_t i = 0; i < t->count; i++) {
+		host_own += t->of[i].host_bytes;
+		disk_own += t->of[i].disk_bytes;
+	}
+	if (host_own > c->host_bytes)
+		config_complain(errors,
+				"tenants: %s: the tenants' host_bytes together are more than the daemon's host_bytes: "
+				"lower them, or raise it",
+				c->tenants_file);
+	if (disk_own > disks)
+		config_complain(errors,
+				"tenants: %s: the tenants' disk_bytes together are %" PRIu64 " bytes, and `disks` has "
+				"%" PRIu64 ": lower them, or name more disks or larger sizes there",
+				c->tenants_file, disk_own, disks);
+	return host_own <= c->host_bytes && disk_own <= disks;
+}
+
+struct tenants *tenants_load(const struct config *c, struct config_errors *errors)
 {
 	size_t n = 0;
-	char *bytes = bytes_of(file, &n, errors);
-	struct tenants *t = bytes ? tenants_parse(file, bytes, n, errors) : NULL;
-	uint64_t own = 0;
+	char *bytes = bytes_of(c->tenants_file, &n, errors);
+	struct tenants *t = bytes ? tenants_parse(c->tenants_file, bytes, n, errors) : NULL;
 
 	free(bytes);
-	for (uint32_t i = 0; t && i < t->count; i++)
-		own += t->of[i].host_bytes;
-	if (own <= host_bytes)
+	if (!t || fits(t, c, errors))
 		return t;
-	config_complain(errors,
-			"tenants: %s: the tenants' host_bytes together are more than the daemon's host_bytes: lower "
-			"them, or raise it",
-			file);
 	tenants_free(t);
 	return NULL;
 }

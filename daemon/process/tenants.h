@@ -31,6 +31,7 @@
 #include "daemon/process/rights.h"
 #include "store/status.h"
 
+struct config;
 struct config_errors;
 struct tls_names;
 
@@ -54,8 +55,9 @@ struct tenants {
 
 /* Parses the bytes of a table, named `name` in errors. NULL: at least one error was added. Fuzzed. */
 struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors);
-/* Reads the file. host_bytes: of the daemon; the tenants' own bytes must fit. NULL: at least one error was added. */
-struct tenants *tenants_load(const char *file, uint64_t host_bytes, struct config_errors *errors);
+/* Reads the file that the configuration names. What is kept for the tenants must together fit into the daemon's
+ * host_bytes, and into its disks. NULL: at least one error was added. */
+struct tenants *tenants_load(const struct config *c, struct config_errors *errors);
 void tenants_free(struct tenants *t);
 
 /* The tenant's number of a process with that uid and those groups; 0: of none. Groups of two tenants are of none. */

@@ -315,6 +315,12 @@ class Tenants(unittest.TestCase):
                             ("tenant = a\nuids = 1\nuids = 2\n", "set twice"), ("tenant = a\nhost_bytes = 32MiB\n", "together are more"),
                             ("tenant = a\nhost_bytes = 8MiB\nhost_bytes_max = 4MiB\n", "less than"), ("tenant = a\nuids = 1,,2\n", "empty")):
             self.assertIn(words, check(text), text)
+        disk = ("--disks", os.path.join(self.folder, "share-disk") + ":64MiB")
+        os.mkdir(os.path.join(self.folder, "share-disk"))
+        shares = "tenant = a\ndisk_bytes = 40MiB\ntenant = b\ndisk_bytes = %dMiB\n"
+        self.assertEqual(check(shares % 24, *disk), "ok")
+        self.assertIn("disk_bytes together are %d bytes, and `disks` has %d" % (65 << 20, 64 << 20), check(shares % 25, *disk))
+        self.assertIn("`disks` has 0", check(shares % 24))
         self.assertIn("GPUs", check("tenant = a\n", "--gpus", "0"))
         self.assertIn("knows no tenant", check("tenant = a\n", "--listen", "127.0.0.1:0"))
 
