@@ -12,6 +12,7 @@
 
 struct disk_transfer;
 struct policy;
+struct tenant;
 struct unit;
 
 enum { CLASS_COLD = 64 };
@@ -27,6 +28,7 @@ struct slab_map {
 	struct slab_map *slab_next;    /* of the unit, by rising slab */
 	uint32_t slab, slots;
 	uint32_t blocks;
+	uint64_t tenants;              /* slab_map_tenant() of all that have blocks in it, and of some that had */
 	uint64_t newest;               /* the value of tier->uses at the last use or arrival of any of its blocks; */
 	uint64_t newest_us;            /* and when that was, modulo 2^64 */
 	bool promised;                 /* the block in promised_slot was flushed; false: see slab_map_promised() */
@@ -41,6 +43,17 @@ struct slab_map {
 	uint32_t left_count;
 	bool gone;                     /* its slab is deleted */
 	struct slab_map_slot at[];
+};
+
+/* Ids of some blocks of a class that may be displaced, as a search found them. */
+struct class_cold {
+	struct class_cold *next;
+	const struct tenant *tenant;   /* for whose block; NULL: for any */
+	bool own;                      /* blocks of that tenant alone */
+	uint64_t id[CLASS_COLD];
+	uint32_t at, count;
+	uint64_t us;                   /* when the search was */
+	uint32_t slab, slot;           /* where its walk over the class's slab maps goes on */
 };
 
 struct disk_class {
@@ -60,9 +73,7 @@ struct disk_class {
 	uint64_t full_us;              /* at that time: they are not asked again at once */
 	uint64_t preallocate_us;       /* when preallocating a slab failed last; 0: never */
 	uint64_t robbed_us;            /* when another class last took a slab of it; 0: never */
-	/* ids of some blocks that may be displaced, and when they were searched for */
-	uint64_t cold[CLASS_COLD], cold_us;
-	uint32_t cold_at, cold_count;
+	struct class_cold *cold;       /* one for each asker that a short search found nothing for */
 };
 
 /* Whether its copy on a disk can be read. */

@@ -25,6 +25,7 @@ struct tenant {
 	uint64_t beside_bytes;         /* of these, blocks on GPUs whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
 	uint64_t disk_bytes;           /* slots of blocks on disks */
+	uint64_t disk_coming;          /* slots that blocks from memory alone are being written to */
 	uint64_t disk_own, disk_max;   /* of these: that no other tenant displaces; the most (0: no bound) */
 };
 

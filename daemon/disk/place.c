@@ -14,16 +14,21 @@
 #include "daemon/block/disk_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/disk/durable.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
+#include "daemon/disk/transfer.h"
 #include "eviction/policy.h"
+#include "store/class_rule.h"
 #include "store/crash_point.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
 
+#include <stdlib.h>
+
 enum {
 	DISPLACE_SCAN = 256,
-	DISPLACE_SCAN_DEEP = 8192,     /* when all of those are in memory too; after one that found little, after: */
+	DISPLACE_SCAN_DEEP = 8192,     /* when none of those may go; after one that found little, after: */
 	DISPLACE_DEEP_US = 50 * 1000,
 	FULL_AGAIN_US = 1000 * 1000,   /* the chores are asked again after so long */
 	WANTED_US_MAX = 2000 * 1000,   /* they hang, with a disk */
@@ -33,20 +38,28 @@ enum {
 	OLDER_PERCENT = 125,           /* and so much of the own block's time */
 	PLAIN_SCAN = 64,               /* of the coldest, for one that was not flushed */
 	UNPROMISED_LOOKS = 16,         /* slab maps that a search looks at, if nothing of the first may go */
+	GIVES_MOST = 8,                /* blocks that a search lets go, besides the one whose place it takes */
 	GIVEN_LOOKS = 64,              /* the same of the slab maps of which one is to be given up */
 };
 
 /* ---- what a tenant may take ---- */
 
-/* For which tenant's block others may go. NULL tenant: there is no table. own: only blocks of the tenant itself. */
+/* For which tenant's block others may go. */
 struct asker {
-	const struct tenant *tenant;
-	bool own;
+	const struct tenant *tenant;   /* NULL: there is no table */
+	bool own;                      /* only blocks of the tenant itself */
+	uint64_t over;                 /* own: bytes that the block would be beyond the tenant's cap */
 };
+
+/* With what is on its way. */
+static uint64_t has(const struct tenant *t)
+{
+	return t->disk_bytes + t->disk_coming;
+}
 
 static uint64_t lacks(const struct tenant *t)
 {
-	return t->disk_own > t->disk_bytes ? t->disk_own - t->disk_bytes : 0;
+	return t->disk_own > has(t) ? t->disk_own - has(t) : 0;
 }
 
 /* Bytes of all disks that no tenant has, and that are not kept for another tenant's share. */
@@ -57,39 +70,50 @@ static uint64_t spare_for(const struct cache *c, const struct tenant *t)
 	for (uint32_t i = 0; i < c->tier->unit_count; i++)
 		all += c->tier->units[i].failed ? 0 : c->tier->units[i].options->bytes;
 	for (uint32_t i = 0; i < c->tenant_count; i++)
-		gone += c->tenants[i].disk_bytes + (&c->tenants[i] == t ? 0 : lacks(&c->tenants[i]));
+		gone += has(&c->tenants[i]) + (&c->tenants[i] == t ? 0 : lacks(&c->tenants[i]));
 	return all > gone ? all - gone : 0;
 }
 
-/* For a block that is to go to a disk, or from slot to slot. All writes under way count as the tenant's. */
-static struct asker asker_of(const struct cache *c, const struct block *b)
+/* The largest slot that a block of that need may get: disks differ in their classes. */
+static uint64_t slot_for(const struct cache *c, uint64_t need_bytes)
 {
-	const struct tenant *t = b->pool->tenant;
-	const uint64_t need = b->pool->geometry.need_bytes;
-	const uint64_t slot = need + need / 16; /* of the largest class that it joins */
-	uint64_t coming = slot;
+	uint64_t most = need_bytes;
 
-	if (!c->options.tenant_count)
-		return (struct asker){ .tenant = NULL };
-	if (b->slab_map) /* it only moves */
-		return (struct asker){ .tenant = t };
-	for (uint32_t i = 0; i < c->tier->unit_count; i++)
-		coming += c->tier->units[i].spilling * slot;
-	return (struct asker){
-		.tenant = t,
-		.own = (t->disk_max && t->disk_bytes + coming > t->disk_max) ||
-		       (t->disk_bytes + coming > t->disk_own && spare_for(c, t) < coming),
-	};
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		const struct disk_class *k = class_joined(&c->tier->units[i], need_bytes);
+
+		most = k && !k->failed && k->slot_bytes > most ? k->slot_bytes : most;
+	}
+	return most;
 }
 
-/* Whether the block, which is on a disk, may be displaced. NULL asker: for any tenant. */
+/* For a block that is to go to a disk, or from slot to slot. It looks at all tenants and classes: once a search. */
+static struct asker asker_of(const struct cache *c, const struct block *b)
+{
+	struct asker a = { .tenant = NULL };
+	uint64_t slot;
+
+	if (!c->options.tenant_count)
+		return a;
+	a.tenant = b->pool->tenant;
+	if (b->slab_map) /* it only moves */
+		return a;
+	slot = slot_for(c, b->pool->geometry.need_bytes);
+	if (a.tenant->disk_max && has(a.tenant) + slot > a.tenant->disk_max)
+		a.over = has(a.tenant) + slot - a.tenant->disk_max;
+	a.own = a.over || (has(a.tenant) + slot > a.tenant->disk_own && spare_for(c, a.tenant) < slot);
+	return a;
+}
+
+/* Whether the block, which is on a disk, may be displaced: not if its tenant had less than its share then. NULL asker:
+ * for any tenant. */
 static bool asker_may(const struct asker *a, const struct block *b)
 {
 	const struct tenant *t = b->pool->tenant;
 
 	if (!a || !a->tenant || a->tenant == t)
 		return true;
-	return !a->own && t->disk_bytes > t->disk_own;
+	return !a->own && t->disk_bytes >= t->disk_own + b->slab_map->class->slot_bytes;
 }
 
 /* ---- room ---- */
@@ -239,32 +263,143 @@ static bool may_displace_copy(const struct asker *a, const struct block *b)
 	return !is_held(b) && !block_flushed(b) && (!b->vram || b->span) && asker_may(a, b);
 }
 
-static bool gather_cold(const struct policy_node *n, void *arg)
+/* The class's list for that asker; NULL: no memory. */
+static struct class_cold *cold_for(struct disk_class *k, const struct asker *a)
 {
-	struct disk_class *k = arg;
+	const struct tenant *tenant = a ? a->tenant : NULL;
+	const bool own = a && a->own;
+	struct class_cold *l = k->cold;
 
-	if (k->cold_count < CLASS_COLD && may_displace(n, NULL))
-		k->cold[k->cold_count++] = n->id;
-	return k->cold_count == CLASS_COLD;
+	while (l && (l->tenant != tenant || l->own != own))
+		l = l->next;
+	if (l)
+		return l;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return NULL;
+	*l = (struct class_cold){ .next = k->cold, .tenant = tenant, .own = own };
+	k->cold = l;
+	return l;
 }
 
-/* The coldest block of the class that may be displaced. Where many of the coldest are in memory too, a longer search
- * finds some for later. */
+struct cold_search {
+	struct class_cold *list;
+	struct asker *asker;
+};
+
+static bool gather_cold(const struct policy_node *n, void *arg)
+{
+	struct cold_search *s = arg;
+
+	if (s->list->count < CLASS_COLD && may_displace(n, s->asker))
+		s->list->id[s->list->count++] = n->id;
+	return s->list->count == CLASS_COLD;
+}
+
+/* Into a list in the order of use, of which the last is left out if it is full. used: of the list's blocks. */
+static void cold_insert(struct class_cold *l, uint64_t used[CLASS_COLD], const struct policy_node *n)
+{
+	uint32_t at = l->count;
+
+	for (; at > 0 && (int64_t)(n->last_use_us - used[at - 1]) < 0; at--)
+		if (at < CLASS_COLD) {
+			used[at] = used[at - 1];
+			l->id[at] = l->id[at - 1];
+		}
+	if (at == CLASS_COLD)
+		return;
+	used[at] = n->last_use_us;
+	l->id[at] = n->id;
+	l->count += l->count < CLASS_COLD;
+}
+
+/* Whose blocks may be displaced for the asker, by slab_map_tenant(). */
+static uint64_t tenants_for(const struct cache *c, const struct disk_class *k, const struct asker *a)
+{
+	uint64_t bits = slab_map_tenant(c, a->tenant);
+
+	for (uint32_t i = 0; i < c->tenant_count && !a->own; i++)
+		if (c->tenants[i].disk_bytes >= c->tenants[i].disk_own + k->slot_bytes)
+			bits |= slab_map_tenant(c, &c->tenants[i]);
+	return bits;
+}
+
+/* From the list's slot on; true: to the end of the slab map. */
+static bool gather_in(struct cache *c, struct slab_map *r, const struct cold_search *s, uint64_t used[CLASS_COLD],
+		      uint32_t *budget)
+{
+	const bool whole = !s->list->slot;
+	uint64_t tenants = 0;
+
+	for (; s->list->slot < r->slots && *budget; s->list->slot++, --*budget) {
+		const struct block *b = r->at[s->list->slot].block;
+
+		tenants |= b ? slab_map_tenant(c, b->pool->tenant) : 0;
+		if (b && may_displace(node_of(b), s->asker))
+			cold_insert(s->list, used, node_of(b));
+	}
+	if (s->list->slot < r->slots)
+		return false;
+	r->tenants = whole ? tenants : r->tenants;
+	s->list->slot = 0;
+	return true;
+}
+
+/* The coldest blocks of a class may all be of another tenant's share, however deep a search goes: it would meet them
+ * each time. A walk over the slabs goes on where the last one ended. It passes those over that have no block which may
+ * be displaced for the asker, and so meets some soon. The coldest of these come first. */
+static void gather_walk(struct cache *c, struct disk_class *k, const struct cold_search *s)
+{
+	const uint64_t tenants = tenants_for(c, k, s->asker);
+	uint32_t budget = DISPLACE_SCAN_DEEP;
+	struct class_cold *l = s->list;
+	struct slab_map *r = k->slab_maps;
+	uint64_t used[CLASS_COLD];
+	uint32_t ends = 0;
+
+	while (r && r->slab < l->slab)
+		r = r->next;
+	if (!r || r->slab != l->slab)
+		l->slot = 0;
+	while (ends < 2 && budget && k->slab_maps) {
+		if (!r) {
+			r = k->slab_maps;
+			ends++;
+		}
+		l->slab = r->slab;
+		if ((r->tenants & tenants) && !gather_in(c, r, s, used, &budget))
+			return;
+		l->slot = 0;
+		r = r->next;
+	}
+	l->slab = r ? r->slab : 0;
+}
+
+static void gather(struct cache *c, struct disk_class *k, struct class_cold *l, struct asker *a)
+{
+	struct cold_search s = { l, a };
+
+	l->us = c->now_us;
+	l->at = l->count = 0;
+	policy_look(c->tier->policy, k->policy, gather_cold, &s, DISPLACE_SCAN_DEEP);
+	if (!l->count && l->tenant)
+		gather_walk(c, k, &s);
+}
+
+/* The coldest block of the class that may be displaced. Where many of the coldest are in memory too, or of other
+ * tenants' shares, a longer search finds some for later. */
 static struct block *coldest_of(struct cache *c, struct disk_class *k, struct asker *a)
 {
 	const struct policy_ops *p = c->tier->policy;
 	const struct policy_node *n = p->victim(k->policy, may_displace, a, DISPLACE_SCAN);
+	struct class_cold *l = n ? NULL : cold_for(k, a);
 
 	if (n)
 		return block_of_slab_map_node(n);
-	if (k->cold_at == k->cold_count &&
-	    (k->cold_count >= CLASS_COLD / 8 || c->now_us - k->cold_us >= DISPLACE_DEEP_US)) {
-		k->cold_us = c->now_us;
-		k->cold_at = k->cold_count = 0;
-		policy_look(p, k->policy, gather_cold, k, DISPLACE_SCAN_DEEP);
-	}
-	for (; k->cold_at < k->cold_count; k->cold_at++) {
-		struct block *b = by_id_find(c, k->cold[k->cold_at]);
+	if (l && l->at == l->count && (l->count >= CLASS_COLD / 8 || c->now_us - l->us >= DISPLACE_DEEP_US))
+		gather(c, k, l, a);
+	for (; l && l->at < l->count; l->at++) {
+		struct block *b = by_id_find(c, l->id[l->at]);
 
 		if (b && b->slab_map && b->slab_map->class == k && may_displace(node_of(b), a))
 			return b;
@@ -294,11 +429,29 @@ static struct block *colder(struct block *a, struct block *b)
 	return (int64_t)(node_of(b)->last_use_us - node_of(a)->last_use_us) < 0 ? b : a;
 }
 
+/* What was used last then has been idle for so much longer than the block, and a quarter longer. */
+static bool much_older(const struct cache *c, uint64_t used_us, uint64_t least_us, const struct block *than)
+{
+	const uint64_t idle = c->now_us - used_us, than_idle = c->now_us - node_of(than)->last_use_us;
+
+	return idle > than_idle + least_us && idle / OLDER_PERCENT > than_idle / 100;
+}
+
 static void spot_of(struct block *victim, struct spot *out)
 {
 	struct slab_map *r = victim->slab_map;
 
 	*out = (struct spot){ .unit = r->class->unit, .slab_map = r, .slot = victim->slab_map_slot, .victim = victim };
+}
+
+/* Whether any block of the slab map is the asker's to take, at some time. */
+static bool has_any_for(const struct slab_map *r, const struct asker *a)
+{
+	bool any = !a->tenant;
+
+	for (uint32_t i = 0; i < r->slots && !any; i++)
+		any = r->at[i].block && asker_may(a, r->at[i].block);
+	return any;
 }
 
 /* The next block of the slab map that may be displaced. They take turns: a walk from the beginning would meet what came
@@ -382,14 +535,15 @@ static bool has_unpromised(struct cache *c, const struct slab_map_wish *w)
 }
 
 /* The rule's 4. OK; MISS: a slab of another class is being given up; BUSY: there are slabs without a flushed block, and
- * nothing of them may go now; EXHAUSTED: there are none. own_may: false where the policy found nothing in the own
- * class, since all that was cold was in memory too: then nothing else of it goes for a block that memory has. */
-static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct disk_class *wants, bool own_may,
-				   struct spot *out)
+ * nothing of them may go now; EXHAUSTED: there are none of which anything may go for the asker. own_may: false where
+ * the policy found nothing in the own class, since all that was cold was in memory too: then nothing else of it goes
+ * for a block that memory has. wants: the class that another slab could be made for; NULL: none is. */
+static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct asker *a,
+				   struct disk_class *wants, bool own_may, struct spot *out)
 {
-	struct asker a = asker_of(c, s->block);
 	const struct slab_map_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
 	struct slab_map *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
+	bool later = false;
 
 	if (!r) {
 		c->tier->all_promised = true;
@@ -398,27 +552,27 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 	for (int i = 0; r && i < UNPROMISED_LOOKS; i++, r = oldest_after(c, &w, r->newest)) {
 		const bool own = r->class == class_joined(r->class->unit, w.need_bytes);
 		const bool asked = own && own_may && is_asked(s, r->class->unit);
-		struct block *victim = asked ? victim_in(r, block_flushed(s->block), &a) : NULL;
+		struct block *victim = asked ? victim_in(r, block_flushed(s->block), a) : NULL;
 
 		if (victim) {
 			spot_of(victim, out);
 			return STATUS_OK;
 		}
-		if (!own && s->grow && !slab_in_vain(c, wants)) {
+		if (!own && wants && s->grow && !slab_in_vain(c, wants)) {
 			slab_want(c, wants, true);
 			return STATUS_MISS;
 		}
+		later |= own ? has_any_for(r, a) : wants != NULL;
 	}
-	return STATUS_BUSY;
+	return later ? STATUS_BUSY : STATUS_EXHAUSTED;
 }
 
 /* ---- 3 and 4 ---- */
 
 /* The coldest over all disks that are asked. *wants: the class of one of them. *limited: one has no depth now. */
-static struct block *find_coldest(struct cache *c, const struct spot_search *s, struct disk_class **wants,
-				  bool *limited)
+static struct block *find_coldest(struct cache *c, const struct spot_search *s, struct asker *a,
+				  struct disk_class **wants, bool *limited)
 {
-	struct asker a = asker_of(c, s->block);
 	struct block *coldest = NULL;
 
 	*wants = NULL;
@@ -431,7 +585,7 @@ static struct block *find_coldest(struct cache *c, const struct spot_search *s, 
 			continue;
 		*wants = *wants ? *wants : k;
 		if (has_depth(c, s, u))
-			coldest = colder(coldest, coldest_of(c, k, &a));
+			coldest = colder(coldest, coldest_of(c, k, a));
 		else
 			*limited = true;
 	}
@@ -445,24 +599,23 @@ static enum status coldest_goes(struct block *coldest, struct spot *out)
 	return STATUS_OK;
 }
 
-static enum status find_victim(struct cache *c, const struct spot_search *s, struct spot *out)
+static enum status find_victim(struct cache *c, const struct spot_search *s, struct asker *a, struct spot *out)
 {
-	struct asker a = asker_of(c, s->block);
 	struct disk_class *wants;
 	struct block *coldest, *plain;
 	enum status status;
 	bool limited;
 
-	coldest = find_coldest(c, s, &wants, &limited);
+	coldest = find_coldest(c, s, a, &wants, &limited);
 	if (!wants)
 		return s->slow ? STATUS_BUSY : STATUS_EXHAUSTED;
 	if (!coldest || block_flushed(coldest)) {
-		status = find_unpromised(c, s, wants, coldest || block_flushed(s->block), out);
+		status = find_unpromised(c, s, a, wants, coldest || block_flushed(s->block), out);
 		if (status == STATUS_OK || status == STATUS_MISS)
 			return status;
 		if (status == STATUS_BUSY && !block_flushed(s->block))
 			return STATUS_EXHAUSTED; /* memory has it: no flushed block goes for it */
-		plain = coldest ? plain_beside(c, coldest, &a) : NULL;
+		plain = coldest ? plain_beside(c, coldest, a) : NULL;
 		coldest = plain ? plain : s->slow ? NULL : coldest;
 	}
 	if (!coldest && (limited || s->slow))
@@ -476,29 +629,129 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 	return coldest ? coldest_goes(coldest, out) : STATUS_EXHAUSTED;
 }
 
-/* For a tenant that gets no more room: the place of its own coldest block. */
+/* ---- a tenant's own block for its own ---- */
+
+/* The coldest block that was not flushed, and the coldest of all. */
+struct choice {
+	struct block *plain, *any;
+};
+
+static void choose(struct cache *c, struct disk_class *k, struct asker *a, struct choice *o)
+{
+	struct block *b = coldest_of(c, k, a);
+
+	o->any = colder(o->any, b);
+	o->plain = colder(o->plain, b && block_flushed(b) ? plain_beside(c, b, a) : b);
+}
+
+/* Whether blocks of the tenant may be in the class. */
+static bool may_be_in(const struct cache *c, const struct tenant *t, const struct disk_class *k)
+{
+	for (uint32_t i = 0; i < c->pool_count; i++) {
+		const struct layout_pool *p = c->pools[i];
+
+		if (p->tenant == t && p->disk_blocks && p->geometry.need_bytes <= k->slot_bytes &&
+		    (class_rule_joins(k->slot_bytes, p->geometry.need_bytes) ||
+		     class_joined(k->unit, p->geometry.need_bytes) == k))
+			return true;
+	}
+	return false;
+}
+
+/* What may go, of the block's class on each disk, and of the others. *limited: one disk has no depth now. */
+static void choose_own(struct cache *c, const struct spot_search *s, struct asker *a, struct choice *same,
+		       struct choice *other, bool *limited)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		struct unit *u = &c->tier->units[i];
+		const struct disk_class *mine = class_joined(u, s->block->pool->geometry.need_bytes);
+
+		if (!is_asked(s, u))
+			continue;
+		*limited |= !has_depth(c, s, u);
+		for (struct disk_class *k = u->classes; k; k = k->next) {
+			if (k == mine && has_depth(c, s, u))
+				choose(c, k, a, same);
+			else if (k != mine && may_be_in(c, a->tenant, k))
+				choose(c, k, a, other);
+		}
+	}
+}
+
+/* The block leaves its disk, and none takes its place now: the slot is free once it has a tombstone. */
+static void give_way(struct cache *c, struct block *b)
+{
+	const struct index_ident name = block_name(b);
+
+	CRASH_POINT("block_gives_way");
+	cache_count(c, COUNTER_EVICTED_DISK, 1);
+	cache_count(c, COUNTER_DROPPED, 1);
+	catalog_untell(c, &name);
+	tombstone_begin(c, b->slab_map, b->slab_map_slot, b->pool, &name, b->generation);
+	block_remove(c, b, CACHE_REASON_EVICTED);
+}
+
+/* Which block of another class goes rather than `same`, the one of the block's class; NULL: none does. */
+static struct block *goes_before(const struct cache *c, const struct choice *other, const struct block *same,
+				 bool plain)
+{
+	struct block *b = plain ? other->plain : other->any;
+
+	return b && (!same || much_older(c, node_of(b)->last_use_us, 0, same)) ? b : NULL;
+}
+
+/* For a tenant that gets no more room. OK: the place of its own coldest block. MISS: nothing of it may go in the
+ * block's class, or a block of another class has been idle a quarter longer, or the tenant has more than its cap: then
+ * blocks have left the disks, and *a is judged anew. */
+static enum status own_step(struct cache *c, const struct spot_search *s, struct asker *a, bool last, struct spot *out)
+{
+	struct choice same = { 0 }, other = { 0 };
+	struct block *mine, *goes;
+	bool limited = false, plain;
+	enum status status;
+
+	choose_own(c, s, a, &same, &other, &limited);
+	plain = same.plain || other.plain;
+	mine = plain ? same.plain : same.any;
+	if (!same.any && (limited || s->slow))
+		return STATUS_BUSY;
+	if (!plain && same.any) {
+		status = find_unpromised(c, s, a, NULL, true, out);
+		if (status == STATUS_OK)
+			return status;
+		if (status == STATUS_BUSY && !block_flushed(s->block))
+			return STATUS_EXHAUSTED; /* memory has it: no flushed block goes for it */
+	}
+	goes = goes_before(c, &other, mine, plain);
+	if (!goes && mine && (last || a->over <= mine->slab_map->class->slot_bytes))
+		return coldest_goes(mine, out);
+	goes = goes ? goes : mine;
+	if (!goes)
+		return STATUS_EXHAUSTED;
+	give_way(c, goes);
+	*a = asker_of(c, s->block);
+	return STATUS_MISS;
+}
+
+/* The same until the tenant has room, and then a->own is false; BUSY: again later. */
 static enum status find_own(struct cache *c, const struct spot_search *s, struct asker *a, struct spot *out)
 {
-	struct disk_class *wants;
-	bool limited;
-	struct block *coldest = find_coldest(c, s, &wants, &limited);
-	struct block *plain = coldest && block_flushed(coldest) ? plain_beside(c, coldest, a) : NULL;
+	enum status status = STATUS_MISS;
 
-	if (!coldest)
-		return limited || s->slow ? STATUS_BUSY : STATUS_EXHAUSTED;
-	return coldest_goes(plain ? plain : coldest, out);
+	for (int i = 1; status == STATUS_MISS && a->own && i <= GIVES_MOST; i++)
+		status = own_step(c, s, a, i == GIVES_MOST, out);
+	return status == STATUS_MISS ? STATUS_BUSY : status;
 }
 
 enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out)
 {
 	struct asker a = asker_of(c, s->block);
+	enum status status = a.own ? find_own(c, s, &a, out) : STATUS_BUSY;
 
 	if (a.own)
-		return find_own(c, s, &a, out);
-
-	const enum status room = find_room(c, s, out);
-
-	return room == STATUS_EXHAUSTED ? find_victim(c, s, out) : room;
+		return status;
+	status = find_room(c, s, out);
+	return status == STATUS_EXHAUSTED ? find_victim(c, s, &a, out) : status;
 }
 
 void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum status why)
@@ -512,18 +765,18 @@ void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum s
 }
 
 /* True: this disk would have to give up another block, and its policy would not. */
-static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e)
+static bool unit_denies(struct cache *c, struct unit *u, const struct block *b, const struct policy_event *e,
+			struct asker *a)
 {
 	struct disk_class *k = class_joined(u, b->pool->geometry.need_bytes);
-	struct asker a = asker_of(c, b);
 	const struct policy_node *n;
 	uint64_t free_slots;
 
-	if (a.own || !k || !k->full || room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
+	if (a->own || !k || !k->full || room_of(c, k, true, &free_slots) != DISK_ROOM_NONE)
 		return false;
 	if (!slab_in_vain(c, k)) /* until the chores have found a slab it is as full as it was */
 		slab_want(c, k, true);
-	n = c->tier->policy->victim(k->policy, may_displace, &a, DISPLACE_SCAN);
+	n = c->tier->policy->victim(k->policy, may_displace, a, DISPLACE_SCAN);
 	return n && (b->unusable || !c->tier->policy->admit(k->policy, e, n));
 }
 
@@ -533,6 +786,7 @@ bool spot_denied(struct cache *c, const struct block *b)
 		.now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role,
 		.moved = true, /* a spill is no access */
 	};
+	struct asker a = asker_of(c, b);
 	bool denied = false;
 
 	for (uint32_t i = 0; (b->unusable || c->tier->policy->admit) && i < c->tier->unit_count; i++) {
@@ -540,7 +794,7 @@ bool spot_denied(struct cache *c, const struct block *b)
 
 		if (u->failed)
 			continue;
-		if (!unit_denies(c, u, b, &e))
+		if (!unit_denies(c, u, b, &e, &a))
 			return false;
 		denied = true;
 	}
@@ -548,14 +802,6 @@ bool spot_denied(struct cache *c, const struct block *b)
 }
 
 /* ---- slabs that are given up for another class ---- */
-
-/* All of the slab map has been idle for much longer than the block. */
-static bool slab_map_older(const struct cache *c, const struct slab_map *r, const struct block *own)
-{
-	const uint64_t idle = c->now_us - r->newest_us, own_idle = c->now_us - node_of(own)->last_use_us;
-
-	return idle > own_idle + OLDER_US_LEAST && idle / OLDER_PERCENT > own_idle / 100;
-}
 
 /* The coldest block of the class, on any disk. */
 static struct block *coldest_anywhere(struct cache *c, uint64_t need_bytes)
@@ -586,7 +832,7 @@ struct slab_map *place_slab_map(struct cache *c, uint64_t need_bytes, const stru
 	if (r && own && block_flushed(own))
 		return r;
 	r = r ? r : oldest_idle(c, &any);
-	return r && (!own || slab_map_older(c, r, own)) ? r : NULL;
+	return r && (!own || much_older(c, r->newest_us, OLDER_US_LEAST, own)) ? r : NULL;
 }
 
 /* Another disk has room for blocks of the class. */

@@ -23,9 +23,14 @@
  * others.
  *
  * With a table of tenants: a tenant at its cap gets the place of its own coldest block, and no other. So does a tenant
- * beyond its share when what is free is kept for the shares of others. A block is displaced for another tenant's block
- * only while its tenant has more than its share. This is by slots: a slab that is given up for another class goes as a
- * whole, whatever tenants have blocks there.
+ * beyond its share when what is free is kept for the shares of others. Slots that are being written count as had.
+ *   - Its blocks that were not flushed go first: the coldest over all disks, or one of a slab without a flushed block.
+ *   - A block of another class leaves the disks if nothing of the block's class may go, or if it has been idle a
+ *     quarter longer. The tenant has room then, and the rule above says where.
+ *   - If the tenant has more than its cap, as the table had a larger one before, up to eight blocks leave a search.
+ * A block is displaced for another tenant's block only if its tenant has its share without it. A slab of which nothing
+ * may be displaced for the asking tenant does not count as one without a flushed block. This is by slots: a slab that
+ * is given up for another class goes as a whole, whatever tenants have blocks there.
  *
  * With the cache's lock, unless said otherwise. */
 #ifndef TERRACE_DAEMON_DISK_PLACE_H

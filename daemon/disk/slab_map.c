@@ -166,6 +166,10 @@ void slab_maps_free(struct cache *c, struct unit *u)
 		while (k->slab_maps)
 			slab_map_free(c, k->slab_maps);
 		c->tier->policy->destroy(k->policy);
+		for (struct class_cold *l = k->cold, *after; l; l = after) {
+			after = l->next;
+			free(l);
+		}
 		free(k);
 	}
 	u->classes = NULL;
@@ -238,6 +242,11 @@ bool slab_map_promised(struct slab_map *r)
 	return r->promised;
 }
 
+uint64_t slab_map_tenant(const struct cache *c, const struct tenant *t)
+{
+	return 1ull << (t - c->tenants) % 64;
+}
+
 void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct block *b, uint64_t position)
 {
 	block_no_spill(b, false);
@@ -247,6 +256,7 @@ void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct 
 	b->slab_map_known = false;
 	r->at[slot].block = b;
 	r->blocks++;
+	r->tenants |= slab_map_tenant(c, b->pool->tenant);
 	r->class->blocks++;
 	if (block_flushed(b))
 		slab_map_promise(r, slot);

@@ -12,6 +12,7 @@ struct block;
 struct cache;
 struct cache_disk_options;
 struct disk;
+struct tenant;
 
 enum { SLAB_MAP_BUCKETS = 1024, UNSYNCED_BUCKETS = 1 << 15 };
 
@@ -64,6 +65,8 @@ struct disk_class *class_joined(const struct unit *u, uint64_t need_bytes);
 struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_bytes);
 /* Whether no transfer uses it and no reader holds a block of it. */
 bool slab_map_idle(const struct slab_map *r);
+/* The bit of a tenant in slab_map.tenants; another tenant may have the same. */
+uint64_t slab_map_tenant(const struct cache *c, const struct tenant *t);
 /* Block b is in that slot from now on (where, counters, policy). */
 void slab_map_attach(struct cache *c, struct slab_map *r, uint32_t slot, struct block *b, uint64_t position);
 /* Publishes a block from the copy in that slot; the caller has set its record, tokens, generation and time. In a read

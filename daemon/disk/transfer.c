@@ -516,6 +516,8 @@ static void spill_end(struct disk_transfer *m, enum status s)
 	m->slab_map->transfers--;
 	if (m->old)
 		m->old->slab_map->transfers--;
+	else
+		b->pool->tenant->disk_coming -= m->slab_map->class->slot_bytes;
 	CRASH_POINT("spill_leave");
 	tier_transfer_leave(m);
 	abandoned_leave(m);
@@ -698,10 +700,12 @@ static enum status spill_submit(struct cache *c, struct disk_transfer *m, struct
 	if (victim)
 		displace(c, m, victim);
 	tier_transfer_enter(m, b);
-	if (m->old)
+	if (m->old) {
 		m->old->slab_map->transfers++;
-	else
+	} else {
 		b->pool->dirty--;
+		p->tenant->disk_coming += m->slab_map->class->slot_bytes;
+	}
 	m->unit->spilling++;
 	m->slab_map->transfers++;
 	return STATUS_OK;

@@ -637,6 +637,22 @@ static void recount_quota(struct cache *c)
 	ck_assert_uint_eq(quota_used(c->quota, QUOTA_WATCHES), c->watch_count);
 }
 
+/* What tenants are counted with on disks is what their blocks have there. */
+static void recount_shares(struct cache *c)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; c->tier && i < c->tier->unit_count; i++)
+		for (const struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			bytes += k->blocks * k->slot_bytes;
+	for (uint32_t i = 0; i < c->tenant_count; i++) {
+		bytes -= c->tenants[i].disk_bytes;
+		if (!c->tier || !c->tier->transfer_count)
+			ck_assert_uint_eq(c->tenants[i].disk_coming, 0);
+	}
+	ck_assert_uint_eq(bytes, 0);
+}
+
 void rig_check_accounting(struct cache *c)
 {
 	struct accounting b = { .arena = c->host };
@@ -672,6 +688,7 @@ void rig_check_accounting(struct cache *c)
 	for (uint32_t i = 0; i < c->tenant_count; i++)
 		reserved += c->tenants[i].reserved_bytes;
 	ck_assert_uint_eq(b.reserved, reserved);
+	recount_shares(c);
 	recount_quota(c);
 	/* Nothing but leases pins while no call is under way and nothing moves. */
 	if ((!c->tier || !c->tier->transfer_count) && (!c->vram || !c->vram->transfer_count))

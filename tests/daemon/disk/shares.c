@@ -1,4 +1,6 @@
 /* What a tenant's blocks may take of disks, and keep: its share, its cap, and what a restart knows of them. */
+#include "daemon/block/layout_pool.h"
+#include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
@@ -69,6 +71,33 @@ static void later(struct shares *s, uint64_t us)
 	rig_tick(s->other.c, s->other.now);
 }
 
+static uint64_t disk_bytes(struct shares *s, uint32_t tenant)
+{
+	uint64_t bytes;
+
+	cache_lock(s->other.c);
+	bytes = tenant_of_number(s->other.c, tenant)->disk_bytes;
+	cache_unlock(s->other.c);
+	return bytes;
+}
+
+/* Puts and flushes, a few at a time; returns how many a Flush has acknowledged. */
+static uint32_t put_flushed(struct rig *r, uint64_t first, uint32_t count)
+{
+	uint32_t done = 0;
+
+	for (uint32_t i = 0; i < count; i += 8) {
+		const uint32_t n = count - i < 8 ? count - i : 8;
+		enum status st[8];
+
+		ck_assert_uint_eq(rig_put(r, first + i, n), n);
+		ck_assert_int_eq(rig_flush(r, first + i, n, st), STATUS_OK);
+		for (uint32_t k = 0; k < n; k++)
+			done += st[k] == STATUS_OK;
+	}
+	return done;
+}
+
 /* Puts that other blocks push out of memory again, so that disks alone have those before. */
 static void put_through(struct shares *s, struct rig *r, uint64_t first, uint32_t count)
 {
@@ -98,10 +127,230 @@ START_TEST(promises_outlast_a_restart)
 }
 END_TEST
 
+/* More blocks of another tenant's share are colder than a search looks at: a tenant finds its own all the same. */
+START_TEST(a_share_hides_no_block_of_others)
+{
+	enum { SHARE = 500, SLOTS = 900, MORE = 640 };
+	struct shares s;
+
+	shares_make(&s, SLOTS);
+	s.tenants[1].disk_bytes = (uint64_t)SHARE * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, SHARE), SHARE);
+	shares_again(&s);
+	for (uint32_t i = 0; i < MORE; i += 32) {
+		ck_assert_uint_eq(put_flushed(&s.other, i, 32), 32);
+		later(&s, 1000000);
+	}
+	ck_assert_uint_ge(disk_bytes(&s, DEFAULT), (uint64_t)(SLOTS - SHARE - 64) * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)SHARE * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 0, SHARE), SHARE);
+	shares_remove(&s);
+}
+END_TEST
+
+/* The same of a share that no search sees the end of. */
+START_TEST(a_large_share_hides_no_block_of_others)
+{
+	enum { SHARE = 8448, MORE = 640 }; /* more than DISPLACE_SCAN_DEEP in disk/place.c */
+	struct shares s;
+
+	shares_make(&s, SHARE + 400);
+	s.tenants[1].disk_bytes = (uint64_t)SHARE * RIG_SLOT_BYTES;
+	shares_open(&s);
+	for (uint32_t i = 0; i < SHARE; i += 64) {
+		ck_assert_uint_eq(rig_put(&s.beta, i, 64), 64);
+		rig_quiet(&s.beta);
+	}
+	shares_again(&s);
+	for (uint32_t i = 0; i < MORE; i += 32) {
+		ck_assert_uint_eq(put_flushed(&s.other, i, 32), 32);
+		later(&s, 1000000);
+	}
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)SHARE * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.other, MORE - 64, 64), 64);
+	shares_remove(&s);
+}
+END_TEST
+
+/* The cap is by slots as they are: what fits below it to the byte is kept. */
+START_TEST(a_cap_is_used_to_its_end)
+{
+	enum { CAP = 48 };
+	struct shares s;
+
+	shares_make(&s, 256);
+	s.tenants[1].disk_bytes_max = (uint64_t)CAP * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, CAP), CAP);
+	rig_quiet(&s.beta);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	ck_assert_double_eq(rig_stat(&s.beta, "terrace_evictions_total", "tier=disk,reason=full"), 0);
+	shares_again(&s); /* what memory has too is not displaced */
+	ck_assert_uint_eq(put_flushed(&s.beta, 1000, CAP), CAP);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 1000, CAP), CAP);
+	shares_remove(&s);
+}
+END_TEST
+
+/* Blocks of two sizes are written at a time: those under way count as what they are. */
+START_TEST(a_cap_holds_for_two_sizes)
+{
+	enum { LARGE = 16, LARGE_BYTES = LARGE * 4096, CAP = 8 * LARGE_BYTES };
+	const struct kv_layout l = pages_layout(LARGE);
+	struct rig large;
+	struct shares s;
+
+	shares_make(&s, 1024);
+	s.tenants[1].disk_bytes_max = CAP;
+	shares_open(&s);
+	rig_join_tenant(&large, &s.other, BETA, &l, 1);
+	put_flushed(&large, 0, 1); /* both sizes have a slab */
+	put_flushed(&s.beta, 0, 1);
+	for (uint32_t i = 1; i < 8; i++) {
+		ck_assert_uint_eq(rig_put(&large, 8 * i, 8), 8);
+		ck_assert_uint_eq(rig_put(&s.beta, 8 * i, 8), 8);
+		rig_quiet(&s.beta);
+		ck_assert_uint_le(disk_bytes(&s, BETA), CAP);
+	}
+	shares_remove(&s);
+}
+END_TEST
+
+/* A tenant at its cap has blocks of one size on the disk, and brings blocks of another one. */
+START_TEST(at_the_cap_another_size_gets_in)
+{
+	enum { PAGES = 6, CAP = 64, OF_OTHER = CAP * 2 / PAGES };
+	const struct kv_layout l = pages_layout(PAGES);
+	struct rig larger;
+	struct shares s;
+
+	shares_make(&s, 512);
+	s.tenants[1].disk_bytes_max = (uint64_t)CAP * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, CAP), CAP);
+	shares_again(&s);
+	rig_join_tenant(&larger, &s.other, BETA, &l, 1);
+	later(&s, 60 * 1000000ull);
+	larger.now = s.beta.now;
+	ck_assert_uint_eq(put_flushed(&larger, 1000, OF_OTHER), OF_OTHER);
+	ck_assert_uint_eq(rig_read_all(&larger, 1000, OF_OTHER), OF_OTHER);
+	ck_assert_uint_le(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	/* and a restart does not find what has gone */
+	shares_again(&s);
+	ck_assert_uint_le(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	rig_join_tenant(&larger, &s.other, BETA, &l, 1);
+	ck_assert_uint_eq(rig_read_all(&larger, 1000, OF_OTHER), OF_OTHER);
+	shares_remove(&s);
+}
+END_TEST
+
+/* A tenant at its cap has flushed blocks, the coldest, and others: what is not flushed takes the place of the others. */
+START_TEST(at_the_cap_flushed_blocks_outlast_others)
+{
+	enum { KEPT = 96, PLAIN = 64, CAP = KEPT + PLAIN };
+	struct shares s;
+
+	shares_make(&s, 320);
+	s.o.slab_bytes = 34 * RIG_SLOT_BYTES;
+	s.tenants[1].disk_bytes_max = (uint64_t)CAP * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, KEPT), KEPT);
+	put_through(&s, &s.beta, 1000, PLAIN + 800);
+	ck_assert_uint_le(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 0, KEPT), KEPT);
+	ck_assert_uint_gt(rig_read_all(&s.beta, 1000 + PLAIN + 800 - 32, 32), 16);
+	shares_remove(&s);
+}
+END_TEST
+
+/* A share is in bytes: what has no room below it for one more slot keeps the slot that reaches over it. */
+START_TEST(a_share_is_kept_to_the_byte)
+{
+	enum { HAS = 33 };
+	struct shares s;
+
+	shares_make(&s, 128);
+	s.tenants[1].disk_bytes = (uint64_t)(HAS - 1) * RIG_SLOT_BYTES + 1;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, HAS), HAS);
+	shares_again(&s);
+	for (uint32_t i = 0; i < 640; i += 32) {
+		later(&s, 1000000);
+		put_flushed(&s.other, i, 32);
+	}
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)HAS * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 0, HAS), HAS);
+	shares_remove(&s);
+}
+END_TEST
+
+/* The table has a smaller cap at the next start: what is put then brings the tenant down to it. */
+START_TEST(a_smaller_cap_is_reached)
+{
+	enum { HAD = 96, CAP = 40, NEW = 32 };
+	struct shares s;
+
+	shares_make(&s, 256);
+	s.tenants[1].disk_bytes_max = (uint64_t)HAD * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, HAD), HAD);
+	rig_close(&s.other);
+	s.tenants[1].disk_bytes_max = (uint64_t)CAP * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)HAD * RIG_SLOT_BYTES);
+	for (uint32_t i = 0; i < NEW; i += 8) {
+		later(&s, 1000000);
+		ck_assert_uint_eq(put_flushed(&s.beta, 1000 + i, 8), 8);
+	}
+	rig_quiet(&s.beta);
+	ck_assert_uint_le(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 1000, NEW), NEW);
+	shares_remove(&s);
+}
+END_TEST
+
+/* Slabs of another tenant's share have no flushed block. They are not this tenant's to take, so they are no reason to
+ * keep its blocks in memory. */
+START_TEST(what_others_may_not_lose_keeps_nothing_back)
+{
+	enum { SHARE = 64 };
+	double spilled;
+	struct shares s;
+
+	shares_make(&s, 192);
+	s.o.slab_bytes = 9 * RIG_SLOT_BYTES; /* headers of slabs take a ninth of the disk: it is full before its bytes are */
+	s.tenants[1].disk_bytes = (uint64_t)SHARE * RIG_SLOT_BYTES;
+	shares_open(&s);
+	put_through(&s, &s.beta, 0, SHARE);
+	shares_again(&s);
+	for (uint32_t i = 0; i < 800; i += 32) {
+		later(&s, 1000000);
+		put_flushed(&s.other, i, 32);
+	}
+	shares_again(&s);
+	spilled = rig_stat(&s.other, "terrace_spills_total", "status=ok");
+	put_through(&s, &s.other, 5000, 8);
+	ck_assert_double_eq(rig_stat(&s.other, "terrace_spills_total", "status=ok") - spilled, 8);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)SHARE * RIG_SLOT_BYTES);
+	shares_remove(&s);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *tests[] = {
 		promises_outlast_a_restart,
+		a_share_hides_no_block_of_others,
+		a_large_share_hides_no_block_of_others,
+		a_cap_is_used_to_its_end,
+		a_cap_holds_for_two_sizes,
+		at_the_cap_another_size_gets_in,
+		at_the_cap_flushed_blocks_outlast_others,
+		a_share_is_kept_to_the_byte,
+		a_smaller_cap_is_reached,
+		what_others_may_not_lose_keeps_nothing_back,
 	};
 
 	return rig_main("cache_disk_shares", tests, sizeof(tests) / sizeof(tests[0]));
