@@ -424,37 +424,78 @@ class Tenants(unittest.TestCase):
         self.assertIn("terrace_tenants_without_rows 2\n", text)
         self.assertNotIn('tenant="beta"', text)
 
-    def test_disks_are_shared(self):
-        # gamma stays below its cap, and alpha, which writes the disk full, displaces nothing of beta's share.
-        table, disks = os.path.join(self.folder, "disks"), os.path.join(self.folder, "shared-disk")
+    def disk_daemon(self, name, *lines):
+        """With one disk of 32 MiB; lines: (tenant, what the table says of it besides)."""
+        text = TABLE
+        for tenant, line in lines:
+            text = text.replace("tenant = %s\n" % tenant, "tenant = %s\n%s\n" % (tenant, line), 1)
+        table, disk = os.path.join(self.folder, name + "-table"), os.path.join(self.folder, name + "-disk")
         with open(table, "w", encoding="ascii") as f:
-            f.write(TABLE.replace("tenant = beta\n", "tenant = beta\ndisk_bytes = 10MiB\n").replace("alpha\n", "alpha\nhost_bytes = 4MiB\n", 1)
-                    .replace("host_bytes_max = 2MiB\n", "host_bytes_max = 2MiB\ndisk_bytes_max = 3MiB\n"))
-        os.mkdir(disks)
-        d = self.daemon("--disks", disks + ":32MiB", "--slab-bytes", "1MiB", "--policy", "lru", "--disk-policy", "lru", table=table)
-        g = self.store(d, "gamma", [1], 71, block_tokens=256)
-        with self.acting(d, "gamma"):
-            size = g.layouts[0].block_bytes
-            for n in range(100, 100 + (12 << 20) // size, 8):
-                d.put(g.session, [(key(i), b"F" * size) for i in range(n, n + 8)], chunk=1 << 20)
-                self.flushed(d, g, range(n, n + 8))
-                self.assertLessEqual(self.tenant_row(d, "terrace_tenant_disk_bytes"), 3 << 20)
-            self.assertGreater(self.tenant_row(d, "terrace_tenant_disk_bytes"), 2 << 20)
-        count = (8 << 20) // (size + 8192)
-        with self.acting(d, "beta"):
-            b = d.open(layout(block_tokens=256))
-            for n in range(1, count, 8):
-                d.put(b.session, [(key(i), b"B" * size) for i in range(n, n + 8)], chunk=1 << 20)
-                self.flushed(d, b, range(n, n + 8))
-        with self.acting(d, "alpha"):
-            a = d.open(layout(block_tokens=256))
-            for n in range(1, 2 * (32 << 20) // size, 8):
-                d.put(a.session, [(key(i), b"A" * size) for i in range(n, n + 8)], chunk=1 << 20)
-                self.flushed(d, a, range(n, n + 8))
-            self.assertLessEqual(self.tenant_row(d, "terrace_tenant_disk_bytes"), 22 << 20)
-            self.assertGreater(self.tenant_row(d, "terrace_tenant_disk_bytes"), 12 << 20)
-        with self.acting(d, "beta"):
-            self.assertEqual(self.contents(d, b.session, range(1, count)), [b"B"] * (count - 1))
+            f.write(text)
+        os.mkdir(disk)
+        return self.daemon("--disks", disk + ":32MiB", "--slab-bytes", "1MiB", "--policy", "lru", "--disk-policy", "lru", table=table)
+
+    def put_flushed(self, d, name, over, numbers, fill, step=8):
+        """Puts and flushes, a few at a time; returns how many were flushed, and the most that the tenant had on the disk."""
+        done = most = 0
+        with self.acting(d, name):
+            o = d.open(layout(**over))
+            for i in range(0, len(numbers), step):
+                d.put(o.session, [(key(n), fill * o.layouts[0].block_bytes) for n in numbers[i:i + step]], chunk=1 << 20)
+                done += self.flushed(d, o, numbers[i:i + step])
+                most = max(most, self.tenant_row(d, "terrace_tenant_disk_bytes"))
+        return done, most
+
+    def disk_row(self, d, name):
+        with self.acting(d, name):
+            return self.tenant_row(d, "terrace_tenant_disk_bytes")
+
+    def again(self, d):
+        """What is on the disk is in no memory from now on."""
+        d.stop()
+        d.start()
+        wait_for(lambda: d.stats()["terrace_restored"] == 1, CALL_S, "the disk is taken up")
+
+    def there(self, d, name, over, numbers, fill):
+        with self.acting(d, name):
+            o = d.open(layout(**over))
+            return self.contents(d, o.session, numbers).count(fill)
+
+    def test_a_share_of_disks_outlasts_a_flood(self):
+        over, slot = {"block_tokens": 256}, 80 << 10
+        flood, share = list(range(1, 2 * (32 << 20) // slot)), list(range(1, (8 << 20) // slot))
+        d = self.disk_daemon("flood", ("beta", "disk_bytes = 10MiB"), ("alpha", "host_bytes = 4MiB"))
+        done, taken = self.put_flushed(d, "alpha", over, flood, b"A")
+        self.assertEqual(done, len(flood), "a tenant displaces its own blocks")
+        self.assertEqual(self.put_flushed(d, "beta", over, share, b"B")[0], len(share), "what is kept for a tenant is there")
+        had = self.disk_row(d, "beta")
+        self.assertGreater(had, 6 << 20)
+        self.again(d)
+        self.assertEqual(self.put_flushed(d, "alpha", over, [n + 5000 for n in flood], b"A")[0], len(flood))
+        self.assertEqual(self.disk_row(d, "beta"), had)
+        self.assertEqual(self.there(d, "beta", over, share, b"B"), len(share))
+        self.assertLessEqual(taken, 22 << 20)  # of the 32 MiB of the disk
+        self.assertGreater(taken, 12 << 20)
+
+    def test_a_cap_of_disks_holds(self):
+        d, small, large = self.disk_daemon("cap", ("gamma", "disk_bytes_max = 3MiB")), {"block_tokens": 256}, {"block_tokens": 256, "layers": 4}
+        numbers = list(range(100, 250))
+        done, most = self.put_flushed(d, "gamma", small, numbers, b"G")
+        self.assertEqual(done, len(numbers), "at its cap a tenant displaces its own blocks")
+        self.assertLessEqual(most, 3 << 20)
+        self.assertGreater(most, (3 << 20) - (128 << 10))
+        self.again(d)
+        self.assertLessEqual(self.disk_row(d, "gamma"), 3 << 20)
+        self.assertEqual(self.there(d, "gamma", small, numbers[-30:], b"G"), 30)
+        # Blocks of another size take the place of these, and another tenant is not held back by the cap.
+        done, most = self.put_flushed(d, "gamma", large, numbers[:8], b"L", 1)
+        self.assertEqual(done, 8)
+        self.assertLessEqual(most, 3 << 20)
+        done, most = self.put_flushed(d, "alpha", small, numbers, b"A")
+        self.assertEqual(done, len(numbers))
+        self.assertGreater(most, 6 << 20)
+        self.again(d)
+        self.assertEqual(self.there(d, "gamma", large, numbers[:8], b"L"), 8)
 
     def flushed(self, d, opened, numbers):
         """How many of them a Flush has put on a disk."""
