@@ -59,12 +59,15 @@ static bool host_of(const char *address, char host[CLIENT_ADDRESS_MAX], const ch
 	return true;
 }
 
+/* A last label of digits alone makes a damaged address of numbers (10.0.0), which a resolver may take for another one. */
 static bool name_ok(const char *host)
 {
+	const char *dot = strrchr(host, '.'), *last = dot ? dot + 1 : host;
+
 	for (const char *p = host; *p; p++)
 		if (!isalnum((unsigned char)*p) && *p != '.' && *p != '-')
 			return false;
-	return *host && host[0] != '-' && !isdigit((unsigned char)host[strlen(host) - 1]);
+	return *host && host[0] != '-' && (!*last || last[strspn(last, "0123456789")]);
 }
 
 static enum terrace_status tcp_read(const char *address, bool tls, char target[CLIENT_ADDRESS_MAX])

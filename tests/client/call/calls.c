@@ -4,6 +4,7 @@
 
 #include "client/session/session.h"
 
+#include "client/transport/address.h"
 #include "client/value/clock.h"
 
 #include <errno.h>
@@ -40,6 +41,40 @@ static void put_blocks(uint32_t n)
 	for (uint32_t i = 0; i < n; i++)
 		ck_assert_int_eq(statuses[i], TERRACE_OK);
 }
+
+/* Over TLS any host will do: an address, or a name, whose last label is not a number alone. */
+START_TEST(addresses_over_tls)
+{
+	static const struct {
+		const char *address, *want; /* NULL: TERRACE_INVALID */
+	} rows[] = {
+		{ "node1:7421", "dns:node1:7421" },
+		{ "10-0-0-1:7421", "dns:10-0-0-1:7421" },
+		{ "rack1.site2:7421", "dns:rack1.site2:7421" },
+		{ "node.example:7421", "dns:node.example:7421" },
+		{ "1.node.example:7421", "dns:1.node.example:7421" },
+		{ "10.0.0.1:7421", "ipv4:10.0.0.1:7421" },
+		{ "[fd00::1]:7421", "ipv6:[fd00::1]:7421" },
+		{ "10.0.0:7421", NULL },
+		{ "10.0.0.256:7421", NULL },
+		{ "node.1:7421", NULL },
+		{ "7:7421", NULL },
+		{ "-node:7421", NULL },
+		{ "node_1:7421", NULL },
+		{ "fd00::1:7421", NULL },
+	};
+	char target[CLIENT_ADDRESS_MAX];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const enum terrace_status status = client_address_read(rows[i].address, true, target);
+
+		ck_assert_msg(status == (rows[i].want ? TERRACE_OK : TERRACE_INVALID), "%s: %s", rows[i].address,
+			      terrace_error());
+		if (rows[i].want)
+			ck_assert_str_eq(target, rows[i].want);
+	}
+}
+END_TEST
 
 START_TEST(addresses)
 {
@@ -872,6 +907,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(alone, addresses);
+	tcase_add_test(alone, addresses_over_tls);
 	tcase_set_timeout(alone, 100);
 	suite_add_tcase(suite, alone);
 	tcase_add_checked_fixture(c, open_session, client_rig_close);
