@@ -435,23 +435,34 @@ static const char *reason_words(int reason)
 	}
 }
 
-void tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX])
+/* OpenSSL's other reasons are smaller, and its general ones have higher bits. */
+bool tls_is_alert(unsigned long error)
+{
+	const int reason = ERR_GET_REASON(error);
+
+	return ERR_GET_LIB(error) == ERR_LIB_SSL && reason >= SSL_AD_REASON_OFFSET &&
+	       reason < SSL_AD_REASON_OFFSET + 256;
+}
+
+bool tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX])
 {
 	const long result = SSL_get_verify_result(ssl);
 	const unsigned long error = ERR_peek_last_error();
-	const char *words = ERR_GET_LIB(error) == ERR_LIB_SSL ? reason_words(ERR_GET_REASON(error)) : NULL;
+	const int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
+	const char *words = reason ? reason_words(reason) : NULL;
 
 	if (result != X509_V_OK)
 		verify_words(ssl, result, ca, why);
 	else if (words)
 		snprintf(why, TLS_WORDS_MAX, "%s", words);
-	else if (error && ERR_reason_error_string(error))
+	else if (!error || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+		snprintf(why, TLS_WORDS_MAX,
+			 "the other end closed the connection amid the TLS handshake: its log says why");
+	else
 		snprintf(why, TLS_WORDS_MAX,
 			 "the TLS handshake failed: %.200s: look at the certificates of both ends with `terracectl "
 			 "certs`",
-			 ERR_reason_error_string(error));
-	else
-		snprintf(why, TLS_WORDS_MAX,
-			 "the other end closed the connection amid the TLS handshake: its log says why");
+			 ERR_reason_error_string(error) ? ERR_reason_error_string(error) : "no reason is told");
 	ERR_clear_error();
+	return result != X509_V_OK || words || tls_is_alert(error);
 }

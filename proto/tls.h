@@ -2,7 +2,7 @@
  * certificate, and what is wrong in words. Each sentence names the thing, the cause and the next step.
  *
  * Both ends show a certificate and verify the other's: the same files make the context of a server and of a client.
- * TLS 1.3 alone is spoken, without tickets, so that every connection proves who it is.
+ * TLS 1.3 alone is spoken, without tickets, so that every connection shows its certificate.
  *
  * Threads: any, one at a time for each object.
  */
@@ -65,8 +65,12 @@ void tls_names_of(const struct x509_st *certificate, struct tls_names *out);
 void tls_names_text(const struct tls_names *names, char *out, size_t size);
 
 /* Why a handshake failed, from what OpenSSL has in this thread's queue, which is emptied. ca: the file of the CAs, for
- * the words. */
-void tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX]);
+ * the words. True: the cause is known, since a certificate was not accepted or the other end sent an alert; another
+ * handshake with the same files fails too. False: it is not, as when the other end just closed the connection. */
+bool tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX]);
+
+/* An error of OpenSSL's queue is an alert that the other end has sent. */
+bool tls_is_alert(unsigned long error);
 
 /* A second since 1970 as "2026-11-28 09:39:58Z". */
 void tls_time_text(int64_t seconds, char out[TLS_TIME_MAX]);

@@ -10,6 +10,8 @@ terrace_test(client_wire SOURCES client/transport/decode.c LIBS terrace_static)
 terrace_test(client_bounds SOURCES client/transport/limits.c LIBS terrace_static)
 terrace_test(adaptive_poll SOURCES proto/adaptive_poll.c LIBS terrace_proto ONE_THREAD) # of both ends
 terrace_test(client_local SOURCES client/transport/local_calls.c LIBS terrace_static)
+terrace_test(client_tls SOURCES client/transport/tls.c LIBS terrace_static)
+target_link_options(client_tls PRIVATE -Wl,--wrap=getaddrinfo,--wrap=freeaddrinfo) # a host with two addresses
 terrace_test(client_calls SOURCES client/call/calls.c client/rig.c LIBS client_fake)
 terrace_test(client_async SOURCES client/call/async.c client/rig.c LIBS client_fake)
 terrace_test(client_hostile SOURCES client/hostile.c client/rig.c LIBS client_fake)

@@ -1,6 +1,7 @@
 /* Addresses: a Unix socket, loopback TCP, or any TCP over TLS. */
 #include "client/transport/address.h"
 
+#include "client/value/clock.h"
 #include "client/value/status.h"
 
 #include <arpa/inet.h>
@@ -59,7 +60,7 @@ static bool host_of(const char *address, char host[CLIENT_ADDRESS_MAX], const ch
 	return true;
 }
 
-/* A last label of digits alone makes a damaged address of numbers (10.0.0), which a resolver may take for another one. */
+/* A last label of digits alone is a damaged address of numbers (10.0.0), which a resolver may take for another one. */
 static bool name_ok(const char *host)
 {
 	const char *dot = strrchr(host, '.'), *last = dot ? dot + 1 : host;
@@ -188,30 +189,46 @@ int client_address_error(const char *address)
 	return error;
 }
 
-int client_address_connect(const char *address, uint64_t wait_us)
+/* A connected socket, or -1. */
+static int connect_to(const struct addrinfo *at, uint64_t wait_us)
+{
+	struct pollfd p = { .fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+			    .events = POLLOUT };
+	socklen_t size = sizeof(int);
+	int error = 0;
+
+	if (p.fd < 0)
+		return -1;
+	if (connect(p.fd, at->ai_addr, at->ai_addrlen) && errno != EINPROGRESS)
+		error = errno;
+	else if (poll(&p, 1, (int)(wait_us / 1000)) != 1 || getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &size))
+		error = ETIMEDOUT;
+	if (!error)
+		return p.fd;
+	close(p.fd);
+	return -1;
+}
+
+int client_address_connect(const char *address, uint64_t until_us)
 {
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
 	char host[CLIENT_ADDRESS_MAX];
 	struct addrinfo *found;
-	struct pollfd p = { .events = POLLOUT };
-	socklen_t size = sizeof(int);
 	const char *port;
-	int error = 0;
+	unsigned left = 0;
+	int fd = -1;
 
 	if (!host_of(address, host, &port) || getaddrinfo(host, port, &hints, &found))
 		return -1;
-	p.fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (p.fd >= 0 && connect(p.fd, found->ai_addr, found->ai_addrlen) && errno != EINPROGRESS)
-		error = errno;
-	freeaddrinfo(found);
-	if (p.fd >= 0 && !error &&
-	    (poll(&p, 1, (int)(wait_us / 1000)) != 1 || getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &size)))
-		error = ETIMEDOUT;
-	if (p.fd >= 0 && error) {
-		close(p.fd);
-		return -1;
+	for (const struct addrinfo *at = found; at; at = at->ai_next)
+		left++;
+	for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next, left--) {
+		const uint64_t now_us = client_now_us();
+
+		fd = connect_to(at, now_us < until_us ? (until_us - now_us) / left : 0);
 	}
-	return p.fd;
+	freeaddrinfo(found);
+	return fd;
 }
 
 static const char *advice(int error)

@@ -19,9 +19,9 @@ bool client_address_is_unix(const char *address);
  * has another form. */
 void client_address_host(const char *address, char *host, size_t size);
 
-/* A connected, non-blocking socket to HOST:PORT. -1: no connection within the time, or no such host; to find the latter
- * out may take longer. */
-int client_address_connect(const char *address, uint64_t wait_us);
+/* A connected, non-blocking socket to HOST:PORT: to the first of the host's addresses that takes it. Each has its share
+ * of the time until then. -1: none does, or there is no such host; to find the latter out may take longer. */
+int client_address_connect(const char *address, uint64_t until_us);
 
 /* Tries one connection to learn why no daemon can be reached at the address. Returns an errno; 0: one listens, or the
  * cause cannot be told at once. Does not wait, except some ms for an answer where the address is in numbers. */

@@ -91,35 +91,29 @@ static bool wait_for(int fd, int error, uint64_t until_us)
 	return now_us < until_us && poll(&p, 1, (int)((until_us - now_us) / 1000 + 1)) == 1;
 }
 
-/* 1: done; 0: it failed; -1: no time is left. */
-static int shake(SSL *ssl, int fd, uint64_t until_us)
-{
-	for (;;) {
-		const int n = SSL_connect(ssl), error = SSL_get_error(ssl, n);
-
-		if (n == 1)
-			return 1;
-		if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE)
-			return 0;
-		if (!wait_for(fd, error, until_us))
-			return -1;
-	}
-}
-
 /* In TLS 1.3 a client learns that its certificate is refused when it reads. The first bytes of HTTP/2 say that it is
  * not. */
-static int hear(SSL *ssl, int fd, uint64_t until_us)
+static int hear(SSL *ssl)
+{
+	char byte;
+
+	return SSL_read(ssl, &byte, 1);
+}
+
+enum outcome { DONE, FAILED, LATE };
+
+/* Repeats a step of OpenSSL on a non-blocking socket until it is done. */
+static enum outcome drive(SSL *ssl, int (*step)(SSL *), int fd, uint64_t until_us)
 {
 	for (;;) {
-		char byte;
-		const int n = SSL_read(ssl, &byte, 1), error = SSL_get_error(ssl, n);
+		const int n = step(ssl), error = SSL_get_error(ssl, n);
 
 		if (n == 1)
-			return 1;
+			return DONE;
 		if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE)
-			return 0;
+			return FAILED;
 		if (!wait_for(fd, error, until_us))
-			return -1;
+			return LATE;
 	}
 }
 
@@ -159,30 +153,37 @@ static void greet(SSL *ssl)
 	SSL_write(ssl, preface, sizeof(preface) - 1);
 }
 
-static bool probe(SSL *ssl, int fd, const struct client_tls *tls, const char *ca, char why[TLS_WORDS_MAX])
+/* A server that speaks TLS answers a greeting, if only by an alert. */
+static bool speaks_tls_alone(enum outcome handshake, char why[TLS_WORDS_MAX])
 {
-	const uint64_t until_us = client_now_us() + PROBE_US;
-	const int shaken = shake(ssl, fd, until_us);
+	const bool alone = handshake == DONE || (handshake == FAILED && tls_is_alert(ERR_peek_last_error()));
 
-	if (!tls->on) { /* a server that speaks TLS answers a greeting, if only by an alert */
-		if (shaken == 1 || (!shaken && ERR_GET_REASON(ERR_peek_last_error()) >= SSL_AD_REASON_OFFSET))
-			snprintf(why, TLS_WORDS_MAX,
-				 "the daemon there speaks TLS alone: give a certificate, its key and the file of CAs "
-				 "(TERRACE_TLS_CERT, TERRACE_TLS_KEY, "
-				 "TERRACE_TLS_CA; --tls-cert, --tls-key and --tls-ca of terracectl)");
-		ERR_clear_error();
-		return why[0];
-	}
-	if (shaken == 1)
+	if (alone)
+		snprintf(why, TLS_WORDS_MAX,
+			 "the daemon there speaks TLS alone: give a certificate, its key and the file of CAs "
+			 "(TERRACE_TLS_CERT, TERRACE_TLS_KEY, "
+			 "TERRACE_TLS_CA; --tls-cert, --tls-key and --tls-ca of terracectl)");
+	ERR_clear_error();
+	return alone;
+}
+
+/* A connection that ends without a reason is none of certificates: the daemon may be starting, stopping or full, and
+ * the next connection may succeed. */
+static bool probe(SSL *ssl, int fd, uint64_t until_us, const struct client_tls *tls, char why[TLS_WORDS_MAX])
+{
+	enum outcome outcome = drive(ssl, SSL_connect, fd, until_us);
+
+	if (!tls->on)
+		return speaks_tls_alone(outcome, why);
+	if (outcome == DONE) {
 		greet(ssl);
-	if (shaken < 0 || (shaken == 1 && hear(ssl, fd, until_us)))
-		return false;
-	tls_failure(ssl, ca, why);
-	return true;
+		outcome = drive(ssl, hear, fd, until_us);
+	}
+	return outcome == FAILED && tls_failure(ssl, tls->ca, why);
 }
 
 /* OpenSSL writes to a socket that may be closed, and the process may not ignore SIGPIPE. */
-static bool probe_quietly(SSL *ssl, int fd, const struct client_tls *tls, char why[TLS_WORDS_MAX])
+static bool probe_quietly(SSL *ssl, int fd, uint64_t until_us, const struct client_tls *tls, char why[TLS_WORDS_MAX])
 {
 	sigset_t pipe, before, waiting;
 	bool problem, had;
@@ -192,7 +193,7 @@ static bool probe_quietly(SSL *ssl, int fd, const struct client_tls *tls, char w
 	sigpending(&waiting);
 	had = sigismember(&waiting, SIGPIPE) == 1;
 	pthread_sigmask(SIG_BLOCK, &pipe, &before);
-	problem = probe(ssl, fd, tls, tls->ca, why);
+	problem = probe(ssl, fd, until_us, tls, why);
 	if (!had)
 		sigtimedwait(&pipe, NULL, &(struct timespec){ .tv_sec = 0 });
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -202,7 +203,8 @@ static bool probe_quietly(SSL *ssl, int fd, const struct client_tls *tls, char w
 static bool with_context(const char *address, SSL_CTX *context, const struct client_tls *tls,
 			 char words[CLIENT_TLS_WORDS_MAX])
 {
-	const int fd = client_address_connect(address, PROBE_US);
+	const uint64_t until_us = client_now_us() + PROBE_US;
+	const int fd = client_address_connect(address, until_us);
 	char why[TLS_WORDS_MAX] = "";
 	bool problem = false;
 	SSL *ssl;
@@ -211,7 +213,7 @@ static bool with_context(const char *address, SSL_CTX *context, const struct cli
 		return false;
 	ERR_clear_error();
 	ssl = ssl_for(context, fd, tls);
-	problem = ssl && probe_quietly(ssl, fd, tls, why);
+	problem = ssl && probe_quietly(ssl, fd, until_us, tls, why);
 	SSL_free(ssl);
 	close(fd);
 	ERR_clear_error();

@@ -26,7 +26,9 @@ enum terrace_status client_tls_read(const char *address, const struct client_tls
 				    struct client_tls *out);
 
 /* Finds out why a TLS connection to that address fails. True, with words: certificates are the cause, or one end speaks
- * TLS and the other does not. Connects once; waits a second at most. */
+ * TLS and the other does not. False: no problem was found, or its cause is not known, as when the connection just ends.
+ * Connects once, and waits a second at most for the connection and its handshake. The look-up of a host name comes
+ * before that and takes as long as the resolver does. */
 bool client_tls_problem(const char *address, const struct client_tls *tls, char words[CLIENT_TLS_WORDS_MAX]);
 
 #endif

@@ -2,12 +2,14 @@
 CA. usage: test_tls.py TERRACED TERRACECTL LIBTERRACE
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -164,6 +166,44 @@ class Tls(unittest.TestCase):
         self.refused("not for 127.0.0.1", "dns:other.example", "subjectAltName")
         self.connect(name="other.example").close()
         self.refused("not for far.example", name="far.example")
+
+    def test_connections_that_just_end(self):
+        """They are no problem of certificates: a daemon that starts, or is full, does so; the client tries again."""
+        self.start()
+        left, lock = [4], threading.Lock()
+
+        def serve(s):
+            with lock:
+                left[0] -= 1
+                ends = left[0] >= 0
+            with s:
+                if ends:
+                    if left[0] % 2:  # a reset, else an end
+                        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return
+                with socket.create_connection(("127.0.0.1", self.port)) as daemon:
+                    def carry(a, b):
+                        with contextlib.suppress(OSError):
+                            while data := a.recv(65536):
+                                b.sendall(data)
+                        with contextlib.suppress(OSError):
+                            b.shutdown(socket.SHUT_WR)
+                    back = threading.Thread(target=carry, args=(daemon, s))
+                    back.start()
+                    carry(s, daemon)
+                    back.join()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+        threading.Thread(target=accept, daemon=True).start()
+        with self.connect(address="127.0.0.1:%d" % listener.getsockname()[1]) as client:
+            client.session([LAYOUT]).close()
+        self.assertLess(left[0], 0)
 
     def test_plain_meets_tls(self):
         plain = Daemon(TERRACED, *SMALL, "--listen", "127.0.0.1:0", start=False)
