@@ -140,6 +140,7 @@ enum terrace_status client_rpc_open(const char *address, uint64_t busy_poll_us, 
 	rpc->busy_poll_us = busy_poll_us;
 	if (tls)
 		rpc->at.tls = *tls;
+	client_tls_last_init(&rpc->at.tls_last);
 	pthread_mutex_init(&rpc->lock, NULL);
 	pthread_cond_init(&rpc->changed, NULL);
 	status = start(rpc, target);
@@ -213,6 +214,7 @@ void client_rpc_destroy(struct client_rpc *rpc)
 {
 	pthread_cond_destroy(&rpc->changed);
 	pthread_mutex_destroy(&rpc->lock);
+	client_tls_last_fini(&rpc->at.tls_last);
 	free(rpc);
 }
 

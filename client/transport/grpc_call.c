@@ -185,7 +185,8 @@ static enum terrace_status lost(const struct client_rpc_call *c, const char *nam
 	const int error = c->job.wait_for_ready ? 0 : client_address_error(address);
 	char words[CLIENT_ADDRESS_WORDS_MAX], tls[CLIENT_TLS_WORDS_MAX];
 
-	if (!error && !c->job.wait_for_ready && client_tls_problem(address, &c->at->tls, tls))
+	if (!error && !c->job.wait_for_ready &&
+	    client_tls_problem_soon(&c->at->tls_last, address, &c->at->tls, tls))
 		return client_fail(TERRACE_UNAVAILABLE, "%s: %s", name, tls);
 	if (!error)
 		return client_fail(TERRACE_UNAVAILABLE,
@@ -409,7 +410,7 @@ gpr_timespec client_call_time(uint64_t deadline_us)
 }
 
 enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc,
-				     const struct client_endpoint *at, const struct client_job *job,
+				     struct client_endpoint *at, const struct client_job *job,
 				     grpc_channel *channel, void *handle, grpc_completion_queue *queue)
 {
 	*c = (struct client_rpc_call){.rpc = rpc, .at = at, .job = *job, .details = grpc_empty_slice()};

@@ -25,11 +25,12 @@ enum call_phase {
 struct client_endpoint {
 	char address[CLIENT_ADDRESS_MAX];
 	struct client_tls tls;
+	struct client_tls_last tls_last; /* for the words of calls that fail */
 };
 
 struct client_rpc_call {
 	struct client_rpc *rpc;
-	const struct client_endpoint *at; /* the connection's, for messages */
+	struct client_endpoint *at; /* the connection's, for messages */
 	struct client_rpc_call *next, **link; /* rpc->calls or rpc->streams; link NULL: on none */
 	struct client_job job;
 	grpc_call *call;
@@ -74,7 +75,7 @@ gpr_timespec client_call_time(uint64_t deadline_us);
 
 /* Makes the gRPC call. TERRACE_INTERNAL. */
 enum terrace_status client_call_init(struct client_rpc_call *c, struct client_rpc *rpc,
-				     const struct client_endpoint *at, const struct client_job *job,
+				     struct client_endpoint *at, const struct client_job *job,
 				     grpc_channel *channel, void *handle, grpc_completion_queue *queue);
 
 /* Asks for an early end, whose status will be TERRACE_CANCELLED. Any thread, while the call lives. */

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PROBE_US = 1000 * 1000 };
+enum { PROBE_US = 1000 * 1000, LAST_US = 5 * 1000 * 1000 };
 
 static const char *given(const char *option, const char *variable)
 {
@@ -243,5 +243,42 @@ bool client_tls_problem(const char *address, const struct client_tls *tls, char 
 		problem = with_context(address, context, tls, words);
 	}
 	tls_context_free(context);
+	return problem;
+}
+
+/* ---- what one channel was told last ---- */
+
+void client_tls_last_init(struct client_tls_last *last)
+{
+	memset(last, 0, sizeof(*last));
+	pthread_mutex_init(&last->lock, NULL);
+}
+
+void client_tls_last_fini(struct client_tls_last *last)
+{
+	pthread_mutex_destroy(&last->lock);
+}
+
+bool client_tls_problem_soon(struct client_tls_last *last, const char *address, const struct client_tls *tls,
+			     char words[CLIENT_TLS_WORDS_MAX])
+{
+	char found[CLIENT_TLS_WORDS_MAX] = "";
+	bool due, problem;
+
+	pthread_mutex_lock(&last->lock);
+	due = client_now_us() >= last->until_us;
+	if (due)
+		last->until_us = UINT64_MAX; /* this thread finds it out, and no other */
+	else
+		strcpy(words, last->words);
+	pthread_mutex_unlock(&last->lock);
+	if (!due)
+		return words[0];
+	problem = client_tls_problem(address, tls, found);
+	pthread_mutex_lock(&last->lock);
+	strcpy(last->words, problem ? found : "");
+	last->until_us = client_now_us() + LAST_US;
+	pthread_mutex_unlock(&last->lock);
+	strcpy(words, found);
 	return problem;
 }

@@ -7,6 +7,8 @@
 
 #include "client/include/terrace.h"
 
+#include <pthread.h>
+
 enum { CLIENT_TLS_PATH_MAX = 1024, CLIENT_TLS_HOST_MAX = 256, CLIENT_TLS_WORDS_MAX = 500 };
 
 struct client_tls {
@@ -30,5 +32,19 @@ enum terrace_status client_tls_read(const char *address, const struct client_tls
  * Connects once, and waits a second at most for the connection and its handshake. The look-up of a host name comes
  * before that and takes as long as the resolver does. */
 bool client_tls_problem(const char *address, const struct client_tls *tls, char words[CLIENT_TLS_WORDS_MAX]);
+
+/* What client_tls_problem said last of one channel. Any thread. */
+struct client_tls_last {
+	pthread_mutex_t lock;
+	uint64_t until_us; /* as long it is said again; UINT64_MAX: a thread is finding it out */
+	char words[CLIENT_TLS_WORDS_MAX]; /* "": there was no problem */
+};
+void client_tls_last_init(struct client_tls_last *last);
+void client_tls_last_fini(struct client_tls_last *last);
+
+/* As client_tls_problem, but it finds the cause out only each 5 s: between, and while another thread does so, it says
+ * what it said before. For failed calls, of which there may be many. */
+bool client_tls_problem_soon(struct client_tls_last *last, const char *address, const struct client_tls *tls,
+			     char words[CLIENT_TLS_WORDS_MAX]);
 
 #endif

@@ -80,6 +80,35 @@ START_TEST(an_alert_is_a_cause_and_an_end_is_none)
 }
 END_TEST
 
+START_TEST(many_calls_ask_once)
+{
+	char words[CLIENT_TLS_WORDS_MAX];
+	struct client_tls_last last;
+	struct listener l;
+
+	client_tls_last_init(&last);
+	listener_open(&l, alert, sizeof(alert));
+	for (int i = 0; i < 100; i++) {
+		memset(words, 0, sizeof(words));
+		ck_assert(client_tls_problem_soon(&last, l.address, &off, words));
+		ck_assert_ptr_nonnull(strstr(words, "speaks TLS alone"));
+	}
+	ck_assert_uint_eq(atomic_load(&l.connections), 1);
+	last.until_us = 0; /* its time is over */
+	ck_assert(client_tls_problem_soon(&last, l.address, &off, words));
+	ck_assert_uint_eq(atomic_load(&l.connections), 2);
+	last.until_us = UINT64_MAX; /* another thread finds it out again */
+	ck_assert(client_tls_problem_soon(&last, l.address, &off, words));
+	ck_assert_uint_eq(atomic_load(&l.connections), 2);
+	listener_close(&l);
+	last.until_us = 0; /* nothing listens any more: no problem of TLS */
+	for (int i = 0; i < 2; i++)
+		ck_assert(!client_tls_problem_soon(&last, l.address, &off, words));
+	ck_assert_uint_gt(last.until_us, client_now_us());
+	client_tls_last_fini(&last);
+}
+END_TEST
+
 /* ---- a host with two addresses, nothing listening at the first ---- */
 
 static struct sockaddr_in two[2];
@@ -131,6 +160,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tc, an_alert_is_a_cause_and_an_end_is_none);
+	tcase_add_test(tc, many_calls_ask_once);
 	tcase_add_test(tc, each_address_of_a_host_is_tried);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
