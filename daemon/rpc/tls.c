@@ -69,7 +69,8 @@ struct rpc_tls {
 	struct tls_stamp stamp;
 	uint64_t looked_us, late_us;
 	struct log_again refused_said, stale_said;
-	struct connection all, over; /* rings: those in use; those to be freed. Links alone are used */
+	struct connection fresh, running, over; /* rings: handshakes, the newest first; connections in use; those to be
+						 * freed. Links alone are used */
 	uint32_t handshakes;
 	bool again;
 	int events, wake;
@@ -250,7 +251,7 @@ static void refuse(struct rpc_tls *t, struct connection *k, const char *why)
 	end(t, k);
 }
 
-/* Who shows such a certificate. Without a table of tenants it is an engine. */
+/* The tenant and the role that a certificate stands for. Without a table of tenants the role is an engine's. */
 static struct who who_of(const struct rpc_tls *t, const X509 *certificate)
 {
 	struct who who = { .certified = true, .role = ROLE_ENGINE };
@@ -297,11 +298,18 @@ static bool hand_on(struct rpc_tls *t, struct connection *k)
 	}
 	t->handshakes--;
 	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
+	unlink_it(k);
+	link_up(&t->running, k);
 	k->state = RUNNING;
 	k->until_us = UINT64_MAX;
 	atomic_fetch_add_explicit(&t->open, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&t->done, 1, memory_order_relaxed);
 	return write(t->ready_told, &one, sizeof one) == sizeof one;
+}
+
+static void refuse_for_room(struct rpc_tls *t, struct connection *k)
+{
+	refuse(t, k, "no memory or descriptor for its connection: raise the limit of open files (ulimit -n)");
 }
 
 static void shake(struct rpc_tls *t, struct connection *k)
@@ -313,8 +321,7 @@ static void shake(struct rpc_tls *t, struct connection *k)
 	n = SSL_accept(k->ssl);
 	if (n == 1) {
 		if (!hand_on(t, k))
-			refuse(t, k,
-			       "no memory or descriptor for its connection: raise the limit of open files (ulimit -n)");
+			refuse_for_room(t, k);
 		return;
 	}
 	error = SSL_get_error(k->ssl, n);
@@ -463,45 +470,68 @@ static void side_step(struct rpc_tls *t, const struct side *s, uint32_t events)
 
 /* ---- the thread ---- */
 
+static void end_oldest(struct rpc_tls *t)
+{
+	atomic_fetch_add_explicit(&t->late, 1, memory_order_relaxed);
+	end(t, t->fresh.prev);
+}
+
+/* With as many handshakes as there may be, the oldest makes room: clients that open connections and say nothing cannot
+ * keep others out, as a handshake that goes on takes a fraction of the time that these have. */
 static void begin(struct rpc_tls *t, struct connection *k)
 {
 	struct epoll_event e = { .events = EPOLLIN, .data.ptr = &k->tcp };
 
+	if (t->handshakes == RPC_TLS_HANDSHAKES_MAX)
+		end_oldest(t);
 	k->ssl = SSL_new(t->context);
 	k->until_us = daemon_now_us() + RPC_TLS_HANDSHAKE_US;
-	if (!k->ssl || SSL_set_fd(k->ssl, k->tcp.fd) != 1 || epoll_ctl(t->events, EPOLL_CTL_ADD, k->tcp.fd, &e)) {
-		SSL_free(k->ssl);
-		close(k->tcp.fd);
-		free(k);
-		return;
-	}
-	SSL_set_accept_state(k->ssl);
 	k->tcp.asked = EPOLLIN;
 	t->handshakes++;
 	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
-	link_up(&t->all, k);
+	link_up(&t->fresh, k);
+	if (!k->ssl || SSL_set_fd(k->ssl, k->tcp.fd) != 1 || epoll_ctl(t->events, EPOLL_CTL_ADD, k->tcp.fd, &e)) {
+		refuse_for_room(t, k);
+		return;
+	}
+	SSL_set_accept_state(k->ssl);
 	shake(t, k);
+}
+
+/* Those that came since, the oldest first. */
+static struct connection *taken_of(struct rpc_tls *t, bool *stopping)
+{
+	struct connection *newest, *oldest = NULL;
+
+	pthread_mutex_lock(&t->lock);
+	newest = t->taken;
+	t->taken = NULL;
+	t->taken_count = 0;
+	*stopping = t->stopping;
+	pthread_mutex_unlock(&t->lock);
+	while (newest) {
+		struct connection *k = newest;
+
+		newest = k->next;
+		k->next = oldest;
+		oldest = k;
+	}
+	return oldest;
 }
 
 /* Returns whether the thread is to stop. */
 static bool take_new(struct rpc_tls *t)
 {
-	struct connection *first;
 	bool stopping;
+	struct connection *first = taken_of(t, &stopping);
 
-	pthread_mutex_lock(&t->lock);
-	first = t->taken;
-	t->taken = NULL;
-	t->taken_count = 0;
-	stopping = t->stopping;
-	pthread_mutex_unlock(&t->lock);
 	if (first)
 		look_at_files(t, daemon_now_us());
 	while (first) {
 		struct connection *k = first;
 
 		first = k->next;
-		if (!stopping && t->handshakes < RPC_TLS_HANDSHAKES_MAX) {
+		if (!stopping) {
 			begin(t, k);
 			continue;
 		}
@@ -518,23 +548,28 @@ static void end_late(struct rpc_tls *t, uint64_t now_us, bool stopping)
 	if (now_us < t->late_us + LATE_US && !stopping)
 		return;
 	t->late_us = now_us;
-	for (struct connection *k = t->all.next, *next; k != &t->all; k = next) {
+	while (t->handshakes && (stopping || t->fresh.prev->until_us <= now_us))
+		end_oldest(t);
+	for (struct connection *k = t->running.next, *next; k != &t->running; k = next) {
 		next = k->next;
-		if (k->until_us > now_us && !(stopping && k->state == HANDSHAKE))
-			continue;
-		atomic_fetch_add_explicit(&t->late, k->state == HANDSHAKE, memory_order_relaxed);
-		end(t, k);
+		if (k->until_us <= now_us)
+			end(t, k);
 	}
 }
 
 static void go_on(struct rpc_tls *t)
 {
 	t->again = false;
-	for (struct connection *k = t->all.next, *next; k != &t->all; k = next) {
+	for (struct connection *k = t->running.next, *next; k != &t->running; k = next) {
 		next = k->next;
 		if (k->again)
 			step(t, k);
 	}
+}
+
+static bool any(const struct rpc_tls *t)
+{
+	return t->handshakes || t->running.next != &t->running;
 }
 
 static void *tls_main(void *arg)
@@ -544,12 +579,12 @@ static void *tls_main(void *arg)
 	uint64_t until_us = UINT64_MAX, count;
 	bool stopping = false;
 
-	while (!stopping || (t->all.next != &t->all && daemon_now_us() < until_us)) {
+	while (!stopping || (any(t) && daemon_now_us() < until_us)) {
 		const int n = epoll_wait(t->events, e, EVENTS,
-					 t->again                 ? 0
-					 : stopping               ? 10
-					 : t->all.next != &t->all ? 1000
-								  : IDLE_LOOK_US / 1000);
+					 t->again   ? 0
+					 : stopping ? 10
+					 : any(t)   ? 1000
+						    : IDLE_LOOK_US / 1000);
 
 		for (int i = 0; i < n; i++) {
 			const struct side *s = e[i].data.ptr;
@@ -567,8 +602,10 @@ static void *tls_main(void *arg)
 		end_late(t, daemon_now_us(), stopping);
 		free_over(t);
 	}
-	while (t->all.next != &t->all)
-		end(t, t->all.next);
+	while (t->handshakes)
+		end_oldest(t);
+	while (t->running.next != &t->running)
+		end(t, t->running.next);
 	free_over(t);
 	return NULL;
 }
@@ -616,7 +653,8 @@ enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out
 	t->tenants = o->tenants;
 	t->judge = (struct tls_judge){ judge, t };
 	t->events = t->wake = t->ready_told = -1;
-	t->all.next = t->all.prev = &t->all;
+	t->fresh.next = t->fresh.prev = &t->fresh;
+	t->running.next = t->running.prev = &t->running;
 	t->over.next = t->over.prev = &t->over;
 	pthread_mutex_init(&t->lock, NULL);
 	tls_stamp_take(&t->files, &t->stamp);
@@ -693,16 +731,16 @@ int rpc_tls_fd(const struct rpc_tls *t)
 bool rpc_tls_next(struct rpc_tls *t, struct rpc_tls_ready *out)
 {
 	uint64_t count;
-	bool any;
+	bool taken;
 
 	if (t->ready_told >= 0 && read(t->ready_told, &count, sizeof count) < 0 && errno != EAGAIN)
 		return false;
 	pthread_mutex_lock(&t->lock);
-	any = t->ready_count;
-	if (any)
+	taken = t->ready_count;
+	if (taken)
 		*out = t->ready[--t->ready_count];
 	pthread_mutex_unlock(&t->lock);
-	return any;
+	return taken;
 }
 
 void rpc_tls_stats(struct rpc_tls *t, cache_stat_fn *emit, void *arg)
@@ -721,8 +759,8 @@ void rpc_tls_stats(struct rpc_tls *t, cache_stat_fn *emit, void *arg)
 	for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
 		emit(arg, "terrace_tls_handshakes_total", ends[i].labels,
 		     (double)atomic_load_explicit(ends[i].n, memory_order_relaxed), true,
-		     "TLS handshakes that ended: done, refused for a certificate, or given up for their time or "
-		     "number");
+		     "TLS handshakes that ended: done; refused for a certificate or for lack of room; late, for their "
+		     "time or number");
 	emit(arg, "terrace_tls_reloads_total", "result=done",
 	     (double)atomic_load_explicit(&t->reloads, memory_order_relaxed), true,
 	     "times that the certificates were read anew since their files had changed");

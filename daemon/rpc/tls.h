@@ -41,7 +41,8 @@ enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out
  * allowed. */
 void rpc_tls_destroy(struct rpc_tls *t);
 
-/* Takes over a connected, non-blocking TCP socket. If more than RPC_TLS_HANDSHAKES_MAX are under way, it is closed. */
+/* Takes over a connected, non-blocking TCP socket. With RPC_TLS_HANDSHAKES_MAX handshakes under way, the oldest of them
+ * is ended. The socket is closed if as many wait for the TLS thread to begin. */
 void rpc_tls_take(struct rpc_tls *t, int fd, const struct cache_peer *peer);
 /* A descriptor that becomes readable when a handshake is over. */
 int rpc_tls_fd(const struct rpc_tls *t);

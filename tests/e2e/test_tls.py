@@ -22,6 +22,7 @@ import grpc
 from certificates import Authority
 from daemon import CALL_S, ROOT, Daemon, held_folder, key, keys, layout, pb, terrace_pb2_grpc, wait_for
 
+HANDSHAKES_MAX = 256  # RPC_TLS_HANDSHAKES_MAX
 SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
 
 
@@ -369,15 +370,41 @@ class Tls(unittest.TestCase):
         with self.connect() as client:
             client.session([LAYOUT]).close()
 
+    def late(self, d):
+        return d.stats()["terrace_tls_handshakes_total{result=late}"]
+
     def test_garbage_and_silence(self):
+        """More clients begin a handshake, and go no further, than there may be: the oldest make room for others."""
         d = self.start()
         held = []
-        for i in range(300):
+
+        def closed(s):
+            s.setblocking(False)
+            try:
+                return s.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+        for i in range(HANDSHAKES_MAX + 64):
             s = socket.create_connection(("127.0.0.1", self.port))
-            s.sendall(b"\x16\x03\x01\x02\x00" if i % 2 else b"GET / HTTP/1.1\r\n\r\n")
+            self.addCleanup(s.close)
+            s.sendall(b"\x16\x03\x01\x02\x00")
             held.append(s)
+            if i == HANDSHAKES_MAX // 2:  # so that the first ones are under way before the last ones come
+                wait_for(lambda: d.stats()["terrace_tls_handshakes"] > HANDSHAKES_MAX // 2 or self.late(d), CALL_S,
+                         "handshakes are under way")
+        wait_for(lambda: self.late(d) >= 64, CALL_S, "some were given up")
+        wait_for(lambda: closed(held[0]), 5, "the oldest was given up")
         with self.connect() as client:
             client.session([LAYOUT]).close()
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", self.port)) as s:
+                s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                s.settimeout(CALL_S)
+                with contextlib.suppress(ConnectionError):
+                    while s.recv(100):
+                        pass
         self.said(d, "event=tls_refused", "does not speak TLS")
         for s in held:
             s.close()
