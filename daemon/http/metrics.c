@@ -500,18 +500,11 @@ uint16_t metrics_port(const struct metrics *m)
 
 static bool threads_stop(void *part, uint64_t wait_us)
 {
-	const struct timespec until = deadline_in(wait_us);
 	struct metrics *m = part;
-	bool done;
 
 	local_socket_remove(&m->local); /* before the listener is closed */
 	enter_phase(m, STOPPING);
-	pthread_mutex_lock(&m->lock);
-	while (!m->done && pthread_cond_timedwait(&m->done_changed, &m->lock, &until) != ETIMEDOUT)
-		;
-	done = m->done;
-	pthread_mutex_unlock(&m->lock);
-	return done;
+	return deadline_wait(&m->done_changed, &m->lock, &m->done, wait_us);
 }
 
 static void destroy(void *part)

@@ -197,15 +197,8 @@ static void calls_stop(void *part, uint64_t grace_us)
 static bool calls_wait(void *part, uint64_t wait_us)
 {
 	struct local_calls *n = part;
-	const struct timespec until = deadline_in(wait_us);
-	bool done;
 
-	pthread_mutex_lock(&n->lock);
-	while (!n->done && pthread_cond_timedwait(&n->done_changed, &n->lock, &until) != ETIMEDOUT)
-		;
-	done = n->done;
-	pthread_mutex_unlock(&n->lock);
-	return done;
+	return deadline_wait(&n->done_changed, &n->lock, &n->done, wait_us);
 }
 
 /* The local socket may have handed one over when the thread was gone. */

@@ -434,7 +434,9 @@ static void leave(struct membership *m)
 {
 	if (!m->lease)
 		return;
+	pthread_mutex_lock(&m->lock); /* the interrupt of the stop has come: it would end this call, too */
 	etcd_resume(m->etcd, SECOND_US);
+	pthread_mutex_unlock(&m->lock);
 	etcd_lease_revoke(m->etcd, m->lease);
 }
 
@@ -528,22 +530,17 @@ void membership_serve(struct membership *m)
 
 static bool threads_stop(void *part, uint64_t wait_us)
 {
-	const struct timespec until = deadline_in(wait_us);
 	struct membership *m = part;
-	bool done;
 
 	if (!m->serving)
 		return true;
+	pthread_mutex_lock(&m->lock);
 	atomic_store_explicit(&m->stopping, true, memory_order_release);
 	if (!m->stopped)
 		etcd_interrupt(m->etcd);
 	m->stopped = true;
-	pthread_mutex_lock(&m->lock);
-	while (!m->done && pthread_cond_timedwait(&m->done_changed, &m->lock, &until) != ETIMEDOUT)
-		;
-	done = m->done;
 	pthread_mutex_unlock(&m->lock);
-	return done;
+	return deadline_wait(&m->done_changed, &m->lock, &m->done, wait_us);
 }
 
 static void destroy(void *part)

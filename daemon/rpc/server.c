@@ -18,7 +18,6 @@
 #include "daemon/threads/deadline.h"
 #include "store/status.h"
 
-#include <errno.h>
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
@@ -184,16 +183,9 @@ static void calls_stop(void *part, uint64_t grace_us)
 
 static bool calls_wait(void *part, uint64_t wait_us)
 {
-	const struct timespec until = deadline_in(wait_us);
 	struct rpc_server *s = part;
 
-	pthread_mutex_lock(&s->lock);
-	while (!s->done && pthread_cond_timedwait(&s->done_changed, &s->lock, &until) != ETIMEDOUT)
-		;
-	bool done = s->done;
-
-	pthread_mutex_unlock(&s->lock);
-	return done;
+	return deadline_wait(&s->done_changed, &s->lock, &s->done, wait_us);
 }
 
 static void destroy(void *part)

@@ -2,7 +2,9 @@
 #ifndef TERRACE_DAEMON_THREADS_DEADLINE_H
 #define TERRACE_DAEMON_THREADS_DEADLINE_H
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -28,6 +30,21 @@ static inline void deadline_cond_init(pthread_cond_t *cond)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(cond, &attr);
 	pthread_condattr_destroy(&attr);
+}
+
+/* Waits for *done, which `lock` guards and whose change signals `cond`, for at most wait_us. Returns *done. Takes and
+ * leaves the lock. */
+static inline bool deadline_wait(pthread_cond_t *cond, pthread_mutex_t *lock, const bool *done, uint64_t wait_us)
+{
+	const struct timespec until = deadline_in(wait_us);
+	bool now;
+
+	pthread_mutex_lock(lock);
+	while (!*done && pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT)
+		;
+	now = *done;
+	pthread_mutex_unlock(lock);
+	return now;
 }
 
 #endif
