@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PASSWORD_MAX = 1024 };
+/* A cluster has at most 4096 members: as many pages of other keys may stand between them. */
+enum { PASSWORD_MAX = 1024, PAGES_MAX = 64 };
 
 #define ASK(e, path, ask, kind, answer)                                                                                \
 	engine_call(e, path, &(ask)->base, &etcdserverpb__##kind##__descriptor, (ProtobufCMessage **)(answer))
@@ -57,6 +58,9 @@ enum status etcd_lease_grant(struct etcd *e, int64_t ttl_s, int64_t *id, int64_t
 	if (answer->error[0] || !answer->id || answer->ttl <= 0)
 		s = engine_fail(e, STATUS_UNAVAILABLE, "LeaseGrant: %.200s",
 				answer->error[0] ? answer->error : "a lease without id or life");
+	else if (answer->ttl > ETCD_TTL_MAX_S)
+		s = engine_fail(e, STATUS_INVALID, "LeaseGrant: a lease of %lld s, where %lld s were asked for",
+				(long long)answer->ttl, (long long)ttl_s);
 	*id = answer->id;
 	*got_s = answer->ttl;
 	DONE(answer);
@@ -115,8 +119,31 @@ static void give(const Etcdserverpb__KeyValue *kv, etcd_take_fn *take, void *arg
 	take(arg, &key);
 }
 
-/* From `from` to `end`, as of *revision, or, if that is 0, as of now, which is *revision then. *more: not all of it.
- * The last key and a NUL, where the next page begins, go to `from`. */
+static int order_of(ProtobufCBinaryData a, ProtobufCBinaryData b)
+{
+	const int order = memcmp(a.data, b.data, a.len < b.len ? a.len : b.len);
+
+	return order ? order : (a.len > b.len) - (a.len < b.len);
+}
+
+/* The next page begins behind `last`, at the same key and a NUL. */
+static enum status from_advance(struct etcd *e, ProtobufCBinaryData *from, ProtobufCBinaryData last)
+{
+	uint8_t *data;
+
+	if (!last.data || order_of(last, *from) < 0)
+		return engine_fail(e, STATUS_INVALID, "Range: a page whose keys are not in order");
+	data = calloc(1, last.len + 1);
+	if (!data)
+		return engine_fail(e, STATUS_EXHAUSTED, "Range: no memory");
+	memcpy(data, last.data, last.len);
+	free(from->data);
+	*from = (ProtobufCBinaryData){ .data = data, .len = last.len + 1 };
+	return STATUS_OK;
+}
+
+/* From `from` to `end`, as of *revision, or, if that is 0, as of now, which is *revision then. *more: not all of it;
+ * `from` is then where the next page begins. */
 static enum status range_page(struct etcd *e, ProtobufCBinaryData *from, ProtobufCBinaryData end, int64_t *revision,
 			      bool *more, etcd_take_fn *take, void *arg)
 {
@@ -138,16 +165,8 @@ static enum status range_page(struct etcd *e, ProtobufCBinaryData *from, Protobu
 		*revision = answer->header ? answer->header->revision : 0;
 	if (*revision <= 0)
 		s = engine_fail(e, STATUS_INVALID, "Range: an answer without a revision");
-	if (s == STATUS_OK && *more) {
-		const ProtobufCBinaryData last = answer->kvs[answer->n_kvs - 1]->key;
-
-		free(from->data);
-		*from = (ProtobufCBinaryData){ .data = calloc(1, last.len + 1), .len = last.len + 1 };
-		if (from->data)
-			memcpy(from->data, last.data, last.len);
-		else
-			s = engine_fail(e, STATUS_EXHAUSTED, "Range: no memory");
-	}
+	if (s == STATUS_OK && *more)
+		s = from_advance(e, from, answer->kvs[answer->n_kvs - 1]->key);
 	DONE(answer);
 	return s;
 }
@@ -160,8 +179,10 @@ enum status etcd_range(struct etcd *e, const char *prefix, etcd_take_fn *take, v
 	enum status s = more ? STATUS_OK : engine_fail(e, STATUS_EXHAUSTED, "Range: no memory");
 
 	*revision = 0;
-	while (s == STATUS_OK && more)
+	for (int i = 0; s == STATUS_OK && more && i < PAGES_MAX; i++)
 		s = range_page(e, &from, range_end(prefix, end, sizeof end), revision, &more, take, arg);
+	if (s == STATUS_OK && more)
+		s = engine_fail(e, STATUS_INVALID, "Range: more pages than %d of keys in %.200s", PAGES_MAX, prefix);
 	free(from.data);
 	return s;
 }

@@ -8,8 +8,9 @@
  * that fails leaves a sentence in etcd_why: endpoint, call, cause.
  *
  * The statuses of every call: OK; UNAVAILABLE (no connection, or etcd has no leader); DEADLINE; DENIED (user, password,
- * or the user's rights); CANCELLED (after etcd_interrupt); INVALID (an answer that makes no sense, or that is larger
- * than ETCD_MESSAGE_MAX); STALE (the revision is compacted); INTERNAL.
+ * or the user's rights; a password file that cannot be read); CANCELLED (after etcd_interrupt); INVALID (an answer that
+ * makes no sense, or that is larger than ETCD_MESSAGE_MAX); NOT_FOUND (etcd's word for a lease that has ended);
+ * STALE (the revision is compacted); EXHAUSTED (no memory); INTERNAL. etcd_watch_next has MISS besides.
  */
 #ifndef TERRACE_DAEMON_ETCD_ETCD_H
 #define TERRACE_DAEMON_ETCD_ETCD_H
@@ -23,8 +24,9 @@
 enum {
 	ETCD_ENDPOINTS_MAX = 8,
 	ETCD_WHY_MAX = 512,
-	ETCD_MESSAGE_MAX = 32 << 20, /* bytes of one answer; etcd itself takes no value over 1.5 MiB */
+	ETCD_MESSAGE_MAX = 4 << 20,  /* bytes of one answer: a page of members has 0.3 MiB */
 	ETCD_PAGE = 512,             /* keys of one answer of etcd_range */
+	ETCD_TTL_MAX_S = 24 * 3600,  /* of a lease: etcd may give more than was asked for, by its election timeout */
 };
 
 /* The texts must stay valid as long as the client. */
@@ -80,12 +82,13 @@ struct etcd_key {
 };
 typedef void etcd_take_fn(void *arg, const struct etcd_key *key);
 
-/* Reads every key that begins with `prefix`, as of one revision, which is *revision. */
+/* Reads every key that begins with `prefix`, as of one revision, which is *revision. INVALID also: there are more than
+ * 32768 such keys, or they are not in order. `take` may then have had some of them. */
 enum status etcd_range(struct etcd *e, const char *prefix, etcd_take_fn *take, void *arg, int64_t *revision);
 
 /* Writes the key if its last write was mod_revision (0: if there is no such key). *written false: the condition did not
- * hold, and nothing was written. The condition for a missing key compares its create_revision with 0: a comparison of
- * its *value* would be false, whatever is compared (etcd's documentation of Compare). */
+ * hold, and nothing was written. The condition for a missing key, too, compares its mod_revision, with 0: a comparison
+ * of its *value* would be false, whatever is compared (etcd's documentation of Compare). */
 enum status etcd_put_if(struct etcd *e, const char *key, int64_t mod_revision, const uint8_t *value, size_t bytes,
 			int64_t lease, bool *written);
 

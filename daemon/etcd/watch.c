@@ -71,8 +71,9 @@ static enum status ended_by(struct etcd *e, const Etcdserverpb__WatchResponse *r
 /* The stream is over; its status says why, and comes at once. */
 static enum status stream_ended(struct etcd *e)
 {
-	const enum status s = engine_wait(e, TAG_WATCH_STATUS, clock_us() + e->options.call_us) ?
-		wire_status(e, &e->watch, "Watch") : STATUS_UNAVAILABLE;
+	if (!engine_wait(e, TAG_WATCH_STATUS, clock_us() + e->options.call_us))
+		return engine_fail(e, STATUS_UNAVAILABLE, "Watch: the stream has ended, and its status did not come");
+	const enum status s = wire_status(e, &e->watch, "Watch");
 
 	return s == STATUS_OK ? engine_fail(e, STATUS_UNAVAILABLE, "Watch: etcd has ended the stream") : s;
 }

@@ -14,7 +14,6 @@
 #include "daemon/process/part.h"
 #include "daemon/threads/deadline.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,14 +32,14 @@ enum registration {
 	TAKEN,                       /* another daemon has it */
 };
 
-enum { KEY_MAX = RECORD_PREFIX_MAX + MEMBER_NAME_MAX };
+enum { JOIN_TRIES = 8, KEY_MAX = RECORD_PREFIX_MAX + MEMBER_NAME_MAX };
 
 struct membership {
 	const struct daemon *daemon;
 	struct members *members;
 	struct etcd *etcd;
 	pthread_t thread;
-	pthread_mutex_t lock;        /* of done */
+	pthread_mutex_t lock;        /* of done; of stopping with etcd_interrupt, before etcd_resume */
 	pthread_cond_t done_changed;
 	bool serving, stopped, done;
 	_Atomic bool stopping;
@@ -58,7 +57,6 @@ struct membership {
 	uint64_t keep_us, keep_every_us; /* the next renewal */
 	uint64_t forget_us, ttl_us;
 	bool was_registered;         /* in this run: its own key is not to be taken over any more */
-	bool reading;                /* etcd_range is under way */
 	bool lost_told;
 	uint64_t pause_us;
 	struct log_again lost_again;
@@ -113,19 +111,36 @@ static const char *remedy_of(enum status s)
 	if (s == STATUS_DENIED)
 		return "look at etcd_user and etcd_password_file, and give the user the rights to read and write keys "
 		       "that begin with /terrace/CLUSTER/";
+	if (s == STATUS_STALE)
+		return "see what else writes this daemon's key under /terrace/CLUSTER/members/, and give each daemon a "
+		       "node_name and a data_dir of its own; until then the last members are kept";
 	if (s == STATUS_INVALID)
 		return "see that etcd_endpoints are those of an etcd v3, and what else writes under /terrace/";
 	return "see that etcd runs and that etcd_endpoints, etcd_ca, etcd_cert and etcd_key are right; until then the "
 	       "last members are kept";
 }
 
+/* STALE is what join() has come to: etcd has answered every call. */
+static void reason_of(const struct membership *m, enum status s, char out[MEMBERS_REASON_MAX])
+{
+	if (s == STATUS_STALE)
+		snprintf(out, MEMBERS_REASON_MAX,
+			 "etcd at %.200s: this daemon's key could not be written: other writes came between, %d times",
+			 etcd_endpoint(m->etcd), JOIN_TRIES);
+	else
+		snprintf(out, MEMBERS_REASON_MAX, "%s", etcd_why(m->etcd));
+}
+
 /* All endpoints have failed, the last of them so. Once, and again if it stays so for another reason. */
 static void tell_lost(struct membership *m, enum status s)
 {
-	const bool known = m->lost_told && !strcmp(m->status.reason, etcd_why(m->etcd));
+	char reason[MEMBERS_REASON_MAX];
 	uint64_t held;
 
-	tell(m, m->status.confirmed_us ? MEMBERS_LOST : MEMBERS_JOINING, etcd_why(m->etcd));
+	reason_of(m, s, reason);
+	const bool known = m->lost_told && !strcmp(m->status.reason, reason);
+
+	tell(m, m->status.confirmed_us ? MEMBERS_LOST : MEMBERS_JOINING, reason);
 	if (known || !log_again(&m->lost_again, daemon_now_us(), &held))
 		return;
 	m->lost_told = true;
@@ -342,7 +357,7 @@ static enum status join(struct membership *m, uint64_t kept_us)
 {
 	enum status s = STATUS_STALE;
 
-	for (int i = 0; i < 8 && s == STATUS_STALE; i++)
+	for (int i = 0; i < JOIN_TRIES && s == STATUS_STALE; i++)
 		s = read_all(m, kept_us);
 	if (s != STATUS_OK)
 		return s;

@@ -26,8 +26,8 @@ struct daemon;
 struct membership;
 struct part_ops;
 
-/* Makes the membership, for a configuration with a cluster. Sets d->members. Starts no thread. IO, EXHAUSTED, INTERNAL:
- * why[size] has a sentence. */
+/* Makes the membership, for a configuration with a cluster. Sets d->members. Starts no thread. IO and CORRUPT (the file
+ * node_id), EXHAUSTED: why[size] has a sentence. */
 enum status membership_create(struct daemon *d, struct membership **out, char *why, size_t size);
 /* Starts registering. NULL allowed. Called by main, when the daemon serves. */
 void membership_serve(struct membership *m);

@@ -4,6 +4,7 @@ A small fake etcd stands in where an answer has to be wrong or missing.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -163,6 +164,15 @@ class Membership(unittest.TestCase):
         b.stop()
         wait_names(a, "a")
 
+    def test_a_stop_ends_the_lease(self):
+        """The others see at once that a daemon was stopped: they need not wait for its lease to end."""
+        etcd = self.etcd()
+        a, b = (self.daemon(name, etcd.address, ttl_s=9 * CALL_S) for name in "ab")
+        wait_names(a, "a", "b")
+        wait_names(b, "a", "b")
+        b.stop()
+        wait_names(a, "a")
+
     def test_etcd_restarts(self):
         """With its data, without it, stopped: the members stay, and are confirmed again."""
         etcd = self.etcd()
@@ -305,7 +315,8 @@ class Fake(etcd_grpc.KVServicer, etcd_grpc.LeaseServicer, etcd_grpc.WatchService
 
     def __init__(self):
         self.compactions, self.ended, self.watches, self.puts = 0, 0, 0, 0
-        self.expire = False
+        self.expire, self.contended = False, False
+        self.page, self.ttl_s = None, None
         self.server = grpc.server(futures.ThreadPoolExecutor(8))
         for add in (etcd_grpc.add_KVServicer_to_server, etcd_grpc.add_LeaseServicer_to_server,
                     etcd_grpc.add_WatchServicer_to_server):
@@ -318,20 +329,21 @@ class Fake(etcd_grpc.KVServicer, etcd_grpc.LeaseServicer, etcd_grpc.WatchService
         return rpc.ResponseHeader(revision=self.revision)
 
     def Range(self, request, context):
-        return rpc.RangeResponse(header=self.header(), kvs=list(self.kvs.values()))
+        return rpc.RangeResponse(header=self.header(), **(self.page() if self.page else {"kvs": self.kvs.values()}))
 
     def Txn(self, request, context):
         self.revision += 1
         put, compare = request.success[0].request_put, request.compare[0]
         now = self.kvs[put.key].mod_revision if put.key in self.kvs else 0
-        if compare.mod_revision == now:
+        done = compare.mod_revision == now and not self.contended
+        if done:
             self.puts += 1
             self.kvs[put.key] = rpc.KeyValue(key=put.key, value=put.value, lease=put.lease, mod_revision=self.revision)
-        return rpc.TxnResponse(header=self.header(), succeeded=compare.mod_revision == now)
+        return rpc.TxnResponse(header=self.header(), succeeded=done)
 
     def LeaseGrant(self, request, context):
         self.lease += 1
-        return rpc.LeaseGrantResponse(header=self.header(), ID=self.lease, TTL=request.TTL)
+        return rpc.LeaseGrantResponse(header=self.header(), ID=self.lease, TTL=self.ttl_s or request.TTL)
 
     def LeaseRevoke(self, request, context):
         return rpc.LeaseRevokeResponse(header=self.header())
@@ -362,6 +374,38 @@ class Faults(unittest.TestCase):
     def setUp(self):
         self.fake = Fake()
         self.addCleanup(lambda: self.fake.server.stop(0).wait())
+
+    def says(self, *words):
+        """The daemon does not join, says why not, and joins once the answers are sound."""
+        with running(TERRACED, *flags("a", self.fake.address)) as a:
+            wait_for(lambda: all(w in peers(a).reason for w in words), CALL_S, words)
+            self.assertNotEqual(peers(a).state, "joined")
+            self.fake.contended, self.fake.page, self.fake.ttl_s = False, None, None
+            wait_names(a, "a")
+
+    def test_pages_that_do_not_advance(self):
+        kv = rpc.KeyValue(key=b"/terrace/c1/members/x", value=b"", mod_revision=1)
+        self.fake.page = lambda: {"kvs": [kv], "more": True}
+        self.says("Range", "not in order")
+
+    def test_pages_without_end(self):
+        numbers = itertools.count(1)
+        key = b"/terrace/c1/members/%08d"
+        self.fake.page = lambda: {"kvs": [rpc.KeyValue(key=key % next(numbers), mod_revision=1)], "more": True}
+        self.says("Range", "more pages than")
+
+    def test_an_answer_that_is_too_large(self):
+        kv = rpc.KeyValue(key=b"/terrace/c1/members/x", value=bytes(5 << 20), mod_revision=1)
+        self.fake.page = lambda: {"kvs": [kv]}
+        self.says("Range", "larger than max")
+
+    def test_a_life_that_makes_no_sense(self):
+        self.fake.ttl_s = 1 << 62
+        self.says("LeaseGrant", str(1 << 62))
+
+    def test_writes_that_never_succeed(self):
+        self.fake.contended = True
+        self.says("key", "other writes")
 
     def test_compacted_expired_ended(self):
         self.fake.compactions, self.fake.ended = 2, 1
