@@ -131,7 +131,7 @@ class Membership(unittest.TestCase):
 
     def ctl(self, d, *words, code=0):
         done = subprocess.run([CTL, "--address", d.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, check=False)
+                              text=True, check=False, timeout=2 * CALL_S)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -270,7 +270,8 @@ class Membership(unittest.TestCase):
                             "-days", "2", "-subj", "/CN=" + name, "-keyout", at(name + ".key"), "-out", at(name + ".pem"),
                             "-addext", "subjectAltName=IP:127.0.0.1"] +
                            (["-CA", at(issuer + ".pem"), "-CAkey", at(issuer + ".key"), "-addext",
-                             "basicConstraints=critical,CA:FALSE"] if issuer else []), check=True, stderr=subprocess.PIPE)
+                             "basicConstraints=critical,CA:FALSE"] if issuer else []),
+                           check=True, stderr=subprocess.PIPE, timeout=CALL_S)
         read = lambda name: pathlib.Path(at(name)).read_bytes()
         etcd = Etcd("--cert-file", at("etcd.pem"), "--key-file", at("etcd.key"), "--trusted-ca-file", at("ca.pem"),
                     "--client-cert-auth", tls=grpc.ssl_channel_credentials(read("ca.pem"), read("terraced.key"),
@@ -279,9 +280,14 @@ class Membership(unittest.TestCase):
         pair = ("--etcd-cert", at("terraced.pem"), "--etcd-key", at("terraced.key"))
         a = self.daemon("a", etcd.address, "--etcd-ca", at("ca.pem"), *pair)
         wait_names(a, "a")
-        for more in (("--etcd-ca", at("ca.pem")), ("--etcd-ca", at("other.pem"), *pair), ()):
+        # Without a certificate, or without TLS, etcd just closes the connection: the remedy names the options.
+        for more, words in ((("--etcd-ca", at("ca.pem")), "failed to connect"),
+                            (("--etcd-ca", at("other.pem"), *pair), "certificate verify failed"),
+                            ((), "failed to connect")):
             b = self.daemon("b", etcd.address, *more)
-            wait_for(lambda: etcd.address in peers(b).reason, CALL_S, "a reason")
+            wait_for(lambda: etcd.address in peers(b).reason and words in peers(b).reason, CALL_S, words)
+            wait_for(lambda: "event=membership_lost" in b.log(), CALL_S, "the log")
+            self.assertRegex(b.log(), "event=membership_lost .*etcd_ca, etcd_cert and etcd_key are right")
             self.assertEqual(peers(b).state, "joining")
         self.assertEqual(names(a), ["a"])
 
