@@ -2,6 +2,7 @@
 #include "proto/certificate.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -10,12 +11,17 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
+
+/* Of a file, or of a part of it, that is no object. */
+enum trouble { NO_TROUBLE, UNREADABLE, IRREGULAR, NOTHING, DAMAGED, NO_KEY };
 
 struct object {
 	const char *file;
 	X509 *x;
 	EVP_PKEY *key;
-	int error; /* of a file that cannot be read: an errno; else 0 */
+	enum trouble trouble;
+	int error; /* UNREADABLE: an errno */
 	mode_t mode; /* of its file */
 };
 
@@ -23,58 +29,99 @@ struct objects {
 	struct object *of;
 	uint32_t count;
 	uint32_t keys;
+	const char *full_at; /* the file of which the first object found no place; NULL: all have one */
 };
-
-static int no_passphrase(char *to, int size, int writing, void *arg)
-{
-	(void)to;
-	(void)size;
-	(void)writing;
-	(void)arg;
-	return 0;
-}
 
 static void add(struct objects *all, const struct object *o)
 {
-	if (all->count < CERTIFICATES_MAX)
+	if (all->count < CERTIFICATES_MAX) {
 		all->of[all->count++] = *o;
-	else {
-		X509_free(o->x);
-		EVP_PKEY_free(o->key);
+		all->keys += o->key != NULL;
+		return;
 	}
-	all->keys += o->key != NULL;
+	if (!all->full_at)
+		all->full_at = o->file;
+	X509_free(o->x);
+	EVP_PKEY_free(o->key);
+}
+
+static void add_trouble(struct objects *all, const char *path, enum trouble trouble, int error)
+{
+	add(all, &(struct object){ .file = path, .trouble = trouble, .error = error });
+}
+
+/* NULL: what is wrong is among the objects. A FIFO is not waited for. */
+static FILE *file_open(struct objects *all, const char *path, mode_t *mode)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+	FILE *file;
+
+	if (fd < 0) {
+		add_trouble(all, path, UNREADABLE, errno);
+		return NULL;
+	}
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		add_trouble(all, path, IRREGULAR, 0);
+		close(fd);
+		return NULL;
+	}
+	*mode = st.st_mode;
+	file = fdopen(fd, "r");
+	if (!file) {
+		add_trouble(all, path, UNREADABLE, errno);
+		close(fd);
+	}
+	return file;
+}
+
+/* False: a block in it is damaged; OpenSSL says of what it does not find at the end that it has no start line. */
+static bool read_certificates(struct objects *all, FILE *file, struct object o)
+{
+	ERR_clear_error();
+	while (!all->full_at && (o.x = PEM_read_X509(file, NULL, tls_no_passphrase, NULL)))
+		add(all, &o);
+	return all->full_at || ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+}
+
+/* Of a file of which no key can be read: whether it has one. */
+static bool has_key_block(FILE *file)
+{
+	char *name, *header;
+	unsigned char *data;
+	bool has = false;
+	long n;
+
+	rewind(file);
+	while (!has && PEM_read(file, &name, &header, &data, &n)) {
+		has = strstr(name, "PRIVATE KEY") != NULL;
+		OPENSSL_free(name);
+		OPENSSL_free(header);
+		OPENSSL_free(data);
+	}
+	return has;
 }
 
 static void read_file(struct objects *all, const char *path)
 {
-	FILE *file = fopen(path, "re");
-	struct object o = { .file = path };
 	const uint32_t before = all->count;
-	struct stat st = { .st_mode = 0 };
+	struct object o = { .file = path };
+	FILE *file = file_open(all, path, &o.mode);
 
-	if (!file || fstat(fileno(file), &st) || !S_ISREG(st.st_mode)) {
-		o.error = file && !errno ? EINVAL : errno ? errno : EINVAL;
-		add(all, &o);
-		if (file)
-			fclose(file);
+	if (!file)
 		return;
-	}
-	o.mode = st.st_mode;
-	while (all->count < CERTIFICATES_MAX && (o.x = PEM_read_X509(file, NULL, no_passphrase, NULL)))
-		add(all, &o);
+	if (!read_certificates(all, file, o))
+		add_trouble(all, path, DAMAGED, 0);
 	rewind(file);
-	o.key = PEM_read_PrivateKey(file, NULL, no_passphrase, NULL);
-	if (o.key || all->count == before)
+	o.key = PEM_read_PrivateKey(file, NULL, tls_no_passphrase, NULL);
+	if (o.key)
 		add(all, &o);
+	else if (has_key_block(file))
+		add_trouble(all, path, NO_KEY, 0);
+	else if (all->count == before)
+		add_trouble(all, path, NOTHING, 0);
 	fclose(file);
 	ERR_clear_error();
-}
-
-static int64_t seconds_of(const ASN1_TIME *t)
-{
-	struct tm tm = { .tm_year = 70 };
-
-	return t && ASN1_TIME_to_tm(t, &tm) == 1 ? (int64_t)timegm(&tm) : 0;
 }
 
 static void name_text(const X509_NAME *name, char out[160])
@@ -93,8 +140,8 @@ static void describe(const struct object *o, struct certificate *c)
 		return;
 	name_text(X509_get_subject_name(o->x), c->subject);
 	name_text(X509_get_issuer_name(o->x), c->issuer);
-	c->begins = seconds_of(X509_get0_notBefore(o->x));
-	c->ends = seconds_of(X509_get0_notAfter(o->x));
+	c->begins = tls_seconds_of(X509_get0_notBefore(o->x));
+	c->ends = tls_seconds_of(X509_get0_notAfter(o->x));
 	c->server = X509_check_purpose(o->x, X509_PURPOSE_SSL_SERVER, 0) == 1;
 	c->client = X509_check_purpose(o->x, X509_PURPOSE_SSL_CLIENT, 0) == 1;
 	if (!X509_check_ca(o->x))
@@ -195,35 +242,72 @@ static void certificate_problem(const struct objects *all, const struct object *
 	ERR_clear_error();
 }
 
-static void problem_of(const struct objects *all, const struct object *o, struct certificate *c)
+static void trouble_words(const struct object *o, struct certificate *c)
 {
-	if (o->x) {
-		certificate_problem(all, o, c);
-		return;
-	}
-	c->wrong = true;
-	if (o->error)
+	switch (o->trouble) {
+	case UNREADABLE:
 		snprintf(c->problem, sizeof c->problem,
 			 "it cannot be read: %s: name a PEM file that this user may read", strerror(o->error));
-	else if (!o->key)
+		return;
+	case IRREGULAR:
+		snprintf(c->problem, sizeof c->problem, "it cannot be read: it is no regular file: name a PEM file");
+		return;
+	case DAMAGED:
 		snprintf(c->problem, sizeof c->problem,
-			 "it holds neither a certificate nor a key without a passphrase, in PEM form (-----BEGIN "
-			 "...-----): convert it with openssl");
-	else if (!has_partner(all, o))
+			 "a block of it is damaged, and what stands behind that was not looked at: compare the file "
+			 "with what its CA gave, each block from -----BEGIN to -----END");
+		return;
+	case NO_KEY:
+		snprintf(c->problem, sizeof c->problem,
+			 "it has a private key that cannot be used: it is damaged, or has a passphrase, which must go: "
+			 "openssl pkey -in FILE -out FILE");
+		return;
+	default:
+		snprintf(c->problem, sizeof c->problem,
+			 "it holds neither a certificate nor a key, in PEM form (-----BEGIN ...-----): convert it "
+			 "with openssl");
+	}
+}
+
+static void key_problem(const struct objects *all, const struct object *o, struct certificate *c)
+{
+	const bool paired = has_partner(all, o), chosen = !(o->mode & 037); /* its group alone */
+
+	c->wrong = !paired || (o->mode & 077 && !chosen);
+	if (!paired)
 		snprintf(c->problem, sizeof c->problem,
 			 "it is the key of none of these certificates: give the pair that was made together");
-	else if (o->mode & 077)
+	else if (c->wrong)
 		snprintf(c->problem, sizeof c->problem,
 			 "others than its owner may read or write it (mode %04o): chmod 0600, or 0640 with a group of "
 			 "those who need it",
 			 (unsigned)o->mode & 0777);
-	else
-		c->wrong = false;
-	if (o->key && o->mode & 077 && !(o->mode & 037) && has_partner(all, o)) {
-		c->wrong = false; /* its group alone, which was chosen */
-		c->problem[0] = 0;
+}
+
+static void problem_of(const struct objects *all, const struct object *o, struct certificate *c)
+{
+	if (o->x) {
+		certificate_problem(all, o, c);
+	} else if (o->key) {
+		key_problem(all, o, c);
+	} else {
+		c->wrong = true;
+		trouble_words(o, c);
 	}
 	ERR_clear_error();
+}
+
+/* They are judged together, so that of a part of them nothing true can be said. */
+static uint32_t tell_full(const struct objects *all, certificate_fn *tell, void *arg)
+{
+	struct certificate c = { .file = all->full_at, .kind = "", .wrong = true };
+
+	snprintf(c.problem, sizeof c.problem,
+		 "with it there are more than %d certificates and keys: check fewer files at a time, or leave CAs that "
+		 "are not needed out of the file",
+		 CERTIFICATES_MAX);
+	tell(arg, &c);
+	return 1;
 }
 
 uint32_t certificates_check(const char *const *files, uint32_t count, certificate_fn *tell, void *arg)
@@ -232,11 +316,11 @@ uint32_t certificates_check(const char *const *files, uint32_t count, certificat
 	struct certificate c;
 	uint32_t wrong = 0;
 
-	for (uint32_t i = 0; all.of && i < count; i++) {
-		errno = 0;
+	for (uint32_t i = 0; all.of && i < count && !all.full_at; i++)
 		read_file(&all, files[i]);
-	}
-	for (uint32_t i = 0; i < all.count; i++) {
+	if (all.full_at)
+		wrong = tell_full(&all, tell, arg);
+	for (uint32_t i = 0; i < all.count && !all.full_at; i++) {
 		describe(&all.of[i], &c);
 		problem_of(&all, &all.of[i], &c);
 		wrong += c.wrong;

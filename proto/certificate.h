@@ -10,7 +10,7 @@
 
 enum { CERTIFICATE_SOON_S = 14 * 24 * 3600, CERTIFICATES_MAX = 256 };
 
-/* One object of a file, or a file that holds none. */
+/* One object of a file, or a file that holds none or has a damaged part. */
 struct certificate {
 	const char *file;
 	const char *kind; /* "certificate", "CA", "key"; "": what the file holds is none of these */
@@ -23,9 +23,9 @@ struct certificate {
 };
 typedef void certificate_fn(void *arg, const struct certificate *c);
 
-/* Tells of each object of the files, in their order: at most CERTIFICATES_MAX. The files are judged together: each
- * certificate wants a CA among them, each key a certificate, and a certificate that is no CA its key, if there is any
- * key. Returns how many are wrong. */
+/* Tells of each object of the files, in their order; if there are more than CERTIFICATES_MAX, of that alone. The files
+ * are judged together: each certificate wants a CA among them, each key a certificate, and a certificate that is no CA
+ * its key, if there is any key. Returns how many are wrong. */
 uint32_t certificates_check(const char *const *files, uint32_t count, certificate_fn *tell, void *arg);
 
 #endif

@@ -60,8 +60,7 @@ static int keep_distrusted(int ok, X509_STORE_CTX *context)
 	return ok;
 }
 
-/* A key with a passphrase is refused; OpenSSL would ask the terminal. */
-static int no_passphrase(char *to, int size, int writing, void *arg)
+int tls_no_passphrase(char *to, int size, int writing, void *arg)
 {
 	(void)to;
 	(void)size;
@@ -150,7 +149,7 @@ struct ssl_ctx_st *tls_context(const struct tls_files *f, bool server, char why[
 		return NULL;
 	}
 	SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION);
-	SSL_CTX_set_default_passwd_cb(c, no_passphrase);
+	SSL_CTX_set_default_passwd_cb(c, tls_no_passphrase);
 	SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_num_tickets(c, 0);
 	SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -175,7 +174,7 @@ void tls_context_free(struct ssl_ctx_st *c)
 	SSL_CTX_free(c);
 }
 
-static int64_t seconds_of(const ASN1_TIME *t)
+int64_t tls_seconds_of(const struct asn1_string_st *t)
 {
 	struct tm tm = { .tm_year = 70 };
 
@@ -185,8 +184,8 @@ static int64_t seconds_of(const ASN1_TIME *t)
 bool tls_context_in_time(struct ssl_ctx_st *c, const char *cert, int64_t *until, char why[TLS_WORDS_MAX])
 {
 	const X509 *x = SSL_CTX_get0_certificate(c);
-	const int64_t now = time(NULL), begin = x ? seconds_of(X509_get0_notBefore(x)) : 0,
-		      end = x ? seconds_of(X509_get0_notAfter(x)) : 0;
+	const int64_t now = time(NULL), begin = x ? tls_seconds_of(X509_get0_notBefore(x)) : 0,
+		      end = x ? tls_seconds_of(X509_get0_notAfter(x)) : 0;
 	char at[TLS_TIME_MAX], clock[TLS_TIME_MAX];
 
 	if (until)
@@ -314,8 +313,8 @@ static void whose(const SSL *ssl, char subject[160], char issuer[160], int64_t *
 		*s = (unsigned char)*s < ' ' ? '?' : *s;
 	for (char *s = issuer; *s; s++)
 		*s = (unsigned char)*s < ' ' ? '?' : *s;
-	*begin = seconds_of(X509_get0_notBefore(x));
-	*end = seconds_of(X509_get0_notAfter(x));
+	*begin = tls_seconds_of(X509_get0_notBefore(x));
+	*end = tls_seconds_of(X509_get0_notAfter(x));
 }
 
 static void wrong_names(SSL *ssl, char why[TLS_WORDS_MAX])

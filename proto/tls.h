@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct asn1_string_st;
 struct ssl_ctx_st;
 struct ssl_st;
 struct x509_st;
@@ -26,7 +27,8 @@ struct tls_files {
 	const char *ca; /* certificates of the CAs that the other end may be of */
 };
 
-/* NULL: why[TLS_WORDS_MAX] has the sentence. Free it by tls_context_free. It reads each file once. */
+/* NULL: why[TLS_WORDS_MAX] has the sentence. Free it by tls_context_free. The files
+ * may change meanwhile, as each is opened more than once: take a stamp before. */
 struct ssl_ctx_st *tls_context(const struct tls_files *files, bool server, char why[TLS_WORDS_MAX]);
 void tls_context_free(struct ssl_ctx_st *context);
 
@@ -71,6 +73,12 @@ bool tls_failure(struct ssl_st *ssl, const char *ca, char why[TLS_WORDS_MAX]);
 
 /* An error of OpenSSL's queue is an alert that the other end has sent. */
 bool tls_is_alert(unsigned long error);
+
+/* A time of a certificate in seconds since 1970; 0: it is none. */
+int64_t tls_seconds_of(const struct asn1_string_st *t);
+
+/* For OpenSSL's readers of keys, which would ask the terminal: one with a passphrase is refused. */
+int tls_no_passphrase(char *to, int size, int writing, void *arg);
 
 /* A second since 1970 as "2026-11-28 09:39:58Z". */
 void tls_time_text(int64_t seconds, char out[TLS_TIME_MAX]);

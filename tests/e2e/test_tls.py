@@ -252,6 +252,28 @@ class Tls(unittest.TestCase):
         self.assertIn("has no name", wrong(*self.ca.issue("c-nameless", sans=None), self.ca.cert))
         self.assertIn("key of none", wrong(self.node[0], self.engine[1], self.ca.cert))
         self.assertIn("cannot be read", wrong(os.path.join(self.folder, "none.pem")))
+
+        def made(name, *parts):
+            path = os.path.join(self.folder, name)
+            with open(path, "w", encoding="ascii") as f:
+                f.write("".join(parts))
+            return path
+
+        def text(path):
+            with open(path, encoding="ascii") as f:
+                return f.read()
+        pipe = os.path.join(self.folder, "c-pipe")
+        os.mkfifo(pipe)
+        self.assertIn("no regular file", wrong(pipe))
+        ca = text(self.ca.cert)
+        for i, damaged in enumerate((ca.replace("\nM", "\n*", 1), ca.replace("\nM", "\nA", 1), ca[:len(ca) // 2])):
+            self.assertIn("is damaged", wrong(*self.node, made("c-damaged%d" % i, ca, damaged)))
+        locked = os.path.join(self.folder, "c-locked")
+        subprocess.run(["openssl", "pkey", "-in", self.node[1], "-aes256", "-passout", "pass:word", "-out", locked],
+                       timeout=CALL_S, check=True)
+        self.assertIn("passphrase", wrong(made("c-both", text(self.node[0]), text(locked)), self.ca.cert))
+        many = wrong(*self.node, made("c-many", ca * 300), *self.engine)
+        self.assertTrue(many.startswith("with it there are more than 256"), many)
         self.assertIn("neither a certificate", wrong(self.ca.config))
         self.assertIn("neither end", wrong(*self.ca.issue("c-mail", usage="emailProtection"), self.ca.cert))
         soon, _ = self.ctl("certs", "check", *self.ca.issue("c-soon", end=3), self.ca.cert)
