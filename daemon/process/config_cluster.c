@@ -2,7 +2,9 @@
 #include "daemon/process/config.h"
 #include "daemon/process/config_values.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -77,6 +79,33 @@ const char *config_endpoints_problem(const char *value)
 	}
 }
 
+static bool is_loopback(const char *endpoint, size_t n)
+{
+	char host[HOST_MAX_BYTES + 8]; /* and a colon and a port */
+	struct in_addr v4;
+	char *colon;
+
+	snprintf(host, sizeof host, "%.*s", (int)n, endpoint);
+	colon = strrchr(host, ':');
+	if (!colon)
+		return false; /* that it is no endpoint was said before */
+	*colon = 0;
+	return !strcmp(host, "localhost") || !strcmp(host, "[::1]") ||
+	       (inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+static bool are_loopback(const char *endpoints)
+{
+	for (const char *at = endpoints;; at += strcspn(at, ",") + 1) {
+		const size_t n = strcspn(at, ",");
+
+		if (!is_loopback(at, n))
+			return false;
+		if (!at[n])
+			return true;
+	}
+}
+
 static bool is_off(char *text)
 {
 	if (!strcmp(text, "off"))
@@ -113,6 +142,9 @@ uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLU
 		problems[n++] = "peer_address: off, but there is a cluster: say where other members reach this daemon";
 	if (user != password)
 		problems[n++] = "etcd_user, etcd_password_file: one of them is off: set both, or neither";
+	if (user && !ca && endpoints && !are_loopback(c->etcd_endpoints))
+		problems[n++] = "etcd_user: its password would go to another machine in the clear: reach etcd over TLS "
+				"(etcd_ca), or leave the user out";
 	if (cert != key)
 		problems[n++] = "etcd_cert, etcd_key: one of them is off: name both files, or neither";
 	if ((cert || key) && !ca)

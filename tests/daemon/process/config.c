@@ -165,7 +165,7 @@ END_TEST
 START_TEST(options_of_a_cluster_want_each_other)
 {
 	static const struct {
-		char *flags[4];
+		char *flags[5];
 		const char *word;
 	} rows[] = {
 		{ { "--cluster=c", "--peer-address=h:1" }, "etcd_endpoints: off" },
@@ -173,16 +173,23 @@ START_TEST(options_of_a_cluster_want_each_other)
 		{ { "--peer-address=h:1" }, "cluster: it is off" },
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-user=u" }, "set both" },
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-key=/k" }, "name both" },
+		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-user=u",
+		    "--etcd-password-file=/p" }, "in the clear" },
+		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=127.0.0.1:2,127.example:2", "--etcd-user=u",
+		    "--etcd-password-file=/p" }, "in the clear" },
+		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=localhost:2,127.0.0.9:2,[::1]:2",
+		    "--etcd-user=u", "--etcd-password-file=/p" }, NULL },
 	};
 
 	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-		char *argv[6] = { "terraced" };
+		char *argv[7] = { "terraced" };
 		int n = 1;
 
-		for (; n <= 4 && rows[i].flags[n - 1]; n++)
+		for (; n <= 5 && rows[i].flags[n - 1]; n++)
 			argv[n] = rows[i].flags[n - 1];
-		ck_assert_int_eq(config_load(&c, n, argv, NULL, NULL, &errors), STATUS_INVALID);
-		ck_assert_msg(strstr(errors.text, rows[i].word) != NULL, "%s", errors.text);
+		ck_assert_msg(config_load(&c, n, argv, NULL, NULL, &errors) == (rows[i].word ? STATUS_INVALID : STATUS_OK),
+			      "%s: %s", rows[i].word ? rows[i].word : "sound", errors.text);
+		ck_assert_msg(!rows[i].word || strstr(errors.text, rows[i].word), "%s", errors.text);
 	}
 }
 END_TEST
