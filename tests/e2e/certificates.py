@@ -23,7 +23,7 @@ distinguished_name = none
 
 
 def run(*words):
-    p = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    p = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=60)
     assert p.returncode == 0, p.stdout.decode(errors="replace")
 
 
