@@ -254,8 +254,8 @@ static void trouble_words(const struct object *o, struct certificate *c)
 		return;
 	case DAMAGED:
 		snprintf(c->problem, sizeof c->problem,
-			 "a block of it is damaged, and what stands behind that was not looked at: compare the file "
-			 "with what its CA gave, each block from -----BEGIN to -----END");
+			 "a block of it is damaged, and what stands behind that block was not looked at: copy the file "
+			 "anew, each block from -----BEGIN to -----END");
 		return;
 	case NO_KEY:
 		snprintf(c->problem, sizeof c->problem,
