@@ -34,6 +34,7 @@ struct node {
 	bool live : 1;
 	bool spared : 1;       /* the hand has passed it since it was touched */
 	bool entered : 1;      /* a chain begins with it, or several nodes were before it */
+	bool forgot : 1;       /* an edge of EDGE_PREFIX_SHARE that left it was dropped to make room */
 };
 
 struct edge {
@@ -157,17 +158,23 @@ static uint32_t weakest_nearby(struct graph_edges *g, uint64_t now_us)
 	return out;
 }
 
+static void edge_forget(struct graph_edges *g, uint32_t number)
+{
+	const struct edge *e = &g->edges[number];
+
+	g->nodes[e->from].forgot |= e->type == EDGE_PREFIX_SHARE;
+	edge_drop(g, number);
+	g->counts.forgotten_edges++;
+}
+
 static uint32_t edge_take(struct graph_edges *g, uint32_t from, uint64_t now_us)
 {
 	uint32_t number;
 
-	if (g->nodes[from].degree == EDGES_OF_NODE) {
-		edge_drop(g, weakest_of(g, &g->nodes[from], now_us));
-		g->counts.forgotten_edges++;
-	} else if (!g->edges_free && g->edges_used == g->options.edges_max) {
-		edge_drop(g, weakest_nearby(g, now_us));
-		g->counts.forgotten_edges++;
-	}
+	if (g->nodes[from].degree == EDGES_OF_NODE)
+		edge_forget(g, weakest_of(g, &g->nodes[from], now_us));
+	else if (!g->edges_free && g->edges_used == g->options.edges_max)
+		edge_forget(g, weakest_nearby(g, now_us));
 	number = g->edges_free;
 	if (number)
 		g->edges_free = g->edges[number].next;
@@ -488,17 +495,30 @@ uint32_t graph_edges_after(const struct graph_edges *g, uint64_t id, uint64_t ou
 	const uint32_t node = node_find(g, id);
 	uint32_t n = 0;
 
-	*all = g->nodes[node].degree < EDGES_OF_NODE;
+	*all = node && !g->nodes[node].forgot;
 	for (uint32_t at = node ? g->nodes[node].edges : 0; at; at = g->edges[at].next) {
 		const struct edge *e = &g->edges[at];
 
-		if (e->type == EDGE_PREFIX_SHARE && leads_on(g, e) && before_of(g, e->to) == node)
+		if (e->type != EDGE_PREFIX_SHARE)
+			continue;
+		if (leads_on(g, e) && before_of(g, e->to) == node)
 			out[n++] = g->nodes[e->to].id;
+		else
+			*all = false;
 	}
 	return n;
 }
 
 /* ---- for a catalog ---- */
+
+/* An edge to a node that was dropped is not kept: the record says that there was one. */
+static bool has_forgotten(const struct graph_edges *g, const struct node *n)
+{
+	for (uint32_t at = n->edges; at; at = g->edges[at].next)
+		if (g->edges[at].type == EDGE_PREFIX_SHARE && !leads_on(g, &g->edges[at]))
+			return true;
+	return n->forgot;
+}
 
 bool graph_edges_next_node(const struct graph_edges *g, uint64_t now_us, uint32_t *cursor, struct graph_node_record *out)
 {
@@ -507,7 +527,10 @@ bool graph_edges_next_node(const struct graph_edges *g, uint64_t now_us, uint32_
 
 		if (!n->id)
 			continue;
-		*out = (struct graph_node_record){ n->id, us_of(g, n->touched, now_us), n->live };
+		*out = (struct graph_node_record){ .id = n->id, .touched_us = us_of(g, n->touched, now_us) };
+		out->live = n->live;
+		out->entered = n->entered;
+		out->forgot = has_forgotten(g, n);
 		return true;
 	}
 	return false;
@@ -529,10 +552,14 @@ bool graph_edges_next_edge(const struct graph_edges *g, uint64_t now_us, uint32_
 
 enum status graph_edges_put_node(struct graph_edges *g, uint64_t now_us, const struct graph_node_record *r)
 {
+	struct node *n;
+
 	if (!r->id || r->touched_us > now_us)
 		return STATUS_INVALID;
-	node_of(g, r->id, 0, r->touched_us);
-	graph_edges_live(g, r->touched_us, r->id, r->live);
+	n = &g->nodes[node_of(g, r->id, 0, r->touched_us)];
+	n->entered |= r->entered;
+	n->forgot |= r->forgot;
+	graph_edges_mark(g, r->id, r->live);
 	return STATUS_OK;
 }
 
@@ -541,6 +568,8 @@ enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const s
 	uint32_t from = node_find(g, r->from), to = node_find(g, r->to);
 	struct edge *e;
 
+	if (from && r->to && !to && r->type == EDGE_PREFIX_SHARE)
+		g->nodes[from].forgot = true;
 	if (!r->from || !r->to || !from || !to || from == to || r->type >= EDGE_TYPES || r->touched_us > now_us ||
 	    !(r->weight > 0) || !isfinite(r->weight))
 		return STATUS_INVALID;

@@ -43,6 +43,8 @@ struct graph_edges_options {
 struct graph_node_record {
 	uint64_t id, touched_us;
 	bool live;
+	bool entered;              /* graph_edges_before() is 0 because of requests, not because it is unknown */
+	bool forgot;               /* an id of its graph_edges_after(), or the edge to it, was dropped */
 };
 
 struct graph_edge_record {
@@ -95,7 +97,8 @@ uint32_t graph_edges_near(struct graph_edges *g, uint64_t now_us, const uint64_t
  * be chained, and a request may be for the rest of a chain), or `id` is not known. */
 uint64_t graph_edges_before(const struct graph_edges *g, uint64_t id);
 /* The ids with which chains went on from `id`, and of which `id` is the graph_edges_before(). Returns their number.
- * *all: none was forgotten for want of room in the node. */
+ * *all: chains went on from `id` with these alone, since `id` is known. False: `id` is not known; or the graph dropped
+ * another such id, or the edge to it; or chains went on with an id whose graph_edges_before() is 0. */
 uint32_t graph_edges_after(const struct graph_edges *g, uint64_t id, uint64_t out[EDGES_OF_NODE], bool *all);
 
 /* Walks for a catalog: *cursor is 0 at first; false at the end. A walk in parts, with changes in between, may miss what
@@ -104,7 +107,8 @@ bool graph_edges_next_node(const struct graph_edges *g, uint64_t now_us, uint32_
 bool graph_edges_next_edge(const struct graph_edges *g, uint64_t now_us, uint32_t *cursor, struct graph_edge_record *out);
 
 /* Puts back what a walk returned, nodes first. INVALID: an id is 0, a type is unknown, a weight or a time is
- * impossible, or a node of the edge is missing; the graph is unchanged then. */
+ * impossible, or a node of the edge is missing; the graph is unchanged then, but that graph_edges_after() of the edge's
+ * first node has not all. */
 enum status graph_edges_put_node(struct graph_edges *g, uint64_t now_us, const struct graph_node_record *r);
 enum status graph_edges_put_edge(struct graph_edges *g, uint64_t now_us, const struct graph_edge_record *r);
 
