@@ -1,10 +1,12 @@
 /* The graph over restarts: nodes and edges in the catalog's table of edges, written a little at each pass, round after
  * round.
  *
- *     node   'a', name 8                    version 1, 0 3, round 4, touched, unix ms 8
+ *     node   'a', name 8                    version 1, chains 1, 0 2, round 4, touched, unix ms 8
  *     edge   'b', from 8, to 8, type 1      version 1, 0 1, sessions 2, round 4, touched, unix ms 8, weight, a float's
  *     bits, 4
  *
+ * chains is a sum: 1, the node needs no other before it (`entered` in eviction/graph_edges.h); 2, a block behind it was
+ * dropped (`forgot`). Records of older versions have 0 there. Which blocks exist is not kept: the index says it.
  * Numbers in keys are big-endian, so that nodes come before edges; in values little-endian. A record that neither the
  * last finished round nor the one before it has written is not in the graph any more, and is dropped. A record that
  * cannot be read is skipped, since the graph is only advice.
@@ -24,7 +26,7 @@
 _Static_assert((int)GRAPH_KEY_MAX == (int)CATALOG_KEY_MAX, "a place in the catalog is kept whole");
 
 enum {
-	VERSION = 1, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20,
+	VERSION = 1, ENTERED = 1, FORGOT = 2, NODE_KEY = 9, NODE_VALUE = 16, EDGE_KEY = 18, EDGE_VALUE = 20,
 	WALK_A_PASS = 1 << 13,         /* records of the catalog that are looked at in one pass: some ms */
 };
 #define ROUND_US (30 * 1000 * 1000ull)
@@ -47,7 +49,8 @@ static uint64_t touched_ms(const struct advisor *a, uint64_t touched_us)
 
 static enum status keep_node(struct cache *c, const struct advisor *a, const struct graph_node_record *r)
 {
-	uint8_t key[NODE_KEY] = { 'a' }, value[NODE_VALUE] = { VERSION };
+	const uint8_t chains = (uint8_t)((r->entered ? ENTERED : 0) | (r->forgot ? FORGOT : 0));
+	uint8_t key[NODE_KEY] = { 'a' }, value[NODE_VALUE] = { VERSION, chains };
 	uint64_t ms = touched_ms(a, r->touched_us);
 
 	put_be(key + 1, r->id, 8);
@@ -217,7 +220,8 @@ static bool load_one(void *arg, const void *key_, size_t key_bytes, const void *
 	if (policy_state_is_old(key, key_bytes, value, value_bytes))
 		catalog_drop(l->catalog, CATALOG_EDGES, key, key_bytes);
 	if (key_bytes == NODE_KEY && key[0] == 'a' && value_bytes == NODE_VALUE && value[0] == VERSION) {
-		const struct graph_node_record n = { .id = get_be(key + 1), .touched_us = touched_us(l, value) };
+		const struct graph_node_record n = { .id = get_be(key + 1), .touched_us = touched_us(l, value),
+						     .entered = value[1] & ENTERED, .forgot = value[1] & FORGOT };
 
 		graph_edges_put_node(l->a->graph, l->a->latest_us, &n);
 	} else if (key_bytes == EDGE_KEY && key[0] == 'b' && value_bytes == EDGE_VALUE && value[0] == VERSION) {

@@ -12,6 +12,10 @@
  * Which blocks are before and behind a block is known from the graph (eviction/graph_edges.h): so the advisor's thread
  * decides, some time after the block has left. It is advice: what the graph has forgotten, or what would take too many
  * steps to find out, stays as it is. Without the graph no block is flagged.
+ *
+ * After a restart no block is flagged: what left before is not looked at again. What leaves from then on is, with the
+ * chains that the graph took up, as soon as a session of those layouts has made a request. A block whose leaving the
+ * advisor was not told (its mailbox was full) flags nothing either.
  */
 #ifndef TERRACE_DAEMON_ADVICE_UNUSABLE_H
 #define TERRACE_DAEMON_ADVICE_UNUSABLE_H

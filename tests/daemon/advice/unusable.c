@@ -493,6 +493,58 @@ START_TEST(a_block_that_calls_begin_with)
 }
 END_TEST
 
+/* A longer prefix goes on with such a block, and needs those before it. */
+START_TEST(a_state_before_a_block_that_calls_begin_with)
+{
+	struct rig plain, r;
+
+	open_hybrid(&r, &plain);
+	put_hybrid(&r, chain, 8);
+	prefix_of(&r, chain + 4, 3);
+	settle(&r);
+	lose(&r, 1, 4);
+	settle(&r);
+	ck_assert_uint_eq(prefix_of(&r, chain, 8), 8);
+	ck_assert_str_eq(marks(&r, 0, chain, 8), ".0.0.0.0");
+	rig_close(&plain);
+}
+END_TEST
+
+/* What calls begin with, after a restart that takes up all blocks. */
+START_TEST(a_block_that_calls_began_with_before_a_restart)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 64);
+	o = rig_disk_options(&d, 1, 32);
+	o.graph_nodes = 4096;
+	o.prefetch_bytes = 0;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	settle(&r);
+	chain_request(&r, chain, 8);
+	chain_request(&r, chain + 6, 2);
+	rig_quiet(&r);
+	settle(&r);
+	ck_assert_int_eq(rig_flush(&r, 0, 0, NULL), STATUS_OK);
+	rig_close(&r);
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	settle(&r);
+	chain_request(&r, fresh, 1); /* tells what layouts the session has */
+	rig_quiet(&r);
+	settle(&r);
+	ck_assert_str_eq(marks(&r, 0, chain, 8), "00000000");
+	lose(&r, 0, 3);
+	settle(&r);
+	ck_assert_str_eq(marks(&r, 0, chain, 8), "00.11100");
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* A window of two blocks. */
 START_TEST(a_window)
 {
@@ -702,6 +754,8 @@ int main(void)
 				       a_branch_with_a_state,
 				       another_session_may_use_it,
 				       a_block_that_calls_begin_with,
+				       a_state_before_a_block_that_calls_begin_with,
+				       a_block_that_calls_began_with_before_a_restart,
 				       a_window,
 				       random_sessions };
 
