@@ -110,17 +110,12 @@ void sum_list_end_run(struct cache *c, struct end *e)
 
 /* ---- the completion thread ---- */
 
-static bool is_unsealed(const struct copy_batch *f)
-{
-	return vram_copy_batch_sums(f) && !f->sealed;
-}
-
 /* With the lock, which it leaves. */
 static void make_ready(struct cache *c, struct copy_batch *f)
 {
 	struct gpu *g = f->gpu;
 
-	if (is_unsealed(f)) {
+	if (vram_copy_batch_is_unsealed(f)) {
 		cache_unlock(c);
 		vram_copy_batch_seal_here(c, f);
 		cache_lock(c);

@@ -121,14 +121,14 @@ static void seal_piece(void *arg, uint32_t i)
 		seal(m, !f->status);
 }
 
-bool vram_copy_batch_sums(const struct copy_batch *f)
+bool vram_copy_batch_is_unsealed(const struct copy_batch *f)
 {
-	return f->copy.way == DEVICE_DOWN && (!f->status || f->status == STATUS_UNAVAILABLE);
+	return f->copy.way == DEVICE_DOWN && !f->sealed && (!f->status || f->status == STATUS_UNAVAILABLE);
 }
 
 bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch))
 {
-	if (!vram_copy_batch_sums(f))
+	if (!vram_copy_batch_is_unsealed(f))
 		return false;
 	f->sealed = true; /* set before any thread can read it */
 	if (sums_begin(f->gpu->cache->sums, seal_prepare(f), seal_piece, ended, f))

@@ -14,8 +14,8 @@ struct vram_slot;
 
 /* The checksum over the layers' checksums in a slot's header. A GPU's slot keeps this one number. */
 uint32_t vram_sums_of(const void *header, uint32_t layers);
-/* Whether the downloads of this batch may have arrived, so that their bytes must be checked. */
-bool vram_copy_batch_sums(const struct copy_batch *f);
+/* Whether the downloads of this batch may have arrived, and their bytes were not checked yet, nor have headers. */
+bool vram_copy_batch_is_unsealed(const struct copy_batch *f);
 /* Without the lock: checksum threads check the downloaded blocks and write their headers; ended(f) follows. False: not
  * begun. */
 bool vram_copy_batch_seal(struct copy_batch *f, void (*ended)(void *copy_batch));

@@ -540,7 +540,7 @@ static void transfers_fail(const struct copy_batch *f)
 /* Its end needs what takes long: its bytes are to be checked, or the device is to be asked whether it is lost. */
 static bool is_unready(const struct copy_batch *f)
 {
-	return f->status == STATUS_UNAVAILABLE || (vram_copy_batch_sums(f) && !f->sealed);
+	return f->status == STATUS_UNAVAILABLE || vram_copy_batch_is_unsealed(f);
 }
 
 void vram_copy_batch_ended(void *copy_batch)
