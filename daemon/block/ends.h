@@ -1,9 +1,11 @@
 /* Queues of ends: of transfers, and of other work that is begun with the cache's lock and ends later.
  *
  * A struct end is embedded in its request, so that queueing it cannot fail. Each queued end is run exactly once, with
- * the lock; an end of many parts runs a part at a time (ends_again). Ends that one thread queues run in that order. In
- * one hold of the lock at most ENDS_A_HOLD ends or parts run; after them, each tier that one of these ends names is
- * pumped once (tier_ops.pump). No end runs inside the call that begins a transfer, nor inside another end.
+ * the lock; an end of many parts runs a part at a time (ends_again). Ends that one thread pushes to a queue run in that
+ * order. Appended ends (ends_append) may run before pushed ones, and before older appended ones that a bound left over.
+ * In one hold of the lock at most ENDS_A_HOLD ends or parts run. After a list of ends has run, each tier that one of
+ * them names is pumped once (tier_ops.pump). If a pump appends ends, these run within the same bound, and their tiers
+ * are pumped again. No end runs inside the call that begins a transfer, nor inside another end.
  *
  * An end comes by one of three ways:
  * - ends_arrive, from a thread without the lock, as a rule the one on which a disk completes. The first of several such
@@ -11,9 +13,9 @@
  * - end_queue_push, from a thread without the lock, to a queue that has a thread of its own: each GPU's completion
  *   thread runs that GPU's queue by ends_hold. The device's threads only append.
  * - ends_append, from a thread with the lock: a transfer that waited for memory has failed, or a device was lost. That
- *   thread runs the end before it leaves the lock, ENDS_A_HOLD at most. The rest is run by the thread of struct ends,
- *   or, after ends_hold, by the caller's next ends_hold. So a call that leaves the lock runs at most ENDS_A_HOLD ends,
- *   and none that arrived on other threads.
+ *   thread runs ENDS_A_HOLD appended ends at most before it leaves the lock. The thread of struct ends runs the rest;
+ *   if ends_hold or ends_run left the lock, the next hold of that queue does. So cache_unlock runs at most ENDS_A_HOLD
+ *   ends, and none that were pushed.
  */
 #ifndef TERRACE_DAEMON_BLOCK_ENDS_H
 #define TERRACE_DAEMON_BLOCK_ENDS_H
