@@ -49,6 +49,7 @@ terrace_test(cache_cost SOURCES daemon/call/cost.c LIBS cache_rig terrace_cache_
 terrace_test(cache_advice SOURCES daemon/advice/advice.c LIBS cache_rig)
 terrace_test(cache_advice_units SOURCES daemon/advice/units.c LIBS cache_rig terrace_replay)
 terrace_test(cache_advice_unusable SOURCES daemon/advice/unusable.c LIBS cache_vram_rig)
+target_link_options(cache_advice_unusable PRIVATE LINKER:--wrap=cache_lock LINKER:--wrap=by_id_find)
 terrace_test(cache_advice_graph SOURCES daemon/advice/graph.c LIBS cache_rig)
 terrace_test(cache_advice_keep SOURCES daemon/advice/graph_store.c LIBS cache_rig)
 terrace_test(cache_explain SOURCES daemon/call/explain.c LIBS cache_rig)

@@ -59,8 +59,9 @@ void unusable_destroy(struct unusable *u);
 uint64_t unusable_word(const struct block *b);
 /* The advisor's thread: a block of that name (block/key.h) has come (live) or left. What does not fit is dropped. */
 void unusable_note(struct unusable *u, uint64_t name, uint64_t word, bool live);
-/* The advisor's thread, with its lock and without the cache's: flags blocks by what was noted, or ends that, in
- * steps. */
+/* The advisor's thread, with its lock and without the cache's: flags blocks by what was noted, or ends that. It takes
+ * the cache's lock for a few hundred looks in the index at a time. What takes too long for one pass is left to the
+ * next. */
 void unusable_pass(struct cache *c, struct unusable *u, const struct graph_edges *g);
 
 #endif

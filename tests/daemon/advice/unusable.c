@@ -26,7 +26,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNIT = RIG_TOKENS, FULL = 1, STATE = 2, KEYS_MAX = 32, LAYOUTS = 4 };
+enum { UNIT = RIG_TOKENS, FULL = 1, STATE = 2, KEYS_MAX = 400, LAYOUTS = 4 };
+
+/* ---- what the advisor looks up, in one hold of the lock at most ---- */
+
+static struct {
+	bool on;
+	uint32_t held, held_max;
+} looks;
+
+void __real_cache_lock(struct cache *c);
+void __wrap_cache_lock(struct cache *c);
+void __wrap_cache_lock(struct cache *c)
+{
+	__real_cache_lock(c);
+	looks.held = 0;
+}
+
+struct block *__real_by_id_find(const struct cache *c, uint64_t id);
+struct block *__wrap_by_id_find(const struct cache *c, uint64_t id);
+struct block *__wrap_by_id_find(const struct cache *c, uint64_t id)
+{
+	if (looks.on && ++looks.held > looks.held_max)
+		looks.held_max = looks.held;
+	return __real_by_id_find(c, id);
+}
 
 static struct cache_options options(uint32_t slots)
 {
@@ -40,7 +64,9 @@ static struct cache_options options(uint32_t slots)
 static void settle(struct rig *r)
 {
 	rig_tick(r->c, r->now += 50000);
+	looks.on = true;
 	advisor_pass(r->c);
+	looks.on = false;
 }
 
 static struct block *find(struct rig *r, uint32_t layout, uint64_t n)
@@ -311,7 +337,7 @@ static struct kv_layout full_layout(void)
 /* Full attention of two units a block, and a state of one. */
 static void open_hybrid(struct rig *r, struct rig *plain)
 {
-	const struct cache_options o = options(64);
+	const struct cache_options o = options(512);
 	const struct kv_layout layouts[2] = { full_layout(), rig_layout(21, 0) };
 	const struct grid_wish wishes[2] = { { .partial = false }, { .last = 1, .sparse = true } };
 
@@ -444,6 +470,70 @@ START_TEST(a_branch_with_a_state)
 	lose(&r, 1, 56);
 	settle(&r);
 	ck_assert_str_eq(marks(&r, 0, branch, 6), ".1.1.1");
+	rig_close(&plain);
+}
+END_TEST
+
+/* One family needs each block of a layout, another the last alone. What the first cannot use is looked through in
+ * several goes, as the chain is long; the other can use all of it. */
+START_TEST(a_long_chain_of_which_others_need_the_end)
+{
+	const struct cache_options o = options(2 * KEYS_MAX + 64);
+	const struct kv_layout two[] = { rig_layout(40, 0), rig_layout(41, 0) };
+	const struct grid_wish last[] = { { .last = 0 }, { .last = 1 } }, each = { .last = 0 };
+	uint64_t keys[KEYS_MAX], cells[KEYS_MAX];
+	struct rig plain, r, s;
+
+	for (uint32_t i = 0; i < KEYS_MAX; i++) {
+		keys[i] = 1000 + i;
+		cells[i] = 3;
+	}
+	rig_open(&plain, &o, 1);
+	join_session(&r, &plain, two, last, 2);
+	join_session(&s, &plain, &two[1], &each, 1);
+	put_cells(&r, keys, KEYS_MAX, cells);
+	ck_assert_uint_eq(prefix_of(&s, keys, KEYS_MAX), KEYS_MAX);
+	settle(&r);
+	lose(&r, 1, keys[0]);
+	settle(&r);
+	ck_assert_uint_eq(prefix_of(&r, keys, KEYS_MAX), KEYS_MAX);
+	ck_assert_uint_eq(r.c->unusable_blocks, 0);
+	rig_close(&plain);
+}
+END_TEST
+
+/* However much is behind a block, and whichever way it is looked through, the lock is left after a few hundred looks. */
+START_TEST(the_lock_is_left_in_between)
+{
+	const struct cache_options o = options(1024);
+	uint64_t keys[KEYS_MAX];
+	struct rig plain, r;
+
+	for (uint32_t i = 0; i < KEYS_MAX; i++)
+		keys[i] = 1000 + i;
+	rig_open(&plain, &o, 1);
+	chain_request(&plain, keys, KEYS_MAX);
+	settle(&plain);
+	looks.held_max = 0;
+	lose(&plain, 0, keys[0]);
+	settle(&plain);
+	ck_assert_uint_eq(plain.c->unusable_blocks, KEYS_MAX - 1);
+	chain_request(&plain, keys, 1);
+	settle(&plain);
+	ck_assert_uint_eq(plain.c->unusable_blocks, 0);
+	ck_assert_uint_gt(looks.held_max, 100);
+	ck_assert_uint_le(looks.held_max, 256);
+	rig_close(&plain);
+	open_hybrid(&r, &plain);
+	put_hybrid(&r, keys, KEYS_MAX / 2);
+	settle(&r);
+	looks.held_max = 0;
+	lose(&r, 1, keys[KEYS_MAX / 2 - 1]);
+	lose(&r, 1, keys[3]);
+	settle(&r);
+	ck_assert_uint_eq(r.c->unusable_blocks, KEYS_MAX / 4);
+	ck_assert_uint_gt(looks.held_max, 100);
+	ck_assert_uint_le(looks.held_max, 256);
 	rig_close(&plain);
 }
 END_TEST
@@ -752,6 +842,8 @@ int main(void)
 				       the_last_state_leaves,
 				       a_state_whose_chain_is_gone,
 				       a_branch_with_a_state,
+				       a_long_chain_of_which_others_need_the_end,
+				       the_lock_is_left_in_between,
 				       another_session_may_use_it,
 				       a_block_that_calls_begin_with,
 				       a_state_before_a_block_that_calls_begin_with,
