@@ -33,9 +33,12 @@ struct layout_pool;
 struct request;
 struct unusable;
 
+/* Families that are known at a time. For one more, the family whose last request is the oldest is forgotten. */
 enum { FAMILIES_MAX = 16 };
 
-/* Layouts that sessions use together, with the same rules. With the cache's lock. */
+/* Layouts that sessions use together, with the same keep rules. It is known from its first request on, until it is
+ * forgotten or has made no request for an hour. While it is not known, a block that this family alone may use can be
+ * flagged on account of other families. With the cache's lock. */
 struct family {
 	uint64_t used_us;              /* of its last request; 0: free */
 	uint32_t layouts;
@@ -48,8 +51,7 @@ struct families {
 	struct family wish;            /* of the request that is being told */
 };
 
-/* With the cache's lock: notes which layouts a request's session has. When there are too many families, the one that
- * was used longest ago is forgotten. */
+/* With the cache's lock: notes the family of the request's session. */
 void families_note(struct cache *c, const struct request *r);
 
 /* NULL: no memory. NULL may be destroyed. */
