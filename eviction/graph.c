@@ -14,7 +14,8 @@
  * an LRU cache would miss next to nothing.
  *
  * With lru the nodes stay in their lines. s3fifo and sieve have queues of their own: a node goes into such a queue when
- * it is inserted or used. Nodes that are still where they were before have not been used since, and go first.
+ * it is inserted or used. Nodes that are still where they were before have not been used since, and go first. But
+ * demoted nodes, which have a queue of their own too, go before all others.
  */
 #include "eviction/graph.h"
 
@@ -82,6 +83,7 @@ struct policy {
 	struct ranked live;
 	struct ranked shadow;          /* the graph's own shadow in the duel */
 	struct order orders[DUEL_ROWS]; /* for s3fifo and sieve; of the first, `live` has the nodes */
+	struct queue demoted;
 	struct duel *duel;
 	enum duel_row row;             /* in force */
 	uint16_t used[CLASSES];      /* the classes that ever had a block */
@@ -432,6 +434,11 @@ static bool last_use(const struct policy *p, uint64_t now_us, uint64_t id, uint6
 
 /* ---- nodes, by the order that has them ---- */
 
+/* No node is of lru's order, as it has none of its own: the number stands for demoted nodes. The other bits of the
+ * node's `queue` say then in which order it was, and whether it would return there as proven (s3fifo_insert). */
+#define DEMOTED DUEL_LRU
+#define DEMOTED_PROVEN (1u << 2)
+
 static enum duel_row order_of(const struct policy_node *n)
 {
 	return (enum duel_row)(n->queue >> QUEUE_ORDER_SHIFT);
@@ -459,6 +466,10 @@ static void pull(struct policy *p, struct policy_node *n)
 {
 	const enum duel_row row = order_of(n);
 
+	if (row == DEMOTED) {
+		queue_unlink(n);
+		return;
+	}
 	p->orders[row].nodes--;
 	if (row == DUEL_OWN)
 		lines_pull(&p->live.lines, n);
@@ -514,41 +525,50 @@ static void use(struct policy *p, struct policy_node *n, const struct policy_eve
 	n->uses = uses;
 }
 
-static void to_sieve(struct policy *p, struct policy_node *n)
+static void demote_now(struct policy *p, struct policy_node *n)
 {
-	const struct policy_event e = { .now_us = n->last_use_us, .id = n->id };
-	struct order *o = &p->orders[DUEL_SIEVE];
-	const uint32_t uses = n->uses;
+	const enum duel_row from = order_of(n);
+	const bool proven = from != DUEL_S3FIFO || !s3fifo_is_new(n);
 
 	pull(p, n);
-	o->ops->insert(o->policy, n, &e);
-	n->queue |= (uint32_t)DUEL_SIEVE << QUEUE_ORDER_SHIFT;
-	n->uses = uses;
-	o->nodes++;
+	n->queue = (uint32_t)DEMOTED << QUEUE_ORDER_SHIFT | from | (proven ? DEMOTED_PROVEN : 0);
+	queue_push_before(p->demoted.head.next, n);
 }
 
-/* Moves a node back to a line: that of its class, by its age. */
+/* Back to its line, by its age. */
 static void to_lines(struct policy *p, struct policy_node *n)
 {
 	const struct record *r = n->id ? memory_find(&p->memory, n->id) : NULL;
 
-	pull(p, n);
 	ranked_insert(&p->live, n, r && p->is_used[r->class] ? r->class : p->used[0], n->last_use_us);
 	p->orders[DUEL_OWN].nodes++;
 }
 
-/* Moves a node to the order of sieve. Nodes of an order that is not in force go first; in sieve's own order a demoted
- * node goes first too. */
+/* A node that came from an order which is no longer in force goes to the lines, too: its age counts there, if they are
+ * in force. */
+static void restore(struct policy *p, struct policy_node *n)
+{
+	const struct policy_event e = { .now_us = n->last_use_us, .id = n->id };
+	const enum duel_row from = (enum duel_row)(n->queue & (DEMOTED_PROVEN - 1));
+	const bool proven = n->queue & DEMOTED_PROVEN;
+	const uint32_t uses = n->uses;
+
+	pull(p, n);
+	if (is_of_lines(p->row) || from != p->row)
+		to_lines(p, n);
+	else
+		put(p, n, &e, proven);
+	n->uses = uses;
+}
+
 static void demote(struct policy *p, struct policy_node *n, bool is)
 {
-	struct order *o = &p->orders[DUEL_SIEVE];
+	const bool was = order_of(n) == DEMOTED;
 
-	if (is && order_of(n) != DUEL_SIEVE)
-		to_sieve(p, n);
-	if (is || (p->row == DUEL_SIEVE && order_of(n) == DUEL_SIEVE))
-		o->ops->demote(o->policy, n, is);
-	else if (p->used_count)
-		to_lines(p, n);
+	if (is && !was)
+		demote_now(p, n);
+	if (!is && was)
+		restore(p, n);
 }
 
 /* Prefetches for the next evictions, since the nodes behind a front leave after it: the record of the next node, the
@@ -602,12 +622,12 @@ static bool look(const struct policy_node *n, void *arg)
 	return l->found = l->may(n, l->arg);
 }
 
-/* Nodes that are left in other orders go first. */
+/* Demoted nodes go first, then those that are left in other orders. */
 static struct policy_node *victim(struct policy *p, bool (*may)(const struct policy_node *, void *), void *arg, uint32_t scan_max)
 {
 	const enum duel_row now = is_of_lines(p->row) ? DUEL_OWN : p->row;
+	struct policy_node *n = queue_coldest(&p->demoted, may, arg, &scan_max);
 	struct looks l = { may, arg, scan_max, false };
-	struct policy_node *n = NULL;
 
 	for (enum duel_row row = DUEL_OWN; row < DUEL_ROWS && !n; row++)
 		if (row != now)
@@ -623,6 +643,7 @@ static bool walk(struct policy *p, bool (*visit)(const struct policy_node *, voi
 
 	if (p->orders[DUEL_S3FIFO].nodes)
 		return false;
+	queue_coldest(&p->demoted, look, &l, &max);
 	for (int i = 0; i < 2 && !l.found; i++)
 		if ((i == 0) != is_of_lines(p->row))
 			ranked_walk(&p->live, &p->survival, look, &l, l.left);
@@ -650,7 +671,7 @@ static bool admit(struct policy *p, const struct policy_event *e, const struct p
 {
 	struct record *r, *rival;
 
-	if (p->row == DUEL_OWN && order_of(v) == DUEL_SIEVE)
+	if (p->row == DUEL_OWN && order_of(v) == DEMOTED)
 		v = victim_of(p, DUEL_OWN, goes, NULL, 1);
 	if (e->id == 0 || p->row != DUEL_OWN || !v || order_of(v) != DUEL_OWN)
 		return true;
@@ -729,6 +750,7 @@ static struct policy *create(uint64_t capacity)
 		return NULL;
 	p->capacity = capacity ? capacity : 1;
 	p->duel = duel_create(p->capacity, &shadow_own, p);
+	queue_init(&p->demoted);
 	p->orders[DUEL_S3FIFO] = (struct order){ &policy_s3fifo, s3fifo_create_bare(), 0 };
 	p->orders[DUEL_SIEVE] = (struct order){ &policy_sieve, policy_sieve.create(p->capacity), 0 };
 	if (!p->duel || !p->orders[DUEL_S3FIFO].policy || !p->orders[DUEL_SIEVE].policy || !memory_init(&p->memory, p->capacity) ||

@@ -378,6 +378,38 @@ START_TEST(a_search_is_bounded_over_all_orders)
 }
 END_TEST
 
+/* Whichever policy is in force, and wherever a node was: demoted it goes first, and then it is back where it was. */
+START_TEST(a_demoted_node_is_first_in_all_orders)
+{
+	struct policy_event e = { .now_us = 3600000000, .tokens = 16 };
+	struct policy_node node[2 * CHAIN] = { { 0 } };
+	const enum duel_row row = _i ? DUEL_SIEVE : DUEL_S3FIFO;
+	struct policy *p;
+
+	world_init(&world, 1500);
+	keep_all(world.p, &kept);
+	choose(&kept, row);
+	graph()->destroy(world.p);
+	p = policy_create(graph(), CAPACITY, growth);
+	for (uint32_t i = 0; i < 2 * CHAIN; i++) {
+		if (i == CHAIN)
+			ck_assert(graph()->recall(p, e.now_us, 0, kept.bytes[0], kept.size[0]));
+		e.id = 1 + i;
+		graph()->insert(p, &node[i], &e);
+	}
+	for (uint32_t i = 0; i < 2 * CHAIN; i++) {
+		const uint32_t order = node[i].queue >> 30;
+
+		graph()->demote(p, &node[i], true);
+		ck_assert_ptr_eq(graph()->victim(p, any, NULL, UINT32_MAX), &node[i]);
+		graph()->demote(p, &node[i], false);
+		ck_assert_uint_eq(node[i].queue >> 30, order);
+		ck_assert_ptr_ne(graph()->victim(p, any, NULL, UINT32_MAX), &node[i]);
+	}
+	graph()->destroy(p);
+}
+END_TEST
+
 static uint32_t accepted; /* counted, since each of Check's assertions takes longer than what it looks at */
 
 /* Whatever is wrong with a piece: the policy is as it was. */
@@ -783,6 +815,7 @@ int main(void)
 	tcase_add_test(t, a_young_clock_is_as_good_as_an_old_one);
 	tcase_add_test(t, what_went_before_is_new_to_s3fifo);
 	tcase_add_loop_test(t, a_search_is_bounded_over_all_orders, 0, 2);
+	tcase_add_loop_test(t, a_demoted_node_is_first_in_all_orders, 0, 2);
 	tcase_add_test(t, damage_is_refused);
 	tcase_add_test(t, what_cannot_be_true_is_refused);
 	tcase_add_test(t, samples_are_kept);
