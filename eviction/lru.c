@@ -5,7 +5,9 @@
 
 #include "eviction/queue.h"
 
-enum { DEMOTED_LOOKS = 256 };
+enum { DEMOTED_LOOKS = 16 };
+
+#define DEMOTED 1u /* node.queue */
 
 struct policy {
 	struct queue queue, demoted;
@@ -36,6 +38,7 @@ static void insert(struct policy *p, struct policy_node *n, const struct policy_
 static void use(struct policy *p, struct policy_node *n, const struct policy_event *e)
 {
 	queue_note_use(n, e);
+	n->queue &= ~DEMOTED;
 	queue_unlink(n);
 	queue_push(&p->queue, n);
 }
@@ -45,7 +48,9 @@ static void demote(struct policy *p, struct policy_node *n, bool is)
 {
 	struct policy_node *at = is ? p->demoted.head.next : p->queue.head.next;
 
-	at = at == n ? n->next : at;
+	if (is == (n->queue & DEMOTED))
+		return;
+	n->queue ^= DEMOTED;
 	queue_unlink(n);
 	for (int i = 0; i < DEMOTED_LOOKS && !is && at != &p->queue.head && at->last_use_us < n->last_use_us; i++)
 		at = at->next;

@@ -125,9 +125,11 @@ struct policy_ops {
 	void (*insert)(struct policy *p, struct policy_node *n, const struct policy_event *e);
 	/* Notes that a caller which needed the node has read it. */
 	void (*use)(struct policy *p, struct policy_node *n, const struct policy_event *e);
-	/* Demotes a node, or (is false) ends that. A demoted node cannot be of use as things are, and is the next to
-	 * go, before cold nodes. When that ends, the node is again about where its last use puts it. Neither is a use,
-	 * or teaches anything. A use ends it too. May be NULL: nodes stay where they are. */
+	/* Demotes a node, or (is false) ends that; nothing changes if it is so already. A demoted node cannot be of use
+	 * as things are, and is the next to go, before cold nodes. Of several the one demoted last goes first. A use
+	 * ends the demotion. Otherwise the node is then about where its last use puts it. The search for that place is
+	 * short: where many nodes are colder the node comes out as one of the coldest, and in a queue by age as the
+	 * youngest. A demotion is no use, and teaches nothing. May be NULL: nodes stay where they are. */
 	void (*demote)(struct policy *p, struct policy_node *n, bool is);
 	/* Takes the node out; it may be inserted again. */
 	void (*remove)(struct policy *p, struct policy_node *n);

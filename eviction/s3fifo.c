@@ -76,6 +76,8 @@ static void pull(struct policy *p, struct policy_node *n)
 /* Back to the hot end of the queue that it was in, with its count. */
 static void demote(struct policy *p, struct policy_node *n, bool is)
 {
+	if (is == !!(n->queue & DEMOTED))
+		return;
 	pull(p, n);
 	if (!is) {
 		push(p, n, n->queue & 1, count_of(n));

@@ -50,6 +50,8 @@ static void take_out(struct policy *p, struct policy_node *n)
 /* Back to where the hand has just been. */
 static void demote(struct policy *p, struct policy_node *n, bool is)
 {
+	if (is == !!(n->queue & DEMOTED))
+		return;
 	take_out(p, n);
 	queue_push_before(is ? p->demoted.head.next : p->hand, n);
 	n->queue = is ? (n->queue & ~MARKED) | DEMOTED : n->queue & ~DEMOTED;

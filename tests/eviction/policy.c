@@ -299,6 +299,81 @@ START_TEST(what_is_demoted_goes_first)
 }
 END_TEST
 
+/* The order in which all nodes go. */
+static void drain(const struct policy_ops *ops, struct policy *p, int out[NODES])
+{
+	for (int i = 0; i < NODES; i++) {
+		struct policy_node *n = ops->victim(p, unpinned, &(uint32_t){ 0 }, UINT32_MAX);
+
+		ck_assert_ptr_nonnull(n);
+		out[i] = (int)(item_of(n) - items);
+		ops->remove(p, n);
+	}
+	ops->destroy(p);
+}
+
+static struct policy *filled(const struct policy_ops *ops)
+{
+	struct policy *p = ops->create(NODES);
+
+	ck_assert_ptr_nonnull(p);
+	memset(items, 0, sizeof(items));
+	for (int i = 0; i < NODES; i++) {
+		const struct policy_event e = event(i, (uint64_t)i + 1);
+
+		ops->insert(p, &items[i].node, &e);
+	}
+	return p;
+}
+
+/* A second demotion changes nothing, and neither does the end of one that is over. */
+START_TEST(a_demotion_begins_and_ends_once)
+{
+	const struct policy_ops *ops = replay_policy_table[_i];
+	const struct policy_event e = event(7, NODES + 1);
+	int one[NODES], two[NODES];
+	struct policy *p;
+
+	if (!ops->demote)
+		return;
+	for (int twice = 0; twice < 2; twice++) {
+		p = filled(ops);
+		for (int i = 0; i <= twice; i++)
+			ops->demote(p, &items[5].node, true);
+		ops->demote(p, &items[3].node, true);
+		if (twice)
+			ops->demote(p, &items[5].node, true);
+		ops->demote(p, &items[7].node, true);
+		ops->use(p, &items[7].node, &e); /* ends it */
+		for (int i = 0; twice && i < NODES; i++)
+			if (i != 3 && i != 5)
+				ops->demote(p, &items[i].node, false);
+		drain(ops, p, twice ? two : one);
+	}
+	ck_assert_mem_eq(one, two, sizeof(one));
+	ck_assert_int_eq(one[0], 3);
+	ck_assert_int_eq(one[1], 5);
+}
+END_TEST
+
+/* What was demoted for a while is back where its last use puts it, but that the search for that place is short. */
+START_TEST(lru_puts_it_back)
+{
+	enum { SHORT = 16 };
+	const struct policy_ops *ops = replay_policy_find("lru");
+	int went[NODES];
+
+	for (int i = 0; i < NODES; i++) {
+		struct policy *p = filled(ops);
+
+		ops->demote(p, &items[i].node, true);
+		ops->demote(p, &items[i].node, false);
+		drain(ops, p, went);
+		ck_assert_int_eq(went[i < SHORT ? i : SHORT], i);
+	}
+}
+END_TEST
+
 START_TEST(uses_stay_at_their_maximum)
 {
 	const struct policy_ops *ops = replay_policy_table[_i];
@@ -352,6 +427,8 @@ int main(void)
 	tcase_add_loop_test(tc, a_policy_agrees_with_the_model, 0, 2); /* lru and fifo: what the model knows */
 	tcase_add_loop_test(tc, a_policy_keeps_the_contract, 0, rows);
 	tcase_add_loop_test(tc, what_is_demoted_goes_first, 0, rows);
+	tcase_add_loop_test(tc, a_demotion_begins_and_ends_once, 0, rows);
+	tcase_add_test(tc, lru_puts_it_back);
 	tcase_add_loop_test(tc, uses_stay_at_their_maximum, 0, rows);
 	tcase_add_test(tc, rows_are_found_by_name);
 	suite_add_tcase(suite, tc);
