@@ -173,6 +173,26 @@ START_TEST(the_missing_block_comes_back)
 }
 END_TEST
 
+/* What comes back behind another gap is of no more use than before. */
+START_TEST(one_of_two_missing_blocks_comes_back)
+{
+	const struct cache_options o = options(16);
+	struct rig r;
+
+	rig_open(&r, &o, 1);
+	chain_request(&r, chain, 8);
+	settle(&r);
+	lose(&r, 0, 3);
+	lose(&r, 0, 5);
+	settle(&r);
+	ck_assert_str_eq(marks(&r, 0, chain, 8), "00.1.111");
+	ck_assert_uint_eq(rig_put(&r, 5, 1), 1);
+	settle(&r);
+	ck_assert_str_eq(marks(&r, 0, chain, 8), "00.10111");
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(another_branch_stays)
 {
 	const struct cache_options o = options(32);
@@ -302,6 +322,124 @@ START_TEST(on_a_gpu)
 	rig_quiet(&v.r);
 	for (uint64_t n = 1; n <= VR_EXTENT_SLOTS; n++)
 		ck_assert_str_eq(vr_tier(&v, n), n == 2 || n == 4 ? "host" : "gpu+host");
+	rig_check_accounting(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
+/* A copy that comes to a tier while its block is unusable goes first there. */
+START_TEST(a_copy_on_its_way_to_a_disk)
+{
+	static const uint64_t spilled[] = { 101, 102, 103, 104, 105, 106, 107, 108 };
+	enum { DISK = 64, HOT = 8 };
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	o = rig_disk_options(&d, 1, 16);
+	o.graph_nodes = 4096;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_put_slowly(&r, 101, 24);
+	ck_assert_uint_eq(there(&r, spilled, 8), 8);
+	ck_assert_uint_eq(rig_put(&r, HOT, 1), 1);
+	mark(&r, HOT, true); /* it is in memory alone so far */
+	ck_assert_ptr_null(find(&r, 0, HOT)->slab_map);
+	for (uint64_t n = 201; !find(&r, 0, HOT)->slab_map; n++) {
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+		rig_quiet(&r);
+		ck_assert_ptr_nonnull(find(&r, 0, HOT));
+	}
+	for (uint64_t n = 1001; find(&r, 0, HOT); n++) {
+		ck_assert_uint_lt(n, 1001 + DISK);
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+		rig_quiet(&r);
+	}
+	ck_assert_uint_gt(there(&r, spilled, 8), 0); /* a disk makes room for several blocks at a time */
+	rig_check_accounting(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+/* An unusable block displaces none on a disk, until it is usable again. */
+START_TEST(none_makes_room_for_it_on_a_disk)
+{
+	struct cache_options o;
+	struct rig_disks d;
+	struct rig r;
+
+	rig_disks_make(&d, NULL, 1, 16);
+	o = rig_disk_options(&d, 1, 16);
+	o.graph_nodes = 4096;
+	rig_open(&r, &o, 1);
+	rig_restored(&r);
+	rig_put_slowly(&r, 101, 64);
+	ck_assert_uint_eq(rig_put(&r, 1, 2), 2);
+	mark(&r, 1, true);
+	for (uint64_t n = 1001; !find(&r, 0, 1)->no_spill; n++) {
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+		rig_quiet(&r);
+		ck_assert_ptr_nonnull(find(&r, 0, 1));
+		ck_assert_ptr_null(find(&r, 0, 1)->slab_map);
+	}
+	mark(&r, 1, false);
+	for (uint64_t n = 2001; !find(&r, 0, 1)->slab_map; n++) {
+		ck_assert_uint_eq(rig_put(&r, n, 1), 1);
+		rig_quiet(&r);
+		ck_assert_ptr_nonnull(find(&r, 0, 1));
+	}
+	rig_check_accounting(r.c);
+	rig_close(&r);
+	rig_disks_remove(&d);
+}
+END_TEST
+
+START_TEST(a_copy_on_its_way_to_memory)
+{
+	enum { HOST = 16 };
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = VR_EXTENT_SLOTS, .host_slots = HOST });
+	vr_hold(&v, 0, 0);
+	ck_assert_uint_eq(vr_put(&v, 0, 1, VR_EXTENT_SLOTS), VR_EXTENT_SLOTS);
+	mark(&v.r, 4, true);
+	ck_assert_ptr_null(find(&v.r, 0, 4)->span);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	ck_assert_ptr_nonnull(find(&v.r, 0, 4)->span);
+	for (uint64_t n = 101; find(&v.r, 0, 4)->span; n++) {
+		ck_assert_uint_lt(n, 101 + HOST);
+		ck_assert_uint_eq(vr_put(&v, CACHE_HOST, n, 1), 1);
+		rig_quiet(&v.r);
+	}
+	for (uint64_t n = 1; n <= VR_EXTENT_SLOTS; n++)
+		ck_assert_str_eq(vr_tier(&v, n), n == 4 ? "gpu" : "gpu+host");
+	rig_check_accounting(v.r.c);
+	vr_close(&v);
+}
+END_TEST
+
+START_TEST(a_copy_on_its_way_to_a_gpu)
+{
+	struct vram_rig v;
+
+	vr_open(&v, &(struct vram_rig_options){ .gpus = 1, .gpu_slots = VR_EXTENT_SLOTS, .host_slots = 64 });
+	ck_assert_uint_eq(vr_put(&v, 0, 101, 1), 1); /* the session works on that GPU */
+	ck_assert_uint_eq(vr_put(&v, CACHE_HOST, 1, VR_EXTENT_SLOTS - 1), VR_EXTENT_SLOTS - 1);
+	rig_quiet(&v.r);
+	vr_hold(&v, 0, 0);
+	vr_warm_begin(&v, 0, 1, VR_EXTENT_SLOTS - 1);
+	mark(&v.r, 4, true);
+	vr_go(&v, 0);
+	rig_quiet(&v.r);
+	for (uint64_t n = 1; n < VR_EXTENT_SLOTS; n++)
+		ck_assert_str_eq(vr_tier(&v, n), "gpu+host");
+	ck_assert_uint_eq(vr_put(&v, 0, 102, 1), 1);
+	rig_quiet(&v.r);
+	for (uint64_t n = 1; n < VR_EXTENT_SLOTS; n++)
+		ck_assert_str_eq(vr_tier(&v, n), n == 4 ? "host" : "gpu+host");
 	rig_check_accounting(v.r.c);
 	vr_close(&v);
 }
@@ -834,11 +972,16 @@ int main(void)
 {
 	const TTest *const tests[] = { what_is_behind_a_gap_goes_first,
 				       the_missing_block_comes_back,
+				       one_of_two_missing_blocks_comes_back,
 				       another_branch_stays,
 				       a_long_chain,
 				       a_use_makes_it_usable,
 				       on_a_disk,
 				       on_a_gpu,
+				       a_copy_on_its_way_to_a_disk,
+				       none_makes_room_for_it_on_a_disk,
+				       a_copy_on_its_way_to_memory,
+				       a_copy_on_its_way_to_a_gpu,
 				       the_last_state_leaves,
 				       a_state_whose_chain_is_gone,
 				       a_branch_with_a_state,
