@@ -5,8 +5,9 @@ depend on stands here: the model's weights and its configuration (with rope), dt
 attention backend that wrote it, the hash algorithm, the place of this worker among the parallel ones, and vLLM's
 version.
 
-Weights are named by what they are, not by their path: by a commit, where the model came from a hub's cache, else by
-their bytes. Up to FULL_BYTES all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces
+Weights are named by what they are, not by their path: local files by their bytes or by the commit of the hub's cache
+that they lie in, a hub's model by its commit. A configuration that comes from another repository (--hf-config-path)
+names no weights. Up to FULL_BYTES all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces
 spread over it, its size, and its time of change."""
 
 from __future__ import annotations
@@ -67,19 +68,33 @@ def digest_of(path: str) -> Optional[str]:
 
 
 def weights_of(model: str, revision: Optional[str], commit: Optional[str]) -> str:
-    """A text that names the weights. Raises ValueError where there is nothing that would tell two revisions apart."""
-    if commit:
-        return "commit " + commit
+    """A text that names the weights. commit: of the repository `model`, where it is known. Raises ValueError where
+    nothing would tell two revisions apart."""
     snapshot = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", os.path.realpath(model))
     if snapshot:
         return "commit " + snapshot.group(1)
     digest = digest_of(model)
     if digest:
         return "bytes " + digest
+    if commit:
+        return "commit " + commit
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
         return "commit " + revision
     raise ValueError("terrace.vllm cannot tell which revision of %r this is: give the model as a local folder, or --revision with a full "
                      "commit hash, so that two revisions never share blocks" % model)
+
+
+def weights_of_model(model: Any, identity: str) -> str:
+    """weights_of() a vLLM model's configuration. identity: what the user says of it, terrace.identity."""
+    elsewhere = getattr(model, "model_weights", "")
+    if elsewhere:  # an object store; the folder has the other files alone
+        if not identity:
+            raise ValueError("terrace.vllm cannot tell which revision the weights at %s are: name it in terrace.identity"
+                             " of kv_connector_extra_config, so that two revisions never share blocks" % elsewhere)
+        return "%s, of which terrace.identity says the revision" % elsewhere
+    from_other = getattr(model, "hf_config_path", None) not in (None, model.model)
+    commit = None if from_other else getattr(model.hf_config, "_commit_hash", None)
+    return weights_of(model.model, model.revision, commit)
 
 
 def model_config_text(hf_config: Any) -> str:
@@ -111,12 +126,12 @@ def group_bytes(group: Any) -> Optional[int]:
     return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes)) * len(group.layer_names)
 
 
-def _weights_of_draft(speculative: Any) -> str:
+def _weights_of_draft(speculative: Any, identity: str) -> str:
     """The model whose layers guess tokens and have KV of their own."""
     draft = getattr(speculative, "draft_model_config", None)
     if draft is None:
         return ""
-    return weights_of(draft.model, draft.revision, getattr(draft.hf_config, "_commit_hash", None)) + model_config_text(draft.hf_config)
+    return weights_of_model(draft, identity) + model_config_text(draft.hf_config)
 
 
 def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
@@ -126,16 +141,17 @@ def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     parts = {
         "vllm": vllm.__version__,
-        "weights": weights_of(model.model, model.revision, getattr(model.hf_config, "_commit_hash", None)),
-        "draft": _weights_of_draft(vllm_config.speculative_config),
+        "weights": weights_of_model(model, more),
+        "draft": _weights_of_draft(vllm_config.speculative_config, more),
         "config": model_config_text(model.hf_config),
         "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype), "quantization": str(model.quantization),
         "load_format": str(vllm_config.load_config.load_format), "seed": str(model.seed),  # of dummy weights
+        "loader": str(vllm_config.load_config.model_loader_extra_config), "code": str(model.code_revision),
         "max_model_len": str(model.max_model_len) if _LENGTH_MATTERS.search(model_config_text(model.hf_config)) else "",
         "hashes": cache.prefix_caching_hash_algo,
-        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.decode_context_parallel_size,
-                     parallel.prefill_context_parallel_size],
-        "platform": current_platform.device_name,
+        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size,
+                     parallel.decode_context_parallel_size, parallel.prefill_context_parallel_size],
+        "platform": current_platform.device_name, "page": str(kv_cache_config.kv_cache_layout),
         "attention": attention_text(current_platform, model.dtype, kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size,
                                     model.get_head_size(), cache.cache_dtype)
         + str(getattr(vllm_config, "attention_config", "")),
