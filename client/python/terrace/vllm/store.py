@@ -2,8 +2,9 @@
 
 An engine goes on without its daemon. The first call that fails because the daemon is absent, dead or stopped puts the
 store down: from then on every call is answered with Down at once, and one thread tries to reach the daemon again,
-four times a second, with new sessions. Leases of the old ones keep their bytes. Nothing raises into vLLM: callers
-catch Down and terrace.Error, and take both for a miss.
+four times a second, with new sessions. Where the daemon answers the thread and then fails calls again within
+STEADY_S, as one that has too much to do, each pause is twice the one before. Leases of old sessions keep their bytes.
+Nothing raises into vLLM: callers catch Down and terrace.Error, and take both for a miss.
 
 A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block
 is its hash (32 bytes with sha256 and sha256_cbor, 16 with xxhash), and the group is the layout, or a layout for each
@@ -13,14 +14,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Callable, Optional, Sequence, TypeVar
+import time
+from typing import Callable, Iterator, Optional, Sequence, TypeVar
 
 import terrace
 
 T = TypeVar("T")
 logger = logging.getLogger("vllm.terrace")  # below vllm's logger, so that vLLM's settings hold
-RETRY_S = 0.25
+RETRY_S, RETRY_MOST_S = 0.25, 8.0
+STEADY_S = 10.0  # a daemon that has answered for so long is tried again after RETRY_S
 FIRST_S = 5.0  # for the first connection; a daemon that is absent is then tried on
+KEYS_MOST, BLOCKS_MOST = 4096, 32768  # of a call; struct terrace_keys
 
 
 class Down(Exception):
@@ -42,10 +46,11 @@ class Store:
         self._closed = threading.Event()
         self._trier: Optional[threading.Thread] = None
         self.generation = 0  # of the sessions: another daemon may have none of the blocks
+        self._pause_s, self._up_at = RETRY_S, time.monotonic()
         try:
             self._sessions = self._open(FIRST_S)
         except (terrace.Error, OSError) as e:
-            self._down(e)
+            self._down(e, None)
 
     @property
     def up(self) -> bool:
@@ -60,6 +65,12 @@ class Store:
         """Tokens of a group's block."""
         return self._layouts[group][0].block_tokens
 
+    def pieces(self, group: int, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """The items of a group's keys in runs, each of which one call can take."""
+        most = max(1, min(KEYS_MOST, BLOCKS_MOST // len(self._layouts[group])))
+        for at in range(0, len(items), most):
+            yield items[at:at + most]
+
     def _open(self, timeout: float) -> dict[int, terrace.Session]:
         client = terrace.connect(self._address, timeout=timeout)
         sessions = {}
@@ -71,26 +82,44 @@ class Store:
                                           "node and reached by its Unix socket")
         return sessions
 
-    def _down(self, error: Exception) -> None:
+    def _down(self, error: Exception, sessions: Optional[dict[int, terrace.Session]]) -> None:
         with self._lock:
+            if sessions is not self._sessions:
+                return  # another thread's call has failed before, and there may be new ones
             self._sessions = None
             if self._closed.is_set() or (self._trier is not None and self._trier.is_alive()):
                 return
-            logger.warning("Terrace does not answer (%s): the engine goes on without it, and tries it again every %g s", error, RETRY_S)
+            steady = time.monotonic() - self._up_at >= STEADY_S
+            self._pause_s = RETRY_S if steady or not self.generation else min(2 * self._pause_s, RETRY_MOST_S)
+            logger.warning("Terrace does not answer (%s): the engine goes on without it, and tries it again every %g s",
+                           error, self._pause_s)
             self._trier = threading.Thread(target=self._try, name="terrace-reopen", daemon=True)
             self._trier.start()
 
+    def _reach(self) -> Optional[dict[int, terrace.Session]]:
+        """New sessions of a daemon that answers, or None."""
+        try:
+            sessions = self._open(2.0)
+            # A daemon that is stopped may still take connections.
+            next(iter(sessions.values())).lookup([bytes(16)], timeout=2.0)
+            return sessions
+        except (terrace.Error, OSError):
+            return None
+        except Exception:  # without this thread the engine would never have Terrace again
+            self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+            logger.exception("an attempt to reach Terrace failed; the next is in %g s", self._pause_s)
+            return None
+
     def _try(self) -> None:
-        while not self._closed.wait(RETRY_S):
-            try:
-                sessions = self._open(2.0)
-                next(iter(sessions.values())).lookup([bytes(16)], timeout=2.0)  # a daemon that is stopped may still take connections
-            except (terrace.Error, OSError):
+        while not self._closed.wait(self._pause_s):
+            sessions = self._reach()
+            if sessions is None:
                 continue
             with self._lock:
                 if not self._closed.is_set():
                     self.generation += 1
                     self._sessions = sessions
+                    self._up_at = time.monotonic()
                 self._trier = None
             logger.warning("Terrace answers again")
             return
@@ -103,8 +132,7 @@ class Store:
         try:
             return function(sessions[group])
         except _GONE as e:
-            if sessions is self._sessions:
-                self._down(e)
+            self._down(e, sessions)
             raise Down() from e
 
     def close(self) -> None:
