@@ -3,15 +3,19 @@ for loads.
 
 A load leases the blocks in this process, while the manager's lease protects them. If that fails all the same, because
 the daemon has gone between, the job is reported as done, as vLLM's worker wants it, and its request as one whose load
-failed: vLLM then computes. A store that fails is dropped: nothing is published that was not written whole."""
+failed: vLLM then computes. A store that fails is dropped: nothing is published that was not written whole.
+
+vLLM waits in its step for transfers of blocks that it wants to reuse. It waits for those that copy; one that has not
+begun within a call's time is dropped, so that a daemon with much to do does not stop the engine."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import logging
 import threading
 import time
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
@@ -33,20 +37,19 @@ def by_group(transfer: Any, block_ids: list[int]) -> dict[int, list[int]]:
 
 
 class TerraceWorker(OffloadingWorker):
-    """vLLM's OffloadingWorker over a Store. pages: {group: Pages}. before_store: waits until the pages are written (of a GPU)."""
+    """vLLM's OffloadingWorker over a Store. pages: {group: Pages}. before_copy: waits until the device has done what is
+    in vLLM's stream: it may still write pages that are to be stored, or zero and read those that are to be loaded."""
 
-    def __init__(self, store: Store, pages: Any, before_store: Optional[Callable[[], None]] = None) -> None:
-        self._store, self._pages, self._before_store = store, pages, before_store
+    def __init__(self, store: Store, pages: Any, before_copy: Optional[Callable[[], None]] = None) -> None:
+        self._store, self._pages, self._before_copy = store, pages, before_copy
         self._stores = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-store")
         self._loads = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-load")
         self._lock = threading.Lock()
-        self._jobs: dict[int, concurrent.futures.Future[None]] = {}
+        self._jobs: dict[int, tuple[concurrent.futures.Future[None], Optional[str]]] = {}  # with the request, of a load
         self._finished: list[tuple[TransferResult, Optional[str]]] = []  # with the request, if its load has failed
         self._failed: set[str] = set()
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        if self._before_store is not None:
-            self._before_store()
         return self._submit(self._stores, job_id, self._store_pages, dst_spec, [int(b) for b in src_spec.block_ids])
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
@@ -54,7 +57,10 @@ class TerraceWorker(OffloadingWorker):
 
     def _submit(self, pool: concurrent.futures.Executor, job_id: int, function: Copy, transfer: Any,
                 block_ids: list[int]) -> bool:
-        self._jobs[job_id] = pool.submit(self._run, job_id, function, transfer, block_ids)
+        if self._before_copy is not None:
+            self._before_copy()
+        future = pool.submit(self._run, job_id, function, transfer, block_ids)
+        self._jobs[job_id] = future, transfer.req_id if pool is self._loads else None
         return True
 
     def _run(self, job_id: int, function: Copy, transfer: Any, block_ids: list[int]) -> None:
@@ -72,35 +78,43 @@ class TerraceWorker(OffloadingWorker):
             self._finished.append((TransferResult(job_id, True, copied, time.monotonic() - began), failed))
 
     def _store_pages(self, transfer: Any, block_ids: list[int]) -> tuple[int, bool]:
-        copied = 0
-        for group, chosen in by_group(transfer, block_ids).items():
-            keys = [transfer.keys[i][0] for i in chosen]
-            tokens = self._store.block_tokens(group)
-            infos = [terrace.BlockInfo(parent=transfer.infos[i][0], position=transfer.infos[i][1], tokens=tokens) for i in chosen]
-            slots = self._store.call(group, lambda s: s.reserve(keys, infos, timeout=self._store.call_s))
-            try:
-                wrote = [n for n, status in enumerate(slots.statuses) if status == terrace.Status.OK]
-                for n in wrote:
-                    self._pages[group].store(block_ids[chosen[n]], slots.block(n))
-                if wrote:
-                    self._store.call(group, lambda _: slots.commit(timeout=self._store.call_s))
-                copied += len(wrote) * self._store.block_bytes(group)
-            finally:
-                slots.close()  # aborts what was not committed
-        return copied, True
+        return sum(self._store_piece(group, transfer, block_ids, piece)
+                   for group, chosen in by_group(transfer, block_ids).items()
+                   for piece in self._store.pieces(group, chosen)), True
+
+    def _store_piece(self, group: int, transfer: Any, block_ids: list[int], chosen: Sequence[int]) -> int:
+        """Stores blocks of a group, `chosen` of the transfer's: bytes."""
+        keys = [transfer.keys[i][0] for i in chosen]
+        tokens = self._store.block_tokens(group)
+        infos = [terrace.BlockInfo(parent, position, tokens) for parent, position in
+                 (transfer.infos[i] for i in chosen)]
+        slots = self._store.call(group, lambda s: s.reserve(keys, infos, timeout=self._store.call_s))
+        try:
+            wrote = [n for n, status in enumerate(slots.statuses) if status == terrace.Status.OK]
+            for n in wrote:
+                self._pages[group].store(block_ids[chosen[n]], slots.block(n))
+            if wrote:
+                self._store.call(group, lambda _: slots.commit(timeout=self._store.call_s))
+            return len(wrote) * self._store.block_bytes(group)
+        finally:
+            slots.close()  # aborts what was not committed
 
     def _load_pages(self, transfer: Any, block_ids: list[int]) -> tuple[int, bool]:
         copied = 0
-        for group, chosen in by_group(transfer, block_ids).items():
-            keys = [transfer.keys[i][0] for i in chosen]
-            lease = self._store.call(group, lambda s: s.lease(keys, all=True, timeout=self._store.call_s))
-            if lease is None:
-                return copied, False
-            with lease:
-                for n, i in enumerate(chosen):
-                    self._pages[group].load(block_ids[i], lease.block(n))
-                copied += len(chosen) * self._store.block_bytes(group)
+        for group, all_chosen in by_group(transfer, block_ids).items():
+            for chosen in self._store.pieces(group, all_chosen):
+                keys = [transfer.keys[i][0] for i in chosen]
+                lease = self._store.call(group, functools.partial(self._lease, keys=keys))
+                if lease is None:
+                    return copied, False
+                with lease:
+                    for n, i in enumerate(chosen):
+                        self._pages[group].load(block_ids[i], lease.block(n))
+                    copied += len(chosen) * self._store.block_bytes(group)
         return copied, True
+
+    def _lease(self, session: terrace.Session, keys: list[bytes]) -> Optional[terrace.Lease]:
+        return session.lease(keys, all=True, timeout=self._store.call_s)
 
     def get_finished(self) -> list[TransferResult]:
         with self._lock:
@@ -117,7 +131,14 @@ class TerraceWorker(OffloadingWorker):
         return failed
 
     def wait(self, job_ids: Iterable[int]) -> None:
-        concurrent.futures.wait([self._jobs[job] for job in job_ids if job in self._jobs])
+        waited = {job: self._jobs[job] for job in job_ids if job in self._jobs}
+        concurrent.futures.wait([future for future, _ in waited.values()], self._store.call_s)
+        for job, (future, loads) in list(waited.items()):
+            if future.cancel():
+                del waited[job]
+                with self._lock:
+                    self._finished.append((TransferResult(job, True, 0, 0.0), loads))
+        concurrent.futures.wait([future for future, _ in waited.values()])
 
     def shutdown(self) -> None:
         self._stores.shutdown(wait=True)
