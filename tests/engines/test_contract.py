@@ -33,7 +33,7 @@ INSTALLED = importlib.util.find_spec("vllm")
 stand_in.install()
 import terrace  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
-from terrace.vllm import compatibility, fingerprint  # noqa: E402
+from terrace.vllm import compatibility, connector, fingerprint, store  # noqa: E402
 from terrace.vllm.estimate import FORGET_S, Estimate, TRIAL_SHARE, UNKNOWN_COMPUTE_S  # noqa: E402
 from terrace.vllm.manager import TerraceManager  # noqa: E402
 from terrace.vllm.store import Store  # noqa: E402
@@ -141,6 +141,29 @@ class Fingerprints(unittest.TestCase):
             text = fingerprint.model_config_text(types.SimpleNamespace(to_dict=lambda rope=rope: {"rope_scaling": rope}))
             self.assertEqual(bool(fingerprint._LENGTH_MATTERS.search(text)), matters, rope)
 
+    def test_a_configuration_of_another_repository(self):
+        """--hf-config-path: the configuration's commit says nothing of the weights."""
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        local = [fingerprint.weights_of(self.model(name, name.encode() * 100), None, commit) for name in ("g", "h")]
+        self.assertNotEqual(*local)
+        hub = types.SimpleNamespace(model="some/model", revision=None, hf_config_path="other/model", model_weights="",
+                                    hf_config=types.SimpleNamespace(_commit_hash=commit))
+        with self.assertRaisesRegex(ValueError, "which revision of 'some/model'"):
+            fingerprint.weights_of_model(hub, "")
+        hub.hf_config_path = None
+        self.assertEqual(fingerprint.weights_of_model(hub, ""), "commit " + commit)
+
+    def test_weights_in_an_object_store(self):
+        """vLLM has the JSON files alone in the folder then."""
+        for name in ("i", "j"):
+            path = self.model(name, b"")
+            os.remove(os.path.join(path, "model.safetensors"))
+            model = types.SimpleNamespace(model=path, revision=None, hf_config_path=None,
+                                          model_weights="s3://bucket/" + name, hf_config=types.SimpleNamespace())
+            with self.assertRaisesRegex(ValueError, "s3://bucket/%s.*terrace.identity" % name):
+                fingerprint.weights_of_model(model, "")
+            self.assertIn("s3://bucket/" + name, fingerprint.weights_of_model(model, "revision 7"))
+
     def test_commits(self):
         commit = "0123456789abcdef0123456789abcdef01234567"
         self.assertEqual(fingerprint.weights_of("some/model", None, commit), "commit " + commit)
@@ -174,12 +197,13 @@ class Spec:
 class Engine:
     """The part of vLLM's that calls: one group of 32 tokens a block, and one worker, whose number is `rank` of `ranks`."""
 
-    def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, **more):
+    def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, always=True, prefix_groups=(), **more):
         layouts = {g: [terrace.Layout.opaque("contract group %d rank %d" % (g, r), "test/pages/1", BLOCK, block_tokens=tokens)
                        for r in range(ranks)] for g in groups}
         self.store = Store(layouts, daemon.address, **more)
         self.worker_store = Store({g: of[rank:rank + 1] for g, of in layouts.items()}, daemon.address, **more)
-        self.manager = TerraceManager(self.store, Estimate(), dict.fromkeys(groups, tokens), always_load=True)
+        self.manager = TerraceManager(self.store, Estimate(), dict.fromkeys(groups, tokens), always_load=always,
+                                      prefix_groups=prefix_groups)
         self.pages = {g: BytePages(256) for g in groups}
         self.worker = TerraceWorker(self.worker_store, self.pages)
         self.job = 0
@@ -229,6 +253,15 @@ class Engine:
                 return answers
             time.sleep(.001)
         raise AssertionError("RETRY for ever")
+
+    def number(self):
+        self.job += 1
+        return self.job
+
+    def load_of(self, context, keys):
+        """load(), of keys that need not have been looked up."""
+        self.look(context, keys)
+        return self.load(context, keys)
 
     def load(self, context, keys):
         """{key: bytes}; None: the load failed, and vLLM would compute."""
@@ -371,19 +404,323 @@ class Calls(unittest.TestCase):
         self.assertFalse(self.hits(engine, "look", keys)[0])
         self.assertIn(keys[0], engine.put(engine.context("after", keys), keys, content))
 
-    def test_requests_that_end_give_back(self):
-        engine = self.engine()
-        keys = keys_of(6, 8)
-        engine.put(engine.context("put", keys), keys, content)
+    def leases(self):
+        return sum(value for name, value in self.daemon.stats().items() if name.split("{")[0] == "terrace_leases")
 
-        def leases():
-            return sum(value for name, value in self.daemon.stats().items() if name.split("{")[0] == "terrace_leases")
-        wait_for(lambda: leases() == 0, 30, "nothing is leased")
+    def leased(self, engine, seed):
+        """A request whose blocks are leased, and no other: (its context, keys)."""
+        keys = keys_of(seed, 8)
+        engine.put(engine.context("put", keys), keys, content)
+        wait_for(lambda: self.leases() == 0, 30, "nothing is leased")
         context = engine.context("look", keys)
         engine.look(context, keys)
-        self.assertGreater(leases(), 0)
+        self.assertGreater(self.leases(), 0)
+        return context, keys
+
+    def test_requests_that_end_give_back(self):
+        engine = self.engine()
+        context, _ = self.leased(engine, 6)
         engine.manager.on_request_finished(context)
-        wait_for(lambda: leases() == 0, 30, "what the request had leased is given back")
+        wait_for(lambda: self.leases() == 0, 30, "what the request had leased is given back")
+
+    def test_requests_that_are_computed_give_back(self):
+        """vLLM need not load what was a hit: a window's blocks may be missing. Then it computes the request, for
+        minutes perhaps."""
+        engine = self.engine()
+        joined = connected(engine)
+        context, keys = self.leased(engine, 9)
+        joined.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={"another": 1}))
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
+        self.assertGreater(self.leases(), 0)
+        joined.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={"look": 256}))
+        wait_for(lambda: self.leases() == 0, 30, "what the request had leased is given back")
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})  # it was preempted
+
+    def test_more_keys_than_a_call_takes(self):
+        engine = self.engine()
+        keys = keys_of(10, 10) + [b"%032d" % n + bytes(4) for n in range(store.KEYS_MOST)]
+        engine.put(engine.context("put", keys[:10]), keys[:10], content)
+        self.assertEqual(self.hits(engine, "look", keys), [True] * 10 + [False] * (len(keys) - 10))
+        with unittest.mock.patch.object(store, "KEYS_MOST", 3):
+            keys = keys_of(11, 10)
+            context = engine.context("few", keys)
+            self.assertEqual(engine.put(context, keys, content), keys)
+            self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
+            self.assertEqual(engine.load(context, keys), {key: content(key) for key in keys})
+            self.assertIsNone(engine.load_of(context, keys + keys_of(12, 1)))
+
+    def test_places(self):
+        """A block's parent, and the index of its first token."""
+        engine = self.engine()
+        keys = keys_of(13, 5)
+        context = engine.context("put", keys)
+        spec = engine.manager.prepare_store(keys[1:4], context).store_spec
+        self.assertEqual(spec.infos, [(keys[n - 1][:-4], n * TOKENS) for n in (1, 2, 3)])
+        spec = engine.manager.prepare_store([keys[4], keys[0]], context).store_spec
+        self.assertEqual(spec.infos, [(keys[3][:-4], 4 * TOKENS), (None, 0)])
+        self.assertEqual(spec.keys, [(keys[4][:-4], 0), (keys[0][:-4], 0)])  # vLLM's order, in which it gives blocks
+
+    def test_vllm_forgets(self):
+        """A request that waits is looked up anew where vLLM's own cache has lost blocks that it had."""
+        engine = self.engine()
+        keys = keys_of(14, 6)
+        engine.put(engine.context("put", keys), keys, content)
+        context = engine.context("look", keys)
+        self.assertEqual([a.name for a in engine.look(context, keys[4:])], ["HIT"] * 2)
+        self.assertEqual([a.name for a in engine.look(context, keys)], ["HIT"] * 6)
+        self.assertEqual(engine.load(context, keys), {key: content(key) for key in keys})
+
+    def test_windows_are_looked_up_from_their_end(self):
+        engine = self.engine()
+        keys = keys_of(15, 6)
+        engine.put(engine.context("put", keys), keys[2:], content)
+        context = engine.context("look", keys)
+        self.assertEqual([a.name for a in engine.look(context, keys[::-1])], ["HIT"] * 4 + ["MISS"] * 2)
+        joined, calls = connected(engine), []
+        context = engine.context("told", keys)
+        joined.connector_scheduler.look = lambda request, computed: calls.append(engine.look(context, keys[:2:-1]))
+        with unittest.mock.patch.object(engine.manager, "_ask", wraps=engine.manager._ask) as asked:
+            joined.get_num_new_matched_tokens(types.SimpleNamespace(request_id="told"), 3 * TOKENS)
+        self.assertEqual([a.name for a in calls[0]], ["HIT"] * 3)
+        self.assertEqual(asked.call_count, 1)
+        self.assertEqual(len(engine.manager._asked["told"].leases[0]), 3)  # what vLLM has itself is not asked for
+
+    def test_what_is_behind_a_gap_is_not_leased(self):
+        """A group of full attention needs all blocks before."""
+        for prefix_groups, count in (((), 7), ((0,), 3)):
+            engine = self.engine(prefix_groups=prefix_groups)
+            keys = keys_of(16, 8)
+            engine.put(engine.context("put", keys), keys[:3] + keys[4:], content)
+            context = engine.context("look", keys)
+            self.assertEqual([a.name for a in engine.look(context, keys)[:4]], ["HIT"] * 3 + ["MISS"])
+            self.assertEqual(sum(map(len, engine.manager._asked["look"].leases)), count)
+
+    def test_tiers_that_a_request_allows(self):
+        engine = self.engine()
+        keys = keys_of(17, 2)
+        engine.put(engine.context("put", keys), keys, content)
+        media = stand_in_base().Medium
+        for allowed, answer in (((media.CPU, media.STORAGE), "HIT"), ((media.CPU,), "HIT"), ((media.STORAGE,), "MISS"),
+                                ((), "MISS")):
+            context = engine.context("look %s" % (allowed,), keys)
+            context.load_tier_filter = stand_in.Matchers(*allowed)
+            self.assertEqual({a.name for a in engine.look(context, keys)}, {answer}, allowed)
+
+    def test_many_requests_of_an_adapter(self):
+        engine = self.engine()
+        key = keys_of(18, 1)[0]
+        for n in range(5000):
+            engine.manager.salt("r%d" % n, b"1" * 32)
+        engine.manager.on_request_finished(stand_in.ReqContext("r4999"))
+        made = {engine.manager._key(key, "r%d" % n) for n in range(5000)}
+        self.assertEqual(len(made), 1)
+        self.assertNotIn(engine.manager._key(key, "none"), made)
+        for n in range(4999):
+            engine.manager.on_request_finished(stand_in.ReqContext("r%d" % n))
+        self.assertLess(len(engine.manager._salts) + len(engine.manager._ended), 5000)
+
+    def test_an_adapter_that_cannot_be_read(self):
+        """Nothing of its requests is stored, for nothing could be found again."""
+        engine = self.engine()
+        keys = keys_of(19, 2)
+        connected(engine).on_new_request(types.SimpleNamespace(
+            request_id="r", lora_request=types.SimpleNamespace(lora_path="/absent/adapter")))
+        context = engine.context("r", keys)
+        self.assertEqual(engine.put(context, keys, content), [])
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
+        engine.manager.on_request_finished(context)
+        self.assertEqual(engine.put(engine.context("r", keys), keys, content), keys)
+
+    def test_a_slow_disk_is_not_an_absent_daemon(self):
+        """A lease that takes longer than loading is worth ends the load, and no more."""
+        engine = self.engine(always=False)
+        keys = keys_of(20, 4)
+        engine.put(engine.context("put", keys), keys, content)
+        engine.manager.estimate.computed(1000, .01)
+        slow = terrace.Deadline(terrace.Status.DEADLINE, "the disk is slow")
+        with unittest.mock.patch.object(terrace.Session, "lease", side_effect=slow):
+            self.assertEqual(self.hits(engine, "slow", keys), [False] * 4)
+        self.assertTrue(engine.store.up)
+        self.assertEqual(self.hits(engine, "quick", keys), [True] * 4)
+
+    def test_engine_waits_for_no_queue(self):
+        """vLLM waits in its step for stores of blocks that it wants to reuse: what has not begun is dropped."""
+        engine = self.engine(call_s=.1)
+        going_on, begun = threading.Event(), threading.Event()
+        self.addCleanup(going_on.set)
+        keys = keys_of(21, 3)
+        specs = [engine.manager.prepare_store([key], engine.context("put", keys)).store_spec for key in keys]
+        store_page = engine.pages[0].store
+
+        def slow(block, view):
+            begun.set()
+            going_on.wait(60)
+            store_page(block, view)
+        engine.pages[0].store = slow
+        for n, spec in enumerate(specs):
+            engine.worker.submit_store(100 + n, Spec([n]), spec)
+        self.assertTrue(begun.wait(30))
+        waiting = threading.Thread(target=engine.worker.wait, args=[{101, 102}], daemon=True)
+        waiting.start()
+        waiting.join(30)
+        self.assertFalse(waiting.is_alive(), "the engine waits for a store that has not begun")
+        self.assertEqual({result.job_id for result in engine.worker.get_finished()}, {101, 102})
+        going_on.set()
+        engine.worker.wait({100})
+        self.assertEqual([result.job_id for result in engine.worker.get_finished()], [100])
+
+    def test_device_has_done_its_work(self):
+        """Before a page is read, and before one is written: the device may still write the zeros of a new block."""
+        engine = self.engine()
+        keys, waits = keys_of(22, 2), []
+        engine.worker._before_copy = lambda: waits.append(len(waits))
+        context = engine.context("r", keys)
+        engine.put(context, keys, content)
+        self.assertEqual(len(waits), 1)
+        engine.look(context, keys)
+        self.assertEqual(engine.load(context, keys), {key: content(key) for key in keys})
+        self.assertEqual(len(waits), 2)
+
+    def test_waiting_in_a_step(self):
+        """Lookups that are slow delay a step of the scheduler's once, not once a request."""
+        engine = self.engine()
+        joined = connected(engine)
+        going_on = threading.Event()
+        self.addCleanup(going_on.set)
+
+        def slow(*_, **__):
+            going_on.wait(60)
+            return 0, []
+        with unittest.mock.patch.object(terrace.Session, "lookup", side_effect=slow), \
+                unittest.mock.patch("concurrent.futures.wait", return_value=(set(), set())) as waits:
+            for _ in range(2):
+                seconds = 0
+                for _ in range(100):
+                    key = keys_of(23, 1)[0]
+                    context = engine.context("r%d" % engine.number(), [key])
+                    engine.manager.lookup(key, context)
+                    seconds += sum(call.args[1] for call in waits.call_args_list)
+                    waits.reset_mock()
+                self.assertLessEqual(seconds, .1)
+                self.assertGreater(seconds, 0)
+                joined.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={}))
+            going_on.set()
+
+
+def stand_in_base():
+    return sys.modules["vllm.v1.kv_offload.base"]
+
+
+def connected(engine, role="SCHEDULER"):
+    """A TerraceConnector over the engine's manager and worker."""
+    config = types.SimpleNamespace(
+        parallel_config=types.SimpleNamespace(world_size=1, tensor_parallel_size=1),
+        kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config={}),
+        cache_config=types.SimpleNamespace(prefix_caching_hash_algo="sha256"),
+        scheduler_side=types.SimpleNamespace(manager=engine.manager),
+        worker_side=types.SimpleNamespace(worker=engine.worker))
+    cache = types.SimpleNamespace(kv_cache_groups=[])
+    with unittest.mock.patch.object(compatibility, "check"), \
+            unittest.mock.patch.object(fingerprint, "text_of", return_value="text"):
+        return connector.TerraceConnector(config, connector.KVConnectorRole[role], cache)
+
+
+class Steps(unittest.TestCase):
+    """How quickly tokens are computed, which vLLM tells by its steps. It plans a step while the one before runs."""
+
+    def setUp(self):
+        self.now, self.computed = 100.0, []
+        manager = types.SimpleNamespace(estimate=types.SimpleNamespace(computed=lambda *a: self.computed.append(a)),
+                                        scheduled=lambda requests: None)
+        engine = types.SimpleNamespace(manager=manager, worker=None)
+        self.scheduler, self.worker = connected(engine), connected(engine, "WORKER")
+        clock = unittest.mock.patch("time.monotonic", lambda: self.now)
+        clock.start()
+        self.addCleanup(clock.stop)
+
+    def plan(self, tokens):
+        return self.scheduler.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={"r": tokens}))
+
+    def run_step(self, meta, seconds):
+        self.now += seconds
+        self.worker._connector_metadata = meta
+        out = self.worker.build_connector_worker_meta()
+        self.scheduler.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=out))
+
+    def test_one_after_the_other(self):
+        for tokens in (1, 1000, 2):
+            self.run_step(self.plan(tokens), .5)
+        self.assertEqual(self.computed, [(1000, .5)])
+
+    def test_ahead(self):
+        """A large step between small ones, each planned before the one before it has ended."""
+        first = self.plan(1)
+        large = self.plan(1000)
+        self.run_step(first, .01)
+        self.assertEqual(self.computed, [])
+        last = self.plan(1)
+        self.run_step(large, 2.0)
+        self.run_step(last, .01)
+        self.assertEqual([tokens for tokens, _ in self.computed], [1000])
+        self.assertAlmostEqual(self.computed[0][1], 2.0)
+
+    def test_several_workers(self):
+        meta = self.plan(500)
+        self.now += 1
+        self.worker._connector_metadata = meta
+        out = self.worker.build_connector_worker_meta().aggregate(self.worker.build_connector_worker_meta())
+        self.scheduler.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=out))
+        self.assertEqual(self.computed, [(500, 1.0)])
+        self.worker._connector_metadata = None
+        self.assertIsNone(self.worker.build_connector_worker_meta())
+
+
+class Reopened(unittest.TestCase):
+    """A store over a daemon that answers when it is tried, and not when it is used."""
+
+    def setUp(self):
+        self.delays, self.open_fails = [], 0
+        patch = unittest.mock.patch.object(Store, "_open", self.open)
+        patch.start()
+        self.addCleanup(patch.stop)
+        logging.getLogger("vllm.terrace").setLevel(logging.CRITICAL)
+        self.addCleanup(logging.getLogger("vllm.terrace").setLevel, logging.ERROR)
+
+    def open(self, timeout):
+        if self.open_fails:
+            self.open_fails -= 1
+            raise ValueError("what no call raises")
+        return {0: types.SimpleNamespace(lookup=lambda *a, **b: 0)}
+
+    def store(self):
+        made = Store({0: []})
+        made._closed.wait = lambda delay: self.delays.append(delay)
+        self.addCleanup(made._closed.set)
+        return made
+
+    def fails(self, made):
+        def late(session):
+            raise terrace.Deadline(terrace.Status.DEADLINE, "late")
+        with self.assertRaises(store.Down):
+            made.call(0, late)
+        wait_for(lambda: made.up, 30, "the store is up again")
+
+    def test_pauses_grow(self):
+        """Each failure is two lines of the log, and a new session at the daemon."""
+        made = self.store()
+        for _ in range(10):
+            self.fails(made)
+        self.assertEqual(self.delays[:3], [store.RETRY_S, 2 * store.RETRY_S, 4 * store.RETRY_S])
+        self.assertGreaterEqual(self.delays[-1], 4)
+        self.assertLessEqual(self.delays[-1], 30)
+        with unittest.mock.patch("time.monotonic", lambda now=time.monotonic() + 3600: now):
+            self.fails(made)
+        self.assertEqual(self.delays[-1], store.RETRY_S)
+
+    def test_what_no_call_raises(self):
+        made = self.store()
+        self.open_fails = 2
+        self.fails(made)
 
 
 class Absent(unittest.TestCase):
@@ -418,10 +755,13 @@ class Absent(unittest.TestCase):
         self.wait_for_hit(engine, keys)
         context = engine.context("late", keys)
         engine.look(context, keys)
+        kept = engine.context("kept", keys)
+        self.assertEqual({a.name for a in engine.look(kept, keys)}, {"HIT"})
         self.daemon.kill()
         loaded = engine.load(context, keys)  # it was a hit: now it fails, or has its bytes
         self.assertIn(loaded, (None, {key: content(key) for key in keys}))
         self.assertTrue(self.miss(engine, "c", keys_of(2, 4)))
+        self.assertEqual({a.name for a in engine.look(kept, keys)}, {"MISS"})  # and not a load that is known to fail
         self.daemon.start()
         self.wait_for_hit(engine, keys)
 

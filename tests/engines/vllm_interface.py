@@ -19,7 +19,7 @@ USED = {
         "OffloadingSpec": ["__init__", "get_manager", "get_worker", "build_metric_definitions"],
         "LookupResult": None, "PrepareStoreOutput": None, "TransferResult": None, "RequestOffloadingContext": None,
         "CanonicalKVCaches": None, "CanonicalKVCacheTensor": None, "CanonicalKVCacheRef": None,
-        "ReqContext": ["req_id", "_offload_key_positions"],
+        "ReqContext": ["req_id", "_offload_key_positions", "load_tier_filter"], "TierFilter": ["allows"],
         "OffloadingEvent": None,
     },
     "vllm/v1/kv_offload/config.py": {"OffloadingConfig": ["groups", "enable_kv_cache_events", "extra_config", "parallel",
@@ -30,11 +30,16 @@ USED = {
     "vllm/v1/kv_offload/factory.py": {"OffloadingSpecFactory": ["get_spec_cls", "create_spec"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/base.py": {
         "KVConnectorTransferResults": None,
-        "KVConnectorBase_V1": ["get_transfer_results", "get_finished", "build_connector_meta", "update_connector_output", "on_new_request"],
+        "KVConnectorBase_V1": ["get_transfer_results", "get_finished", "build_connector_meta", "update_connector_output",
+                               "on_new_request", "get_num_new_matched_tokens", "build_connector_worker_meta"],
         "SupportsHMA": ["request_finished_all_groups"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py": {
-        "OffloadingConnector": ["__init__", "on_new_request", "build_connector_meta", "update_connector_output", "get_finished",
-                                "build_prom_metrics", "get_required_kvcache_layout"]},
+        "OffloadingConnector": ["__init__", "on_new_request", "build_connector_meta", "update_connector_output",
+                                "get_finished", "build_prom_metrics", "get_required_kvcache_layout",
+                                "get_num_new_matched_tokens", "build_connector_worker_meta"]},
+    "vllm/distributed/kv_transfer/kv_connector/v1/offloading/common.py": {
+        "OffloadingConnectorMetadata": None, "OffloadingWorkerMetadata": ["completed_jobs", "transfer_stats", "aggregate"]},
+    "vllm/v1/kv_cache_interface.py": {"KVCacheConfig": ["kv_cache_groups", "kv_cache_layout"]},
 }
 
 

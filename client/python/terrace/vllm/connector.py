@@ -2,11 +2,15 @@
 it.
 
 What it adds: the fingerprint, which needs vLLM's whole configuration; the bytes of adapters in the keys; requests
-whose load failed, which vLLM then computes; and the engine's speed, for load or recompute."""
+whose load failed, which vLLM then computes; and the engine's speed, for load or recompute.
+
+The speed is measured by steps. vLLM plans a step while the one before runs, so a step that computes enough tokens has
+a number, which travels to the workers with the step and comes back with its results."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import time
@@ -14,13 +18,16 @@ from typing import Any, Optional
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from . import compatibility, fingerprint
 from .spec import PRIVATE
 
 logger = logging.getLogger("vllm.terrace")
 STEP_TOKENS_LEAST = 64  # of a step that tells how quickly tokens are computed
+STEPS_MOST = 16  # that are under way and measured
 
 
 def with_spec(kv_transfer_config: Any) -> dict[str, Any]:
@@ -57,6 +64,24 @@ def check_parallel(parallel: Any) -> None:
                          "parallel" % (parallel.world_size, parallel.tensor_parallel_size))
 
 
+class StepMetadata(OffloadingWorkerMetadata):
+    """What workers tell of a step, with the step's number."""
+
+    def __init__(self, completed_jobs: Any, transfer_stats: Any, step: int) -> None:
+        super().__init__(completed_jobs, transfer_stats)
+        self.step = step
+
+    def aggregate(self, other: Any) -> StepMetadata:
+        """Of two workers."""
+        both = super().aggregate(other)
+        return StepMetadata(both.completed_jobs, both.transfer_stats, self.step)
+
+
+def _nothing() -> tuple[Any, Any]:
+    empty = OffloadingWorkerMetadata()
+    return empty.completed_jobs, empty.transfer_stats
+
+
 class TerraceConnector(OffloadingConnector):
     """See the top of the file, and terrace.vllm for options."""
 
@@ -68,10 +93,16 @@ class TerraceConnector(OffloadingConnector):
         vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         text = fingerprint.text_of(vllm_config, kv_cache_config, str(extra.get("terrace.identity", "")))
         # A layout a group: a model's groups with equal pages still hold other layers.
-        extra[PRIVATE] = {"groups": {number: (text + " " + fingerprint.group_text(number, group), fingerprint.group_bytes(group))
-                                     for number, group in enumerate(kv_cache_config.kv_cache_groups)}}
+        groups = dict(enumerate(kv_cache_config.kv_cache_groups))
+        extra[PRIVATE] = {"groups": {number: (text + " " + fingerprint.group_text(number, group),
+                                              fingerprint.group_bytes(group)) for number, group in groups.items()},
+                          "prefix_groups": frozenset(number for number, group in groups.items()
+                                                     if isinstance(group.kv_cache_spec, FullAttentionSpec))}
         super().__init__(vllm_config, role, kv_cache_config)
-        self._step: Optional[tuple[float, int]] = None  # when a step began that computes enough tokens, and how many
+        # Those that are measured: when they were planned, and how many tokens they compute.
+        self._steps: dict[int, tuple[float, int]] = {}
+        self._numbers = itertools.count()
+        self._ended = 0.0  # when the last step ended
         self._adapters: dict[str, tuple[Any, Optional[str]]] = {}  # by path: the stamp of the files, their digest
         if role == KVConnectorRole.SCHEDULER:
             self._manager = self.connector_scheduler.manager
@@ -79,12 +110,16 @@ class TerraceConnector(OffloadingConnector):
 
     def on_new_request(self, request: Any) -> None:
         if request.lora_request is not None:
-            self._manager.salt(request.request_id, self._adapter(request.lora_request))
+            digest = self._adapter(request.lora_request)
+            if digest is None:
+                self._manager.leave_alone(request.request_id)
+            else:
+                self._manager.salt(request.request_id, digest)
         super().on_new_request(request)
 
-    def _adapter(self, lora: Any) -> bytes:
-        """What the bytes of an adapter are. An adapter that cannot be read shares with no other request, nor does one whose
-        files have changed since its first request: vLLM may have the old ones or the new ones."""
+    def _adapter(self, lora: Any) -> Optional[bytes]:
+        """What the bytes of an adapter are. None: they cannot be read, or have changed since its first request, when
+        vLLM may have the old ones or the new ones."""
         try:
             files = fingerprint.stamp_of(lora.lora_path)
             if lora.lora_path not in self._adapters:
@@ -95,24 +130,44 @@ class TerraceConnector(OffloadingConnector):
         except OSError as e:
             logger.debug("an adapter cannot be read: %s", e)
         self._adapters[lora.lora_path] = (None, None)
-        return os.urandom(32)
+        return None
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
+        self._manager.looks(request.request_id, num_computed_tokens)
+        found: tuple[Optional[int], bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
+        self._manager.scheduled(scheduler_output.num_scheduled_tokens)
+        meta = super().build_connector_meta(scheduler_output)
         tokens = sum(scheduler_output.num_scheduled_tokens.values())
-        self._step = (time.monotonic(), tokens) if tokens >= STEP_TOKENS_LEAST else None
-        return super().build_connector_meta(scheduler_output)
+        if tokens >= STEP_TOKENS_LEAST:
+            meta.terrace_step = next(self._numbers)
+            self._steps[meta.terrace_step] = time.monotonic(), tokens
+            while len(self._steps) > STEPS_MOST:
+                self._steps.pop(next(iter(self._steps)))
+        return meta
+
+    def build_connector_worker_meta(self) -> Any:
+        meta = super().build_connector_worker_meta()
+        step = getattr(self._connector_metadata, "terrace_step", None)
+        if step is None or self.connector_worker is None:
+            return meta
+        return StepMetadata(*((meta.completed_jobs, meta.transfer_stats) if meta else _nothing()), step)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        if self._step is not None:
-            began, tokens = self._step
-            self._step = None
-            self._manager.estimate.computed(tokens, time.monotonic() - began)
+        now, step = time.monotonic(), getattr(connector_output.kv_connector_worker_meta, "step", -1)
+        planned, tokens = self._steps.pop(step, (now, 0))
+        if tokens:  # it began when the step before had ended, if that was later
+            self._manager.estimate.computed(tokens, now - max(planned, self._ended))
+        self._ended = now
         super().update_connector_output(connector_output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         done = super().get_transfer_results(finished_req_ids)
         failed = self.connector_worker.worker.take_failed()
-        return KVConnectorTransferResults(done.finished_sending, done.finished_recving | failed, done.failed_recving | failed)
+        return KVConnectorTransferResults(done.finished_sending, done.finished_recving | failed,
+                                          done.failed_recving | failed)
 
     @classmethod
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],

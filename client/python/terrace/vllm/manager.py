@@ -2,17 +2,20 @@
 thread and returns within milliseconds; what waits for the daemon or for a disk runs on threads of the manager.
 
 A request's first lookup asks for all of its keys at once and leases what is to be loaded, so that what was reported
-as a hit stays until vLLM has loaded it. While that runs the answer is RETRY, and vLLM asks again in its next step,
-until the time is up that loading is worth (estimate.py): from then on the answer is MISS, and the engine computes."""
+as a hit stays until vLLM has loaded it, or computes the request without a load. While that runs the answer is RETRY,
+and vLLM asks again in its next step, until the time is up that loading is worth (estimate.py): from then on the answer
+is MISS, and the engine computes."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import hashlib
+import itertools
 import logging
 import os
 import time
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Container, Iterable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingEvent, OffloadingManager, PrepareStoreOutput,
@@ -28,10 +31,12 @@ Seen = tuple[bytes, bytes, str]  # vLLM's key, the daemon's, "host" or "disk"
 Found = tuple[list[terrace.Lease], dict[bytes, str], list[Key]]
 logger = logging.getLogger("vllm.terrace")
 FIRST_WAIT_S = 0.005  # a lookup of blocks in memory is answered within this, mostly
+STEP_WAIT_S = 0.02  # for which lookups may wait in one of vLLM's steps, all of them together
 KEEP_MISS_S = 0.5  # for which a request's miss is not asked again
 KNOWN_MOST = 1 << 16  # keys that are known to be stored,
 KNOWN_S = 30.0  # and for how long: the daemon may evict them
 THREADS = 4
+ENDED_MOST = 4096  # requests whose stores may still complete
 
 
 def split(key: bytes) -> Key:
@@ -55,27 +60,52 @@ class TerraceTransfer(LoadStoreSpec):
 
 
 class _Asked:
-    """A request's lookup, under way or answered."""
+    """A request's lookup, under way or answered. begin: tokens; blocks that end there or before were not asked for.
+    generation: the store's."""
 
-    def __init__(self, future: concurrent.futures.Future[Found], deadline: Callable[[], float]) -> None:
+    def __init__(self, future: concurrent.futures.Future[Found], deadline: Callable[[], float], begin: int,
+                 generation: int) -> None:
         self.future, self.deadline, self.at = future, deadline, time.monotonic()
+        self.begin, self.generation = begin, generation
         self.leases: list[terrace.Lease] = []
         self.sources: dict[bytes, str] = {}
         self.answered = False
         self.loading = False
 
 
+class _Chain:
+    """Where a request's keys are: {(group, index of the token behind the block): vLLM's key}."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[int, int], bytes] = {}
+        self._noted = 0
+
+    def note(self, places: dict[bytes, int]) -> None:
+        """Takes the keys that vLLM has added to its places since."""
+        for key, end in itertools.islice(places.items(), self._noted, None):
+            self.ends[split(key)[1], end] = key
+        self._noted = len(places)
+
+
 class TerraceManager(OffloadingManager):
-    """vLLM's OffloadingManager over a Store."""
+    """vLLM's OffloadingManager over a Store. tokens_per_block: {group: tokens}. prefix_groups: those of full attention,
+    in which a block is of use only with all blocks before it."""
 
     def __init__(self, store: Store, estimate: Estimate, tokens_per_block: dict[int, int], events: bool = False,
-                 always_load: bool = False) -> None:
-        self._store, self.estimate, self._tokens = store, estimate, tokens_per_block  # {group: tokens}
+                 always_load: bool = False, prefix_groups: Container[int] = ()) -> None:
+        self._store, self.estimate, self._tokens = store, estimate, tokens_per_block
+        self._prefix_groups = prefix_groups
         self._events: Optional[list[OffloadingEvent]] = [] if events else None
         self._always = always_load
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="terrace-lookup")
         self._asked: dict[str, _Asked] = {}  # by request
+        # The request that vLLM looks up now, and the tokens that its own cache has.
+        self._looks: tuple[str, int] = "", 0
+        self._waited_s = 0.0  # by lookups of this step
+        self._chains: dict[str, _Chain] = {}  # by request
         self._salts: dict[str, bytes] = {}  # by request, of those that have one
+        self._ended: dict[str, bytes] = {}  # the same of requests that have ended; the oldest first
+        self._alone: set[str] = set()  # requests that share with no other
         # Keys that are stored, as far as is known, and when that was learned, the oldest first.
         self._known: dict[Key, float] = {}
         self._known_of = store.generation
@@ -86,9 +116,24 @@ class TerraceManager(OffloadingManager):
         """What is to be mixed into the keys of a request; before on_new_request."""
         self._salts[req_id] = salt
 
+    def leave_alone(self, req_id: str) -> None:
+        """Nothing of this request is looked up or stored, for no other request could use it; before on_new_request."""
+        self._alone.add(req_id)
+
+    def looks(self, req_id: str, tokens: int) -> None:
+        """vLLM is about to look up this request, of which its own cache has so many tokens."""
+        self._looks = req_id, tokens
+
+    def scheduled(self, req_ids: Container[str]) -> None:
+        """vLLM's step is planned, and computes these requests: they load nothing any more."""
+        self._waited_s = 0.0
+        for req_id in [one for one, asked in self._asked.items() if not asked.loading and one in req_ids]:
+            self._forget(req_id)
+
     def _key(self, key: bytes, req_id: str) -> Key:
         block_hash, group = split(key)
-        return salted(block_hash, self._generation + self._salts.get(req_id, b"")), group
+        salt = self._salts.get(req_id) or self._ended.get(req_id) or b""
+        return salted(block_hash, self._generation + salt), group
 
     def _count(self, name: str, by: int = 1) -> None:
         self._counts[name] = self._counts.get(name, 0) + by
@@ -97,34 +142,64 @@ class TerraceManager(OffloadingManager):
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         asked = self._asked.get(req_context.req_id)
-        if asked is not None and asked.answered and not asked.sources and time.monotonic() - asked.at > KEEP_MISS_S:
+        if asked is not None and self._outdated(asked, key, req_context):
+            self._forget(req_context.req_id)
             asked = None
         if asked is None:
-            if not self._store.up:
+            tiers = _tiers(req_context)
+            if not self._store.up or not tiers or req_context.req_id in self._alone:
                 return LookupResult.MISS
-            asked = self._asked[req_context.req_id] = self._ask(key, req_context)
-            concurrent.futures.wait([asked.future], FIRST_WAIT_S)
+            asked = self._asked[req_context.req_id] = self._ask(key, req_context, tiers)
+            self._wait(asked)
         if not asked.answered:
             if not asked.future.done() and time.monotonic() < asked.deadline():
                 return LookupResult.RETRY
             self._answer(asked)
         return LookupResult.HIT if key in asked.sources else LookupResult.MISS
 
-    def _ask(self, first: bytes, req_context: Any) -> _Asked:
-        """Begins a request's lookup, for the keys from the first that vLLM wants of each group."""
-        positions = getattr(req_context, "_offload_key_positions", None) or {first: 0}
-        at = positions.get(first, 0)
+    def _wait(self, asked: _Asked) -> None:
+        """Most lookups are answered at once. A slow one must not delay the requests that vLLM computes now."""
+        longest = min(FIRST_WAIT_S, STEP_WAIT_S - self._waited_s)
+        if longest <= 0:
+            return
+        began = time.monotonic()
+        done, _ = concurrent.futures.wait([asked.future], longest)
+        self._waited_s += time.monotonic() - began if done else longest
+
+    def _outdated(self, asked: _Asked, key: bytes, req_context: Any) -> bool:
+        """Whether a request's lookup says nothing any more."""
+        if asked.loading:
+            return False
+        if not self._store.up or asked.generation != self._store.generation:
+            return True
+        if asked.answered and not asked.sources and time.monotonic() - asked.at > KEEP_MISS_S:
+            return True
+        # vLLM's own cache has lost a block since, or begins with a window's last block.
+        return bool(self._places(req_context).get(key, asked.begin + 1) <= asked.begin)
+
+    @staticmethod
+    def _places(req_context: Any) -> dict[bytes, int]:
+        """{vLLM's key: the index of the token behind its block}."""
+        return getattr(req_context, "_offload_key_positions", None) or {}
+
+    def _ask(self, first: bytes, req_context: Any, tiers: frozenset[str]) -> _Asked:
+        """Begins a request's lookup, for the keys that vLLM's own cache does not have."""
+        places = self._places(req_context) or {first: 0}
+        begin = places.get(first, 0) - self._tokens[split(first)[1]]
+        if self._looks[0] == req_context.req_id:
+            begin = self._looks[1]
         wanted: Wanted = {}
-        for key, end in positions.items():
+        for key, end in places.items():
             mine, group = self._key(key, req_context.req_id)
             # What ends inside a block is a partial tail, which is not stored here.
-            if end >= at and end % self._tokens[group] == 0:
+            if end > begin and end % self._tokens[group] == 0:
                 wanted.setdefault(group, []).append((key, mine))
         tokens = max((len(keys) * self._tokens[group] for group, keys in wanted.items()), default=0)
-        search = _Search(self._store, self.estimate, self._tokens, self._always)
+        search = _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups)
         began = time.monotonic()
         longest = self._store.call_s if self._always else min(self._store.call_s, self.estimate.compute_s(tokens))
-        return _Asked(self._pool.submit(search.run, wanted), lambda: began + max(FIRST_WAIT_S, search.budget or longest))
+        return _Asked(self._pool.submit(search.run, wanted, tiers),
+                      lambda: began + max(FIRST_WAIT_S, search.budget or longest), begin, self._store.generation)
 
     def _answer(self, asked: _Asked) -> None:
         asked.answered, asked.at = True, time.monotonic()
@@ -162,31 +237,28 @@ class TerraceManager(OffloadingManager):
     # ---- stores ----
 
     def prepare_store(self, keys: Iterable[bytes], req_context: Any) -> PrepareStoreOutput:
-        if not self._store.up:
-            return PrepareStoreOutput(keys_to_store=[], store_spec=TerraceTransfer(req_context.req_id, []), evicted_keys=[])
+        req_id = req_context.req_id
         if self._known_of != self._store.generation:
             self._known_of = self._store.generation
             self._known.clear()
         chosen: list[bytes] = []
         transfer: list[Key] = []
         infos: list[tuple[Optional[bytes], int]] = []
-        before: dict[int, bytes] = {}
-        now = time.monotonic()
-        places = getattr(req_context, "_offload_key_positions", None) or dict.fromkeys(keys, 0)
-        wanted = set(keys)
-        for key, end in places.items():
-            mine, group = self._key(key, req_context.req_id)
-            if end % self._tokens[group]:
-                continue  # a partial tail
-            if key in wanted and now - self._known.get((mine, group), -KNOWN_S) >= KNOWN_S:
-                chosen.append(key)
-                transfer.append((mine, group))
-                infos.append((before.get(group), max(end // self._tokens[group] - 1, 0)))
-            before[group] = mine
-        order = sorted(range(len(chosen)), key=lambda i: transfer[i][1])  # stable: vLLM's order of blocks is group by group
+        now, places, chain = time.monotonic(), self._places(req_context), self._chains.setdefault(req_id, _Chain())
+        chain.note(places)
+        # In vLLM's order, in which it gives the worker its blocks.
+        for key in keys if self._store.up and req_id not in self._alone else ():
+            mine, group = self._key(key, req_id)
+            end, tokens = places.get(key, 0), self._tokens[group]
+            if end % tokens or now - self._known.get((mine, group), -KNOWN_S) < KNOWN_S:
+                continue  # a partial tail, or stored
+            parent = chain.ends.get((group, end - tokens))
+            chosen.append(key)
+            transfer.append((mine, group))
+            infos.append((self._key(parent, req_id)[0] if parent else None, max(end - tokens, 0)))
         self._count("store_blocks", len(chosen))
-        return PrepareStoreOutput(keys_to_store=[chosen[i] for i in order], evicted_keys=[], store_spec=TerraceTransfer(
-            req_context.req_id, [transfer[i] for i in order], [infos[i] for i in order]))
+        return PrepareStoreOutput(keys_to_store=chosen, evicted_keys=[],
+                                  store_spec=TerraceTransfer(req_id, transfer, infos))
 
     def complete_store(self, keys: Iterable[bytes], req_context: Any, success: bool = True) -> None:
         if not success or not self._store.up:
@@ -207,12 +279,16 @@ class TerraceManager(OffloadingManager):
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
-        asked = self._asked.get(req_context.req_id)
+        req_id = req_context.req_id
+        asked = self._asked.get(req_id)
         if asked is None or not asked.loading:
-            self._forget(req_context.req_id)
-        # The salt stays for completions that are still to come, as many as vLLM has requests.
-        while len(self._salts) > 4096:
-            self._salts.pop(next(iter(self._salts)))
+            self._forget(req_id)
+        self._chains.pop(req_id, None)
+        self._alone.discard(req_id)
+        if req_id in self._salts:  # for completions that are still to come
+            self._ended[req_id] = self._salts.pop(req_id)
+        while len(self._ended) > ENDED_MOST:
+            self._ended.pop(next(iter(self._ended)))
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, [] if self._events is not None else None
@@ -249,35 +325,49 @@ def _release(leases: list[terrace.Lease]) -> None:
         lease.close()
 
 
+def _tiers(req_context: Any) -> frozenset[str]:
+    """The tiers that the request may load from: "host" and "disk", or what kv_load_tiers of kv_transfer_params says."""
+    chosen, here = getattr(req_context, "load_tier_filter", None), interface.Locality.LOCAL
+    tiers = {"host": interface.Medium.CPU, "disk": interface.Medium.STORAGE}
+    return frozenset(name for name, medium in tiers.items() if chosen is None or chosen.allows(medium, here))
+
+
 class _Search:
     """One request's lookup and lease, on a thread of the manager's."""
 
-    def __init__(self, store: Store, estimate: Estimate, tokens: dict[int, int], always: bool) -> None:
+    def __init__(self, store: Store, estimate: Estimate, tokens: dict[int, int], always: bool,
+                 prefix_groups: Container[int]) -> None:
         self._store, self.estimate, self._tokens, self._always = store, estimate, tokens, always
+        self._prefix_groups = prefix_groups
         self.budget: Optional[float] = None  # seconds, once it is known
 
-    def run(self, wanted: Wanted) -> Found:
-        """([leases], {vLLM's key: "host" or "disk"}, [(the daemon's key, group)] that are to be stored again: they were evicted,
-        or found to be corrupt). wanted: {group: [(vLLM's key, the daemon's)]}. Never raises."""
+    def run(self, wanted: Wanted, tiers: frozenset[str]) -> Found:
+        """([leases], {vLLM's key: "host" or "disk"}, [(the daemon's key, group)] that are to be stored again: they were
+        evicted, or found to be corrupt). wanted: {group: [(vLLM's key, the daemon's)]}. tiers: from which may be
+        loaded. Never raises."""
         leases: list[terrace.Lease] = []
         sources: dict[bytes, str] = {}
         absent: list[Key] = []
         try:
             seen = {group: self._states(group, keys) for group, keys in wanted.items()}
             stored = {(mine, group) for group, keys in seen.items() for _, mine, _ in keys}
-            absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys if (mine, group) not in stored]
+            absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys
+                       if (mine, group) not in stored]
+            seen = {group: self._of_use(group, keys, wanted[group], tiers) for group, keys in seen.items()}
             disk_bytes = sum(self._store.block_bytes(group) * sum(source == "disk" for _, _, source in keys)
                              for group, keys in seen.items())
             tokens = max((len(keys) * self._tokens[group] for group, keys in seen.items()), default=0)
             self.budget = self._store.call_s if self._always else self.estimate.budget_s(tokens, disk_bytes)
-            if not self.budget:  # the disk is slower than computing: what is in memory before the first block on disk is still loaded
+            # If the disk is slower than computing, what is in memory before the first block on disk is still loaded.
+            if not self.budget:
                 seen = {group: _before_disk(keys) for group, keys in seen.items()}
                 disk_bytes = 0
             began = time.monotonic()
             for group, keys in seen.items():
                 absent += self._lease(group, keys, leases, sources)
             if disk_bytes:
-                came = sum(self._store.block_bytes(split(key)[1]) for key, source in sources.items() if source == "disk")
+                came = sum(self._store.block_bytes(split(key)[1]) for key, source in sources.items()
+                           if source == "disk")
                 self.estimate.loaded(max(came, 1), time.monotonic() - began)
         except Down:
             pass
@@ -289,21 +379,49 @@ class _Search:
 
     def _states(self, group: int, keys: list[tuple[bytes, bytes]]) -> list[Seen]:
         """[(vLLM's key, the daemon's, "host" or "disk")] of those of which every worker's part is stored."""
-        _, states = self._store.call(group, lambda s: s.lookup([mine for _, mine in keys], states=True, timeout=self._store.call_s))
         there = (terrace.State.HOST, terrace.State.DISK)
-        return [(key, mine, "disk" if terrace.State.DISK in parts else "host") for (key, mine), parts in zip(keys, states)
-                if all(part in there for part in parts)]
+        found: list[Seen] = []
+        for piece in self._store.pieces(group, keys):
+            states = self._store.call(group, functools.partial(self._states_of, names=[mine for _, mine in piece]))
+            found += [(key, mine, "disk" if terrace.State.DISK in parts else "host")
+                      for (key, mine), parts in zip(piece, states) if all(part in there for part in parts)]
+        return found
+
+    def _states_of(self, session: terrace.Session, names: list[bytes]) -> list[list[terrace.State]]:
+        return session.lookup(names, states=True, timeout=self._store.call_s)[1]
+
+    def _of_use(self, group: int, keys: list[Seen], wanted: list[tuple[bytes, bytes]],
+                tiers: frozenset[str]) -> list[Seen]:
+        """Without those in tiers that the request does not allow; of full attention, without those behind one that is
+        not there."""
+        allowed = [seen for seen in keys if seen[2] in tiers]
+        if group not in self._prefix_groups:
+            return allowed
+        return [seen for seen, _ in itertools.takewhile(lambda pair: pair[0][0] == pair[1][0], zip(allowed, wanted))]
 
     def _lease(self, group: int, keys: list[Seen], leases: list[terrace.Lease], sources: dict[bytes, str]) -> list[Key]:
         """[(the daemon's key, group)] that could not be leased."""
-        if not keys:
-            return []
         timeout = max(0.02, min(self._store.call_s, self.budget or 0))
-        lease = self._store.call(group, lambda s: s.lease([mine for _, mine, _ in keys], timeout=timeout))
-        if lease is not None:
+        done = 0
+        for piece in self._store.pieces(group, keys):
+            lease = self._store.call(group, functools.partial(self._lease_of, names=[mine for _, mine, _ in piece],
+                                                              timeout=timeout))
+            if lease is None:
+                break
             leases.append(lease)
-            sources.update((key, source) for key, _, source in keys[:len(lease)])
-        return [(mine, group) for _, mine, _ in keys[0 if lease is None else len(lease):]]
+            sources.update((key, source) for key, _, source in piece[:len(lease)])
+            done += len(lease)
+            if len(lease) < len(piece):
+                break
+        return [(mine, group) for _, mine, _ in keys[done:]]
+
+    def _lease_of(self, session: terrace.Session, names: list[bytes], timeout: float) -> Optional[terrace.Lease]:
+        try:
+            return session.lease(names, timeout=timeout)
+        except terrace.Deadline:
+            if timeout >= self._store.call_s:
+                raise
+            return None  # the disk takes longer than loading is worth; the daemon may be well
 
 
 def _before_disk(keys: list[Seen]) -> list[Seen]:

@@ -75,8 +75,10 @@ class TerraceOffloadingSpec(OffloadingSpec):
     def get_manager(self) -> TerraceManager:
         if self.manager is None:
             tokens = {group.group_id: group.tokens_per_block for group in self.config.groups}
-            self.manager = TerraceManager(self._store("scheduler", self._ranks()), Estimate(), tokens, self.config.enable_kv_cache_events,
-                                          self.extra_config.get("terrace.load", "estimate") == "always")
+            self.manager = TerraceManager(self._store("scheduler", self._ranks()), Estimate(), tokens,
+                                          self.config.enable_kv_cache_events,
+                                          self.extra_config.get("terrace.load", "estimate") == "always",
+                                          self._private["prefix_groups"])
         return self.manager
 
     def get_worker(self, kv_caches: Any) -> Any:
