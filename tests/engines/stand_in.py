@@ -39,7 +39,7 @@ class OffloadingConnector:
 
     def __init__(self, vllm_config, role, kv_cache_config):
         self.connector_scheduler, self.connector_worker = vllm_config.scheduler_side, vllm_config.worker_side
-        self._connector_metadata = None
+        self._connector_metadata = self._kv_cache_manager = None
 
     def on_new_request(self, request):
         pass

@@ -197,9 +197,11 @@ class Spec:
 class Engine:
     """The part of vLLM's that calls: one group of 32 tokens a block, and one worker, whose number is `rank` of `ranks`."""
 
-    def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, always=True, prefix_groups=(), **more):
+    def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, always=True, prefix_groups=frozenset(),
+                 **more):
         layouts = {g: [terrace.Layout.opaque("contract group %d rank %d" % (g, r), "test/pages/1", BLOCK, block_tokens=tokens)
                        for r in range(ranks)] for g in groups}
+        more.setdefault("call_s", 30)  # the machine may be busy
         self.store = Store(layouts, daemon.address, **more)
         self.worker_store = Store({g: of[rank:rank + 1] for g, of in layouts.items()}, daemon.address, **more)
         self.manager = TerraceManager(self.store, Estimate(), dict.fromkeys(groups, tokens), always_load=always,
@@ -487,7 +489,7 @@ class Calls(unittest.TestCase):
 
     def test_what_is_behind_a_gap_is_not_leased(self):
         """A group of full attention needs all blocks before."""
-        for prefix_groups, count in (((), 7), ((0,), 3)):
+        for prefix_groups, count in ((frozenset(), 7), (frozenset((0,)), 3)):
             engine = self.engine(prefix_groups=prefix_groups)
             keys = keys_of(16, 8)
             engine.put(engine.context("put", keys), keys[:3] + keys[4:], content)
@@ -524,7 +526,8 @@ class Calls(unittest.TestCase):
         engine = self.engine()
         keys = keys_of(19, 2)
         connected(engine).on_new_request(types.SimpleNamespace(
-            request_id="r", lora_request=types.SimpleNamespace(lora_path="/absent/adapter")))
+            request_id="r", lora_request=types.SimpleNamespace(lora_path="/absent/adapter"), block_hashes=[],
+            skip_reading_prefix_cache=False))
         context = engine.context("r", keys)
         self.assertEqual(engine.put(context, keys, content), [])
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
@@ -723,6 +726,69 @@ class Reopened(unittest.TestCase):
         self.fails(made)
 
 
+class Queued(unittest.TestCase):
+    """Requests whose blocks are on a disk alone."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="terrace-contract-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        daemon = Daemon(TERRACED, "--host-bytes", "32MiB", "--disks", self.folder + ":64MiB")
+        self.addCleanup(daemon.close)
+        self.keys = keys_of(1, 8)
+        with_blocks = Engine(daemon)
+        with_blocks.put(with_blocks.context("put", self.keys), self.keys, content)
+        with_blocks.close()
+        daemon.stop()
+        daemon.start()
+        wait_for(lambda: daemon.stats()["terrace_restored"] == 1, 60, "the disk is taken up")
+        self.engine = Engine(daemon, always=False, prefix_groups=frozenset((0,)))
+        self.addCleanup(self.engine.close)
+        self.joined = connected(self.engine)
+
+    def states(self):
+        return self.engine.store.call(0, lambda s: s.lookup([key[:-4] for key in self.keys], states=True))[1]
+
+    def queue(self, **more):
+        """The keys that the daemon was asked to bring to memory. A lookup lets it begin to by itself."""
+        real = terrace.Session.warm
+        with unittest.mock.patch.object(terrace.Session, "warm", side_effect=real, autospec=True) as warm:
+            self.joined.on_new_request(types.SimpleNamespace(**{
+                "request_id": "r", "lora_request": None, "skip_reading_prefix_cache": False,
+                "block_hashes": [key[:-4] for key in self.keys], **more}))
+            self.engine.manager._warmer.submit(lambda: None).result(60)
+            return [name for call in warm.call_args_list for name in call.args[1]]
+
+    def test_comes_to_memory(self):
+        self.engine.manager.estimate.computed(100, 1.0)
+        self.assertEqual(self.queue(), [])  # nothing is known of the disk
+        self.engine.manager.estimate.loaded(1 << 20, .01)
+        self.assertEqual(self.queue(), [key[:-4] for key in self.keys])
+        wait_for(lambda: self.states() == [[terrace.State.HOST]] * 8, 60, "the blocks are in memory")
+        self.assertEqual(self.queue(), [])
+
+    def test_not_worth_it(self):
+        self.engine.manager.estimate.computed(100000, .001)
+        self.engine.manager.estimate.loaded(4096, 1.0)
+        self.assertEqual(self.queue(), [])
+
+    def test_not_wanted(self):
+        self.engine.manager._always = True
+        self.assertEqual(self.queue(skip_reading_prefix_cache=True), [])
+        allowed = stand_in.ReqContext("r")
+        allowed.load_tier_filter = stand_in.Matchers(stand_in_base().Medium.CPU)
+        self.engine.manager.on_new_request(allowed)
+        self.assertEqual(self.queue(), [])
+        own = [key[:-4] for key in self.keys[:3]]
+        self.joined._kv_cache_manager = types.SimpleNamespace(block_pool=types.SimpleNamespace(
+            get_cached_block=lambda name, groups: [0] if name in own else None))
+        self.assertEqual(self.queue(request_id="other"), [key[:-4] for key in self.keys[3:]])
+
+    def test_hashes_of_parts_of_a_block(self):
+        self.engine.manager._always, self.engine.manager._tokens_per_hash = True, TOKENS // 2
+        hashes = [name for key in self.keys for name in (bytes(32), key[:-4])]
+        self.assertEqual(self.queue(block_hashes=hashes), [key[:-4] for key in self.keys])
+
+
 class Absent(unittest.TestCase):
     """Daemons that are not there, die, or stop."""
 
@@ -746,7 +812,7 @@ class Absent(unittest.TestCase):
 
     def test_absent_then_there_then_killed(self):
         with unittest.mock.patch("terrace.vllm.store.FIRST_S", .2):
-            engine = Engine(self.daemon, call_s=.1)
+            engine = Engine(self.daemon)
         self.addCleanup(engine.close)
         keys = keys_of(1, 4)
         self.assertTrue(self.miss(engine, "a", keys))

@@ -27,11 +27,13 @@ USED = {
                                                           "replicated_layout"],
                                      "OffloadingParallelConfig": ["rank", "world_size"],
                                      "OffloadingGroupConfig": ["tokens_per_block", "group_id"]},
+    "vllm/v1/core/block_pool.py": {"BlockPool": ["get_cached_block"]},
     "vllm/v1/kv_offload/factory.py": {"OffloadingSpecFactory": ["get_spec_cls", "create_spec"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/base.py": {
         "KVConnectorTransferResults": None,
         "KVConnectorBase_V1": ["get_transfer_results", "get_finished", "build_connector_meta", "update_connector_output",
-                               "on_new_request", "get_num_new_matched_tokens", "build_connector_worker_meta"],
+                               "on_new_request", "get_num_new_matched_tokens", "build_connector_worker_meta",
+                               "bind_kv_cache_manager"],
         "SupportsHMA": ["request_finished_all_groups"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py": {
         "OffloadingConnector": ["__init__", "on_new_request", "build_connector_meta", "update_connector_output",

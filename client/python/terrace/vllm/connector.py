@@ -116,6 +116,12 @@ class TerraceConnector(OffloadingConnector):
             else:
                 self._manager.salt(request.request_id, digest)
         super().on_new_request(request)
+        if not request.skip_reading_prefix_cache:
+            self._manager.queued(request.request_id, request.block_hashes, self._in_own_cache)
+
+    def _in_own_cache(self, block_hash: bytes, group: int) -> bool:
+        caches = self._kv_cache_manager
+        return caches is not None and caches.block_pool.get_cached_block(block_hash, [group]) is not None
 
     def _adapter(self, lora: Any) -> Optional[bytes]:
         """What the bytes of an adapter are. None: they cannot be read, or have changed since its first request, when

@@ -62,6 +62,11 @@ class Estimate:
             seconds = self._compute.seconds(tokens)
         return UNKNOWN_COMPUTE_S if seconds is None else seconds
 
+    def disk_known(self) -> bool:
+        """Whether a load from disks has been measured lately."""
+        with self._lock:
+            return self._disk.seconds(1, FORGET_S) is not None
+
     def budget_s(self, tokens: int, disk_bytes: int) -> float:
         """How long a load that spares the computing of so many tokens may be waited for; 0.0: do not load. Without disk_bytes the blocks are in
         memory, and the copy is always quicker than the computing."""

@@ -4,7 +4,10 @@ thread and returns within milliseconds; what waits for the daemon or for a disk 
 A request's first lookup asks for all of its keys at once and leases what is to be loaded, so that what was reported
 as a hit stays until vLLM has loaded it, or computes the request without a load. While that runs the answer is RETRY,
 and vLLM asks again in its next step, until the time is up that loading is worth (estimate.py): from then on the answer
-is MISS, and the engine computes."""
+is MISS, and the engine computes.
+
+vLLM looks a request up when it could compute it. One that waits in vLLM's queue before that is warmed: blocks of full
+attention that are on disks begin to come to memory, where the speed of the disks is known and loading is worth it."""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ import hashlib
 import itertools
 import logging
 import os
+import threading
 import time
-from typing import Any, Callable, Container, Iterable, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Container, Iterable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingEvent, OffloadingManager, PrepareStoreOutput,
@@ -37,6 +41,8 @@ KNOWN_MOST = 1 << 16  # keys that are known to be stored,
 KNOWN_S = 30.0  # and for how long: the daemon may evict them
 THREADS = 4
 ENDED_MOST = 4096  # requests whose stores may still complete
+WARM_MOST = 64  # requests that wait to be warmed; more are not
+TIERS = frozenset(("host", "disk"))
 
 
 def split(key: bytes) -> Key:
@@ -89,15 +95,19 @@ class _Chain:
 
 class TerraceManager(OffloadingManager):
     """vLLM's OffloadingManager over a Store. tokens_per_block: {group: tokens}. prefix_groups: those of full attention,
-    in which a block is of use only with all blocks before it."""
+    in which a block is of use only with all blocks before it. tokens_per_hash: of vLLM's hashes; 0: of a block."""
 
     def __init__(self, store: Store, estimate: Estimate, tokens_per_block: dict[int, int], events: bool = False,
-                 always_load: bool = False, prefix_groups: Container[int] = ()) -> None:
+                 always_load: bool = False, prefix_groups: AbstractSet[int] = frozenset(),
+                 tokens_per_hash: int = 0) -> None:
         self._store, self.estimate, self._tokens = store, estimate, tokens_per_block
-        self._prefix_groups = prefix_groups
+        self._prefix_groups, self._tokens_per_hash = prefix_groups, tokens_per_hash
         self._events: Optional[list[OffloadingEvent]] = [] if events else None
         self._always = always_load
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="terrace-lookup")
+        self._warmer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-warm")
+        self._may_warm = threading.Semaphore(WARM_MOST)
+        self._newest: tuple[str, frozenset[str]] = "", TIERS  # the request that was queued last, and its tiers
         self._asked: dict[str, _Asked] = {}  # by request
         # The request that vLLM looks up now, and the tokens that its own cache has.
         self._looks: tuple[str, int] = "", 0
@@ -132,8 +142,11 @@ class TerraceManager(OffloadingManager):
 
     def _key(self, key: bytes, req_id: str) -> Key:
         block_hash, group = split(key)
+        return self._name(block_hash, req_id), group
+
+    def _name(self, block_hash: bytes, req_id: str) -> bytes:
         salt = self._salts.get(req_id) or self._ended.get(req_id) or b""
-        return salted(block_hash, self._generation + salt), group
+        return salted(block_hash, self._generation + salt)
 
     def _count(self, name: str, by: int = 1) -> None:
         self._counts[name] = self._counts.get(name, 0) + by
@@ -195,11 +208,14 @@ class TerraceManager(OffloadingManager):
             if end > begin and end % self._tokens[group] == 0:
                 wanted.setdefault(group, []).append((key, mine))
         tokens = max((len(keys) * self._tokens[group] for group, keys in wanted.items()), default=0)
-        search = _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups)
+        search = self._search()
         began = time.monotonic()
         longest = self._store.call_s if self._always else min(self._store.call_s, self.estimate.compute_s(tokens))
         return _Asked(self._pool.submit(search.run, wanted, tiers),
                       lambda: began + max(FIRST_WAIT_S, search.budget or longest), begin, self._store.generation)
+
+    def _search(self) -> _Search:
+        return _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups)
 
     def _answer(self, asked: _Asked) -> None:
         asked.answered, asked.at = True, time.monotonic()
@@ -276,7 +292,25 @@ class TerraceManager(OffloadingManager):
     # ---- the rest ----
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._newest = req_context.req_id, _tiers(req_context)
         return RequestOffloadingContext()
+
+    def queued(self, req_id: str, hashes: Sequence[bytes], cached: Callable[[bytes, int], bool]) -> None:
+        """A request waits in vLLM's queue; after on_new_request. hashes: vLLM's, of its tokens. cached: whether vLLM's
+        own cache has the block of a hash in a group."""
+        if not self._store.up or req_id in self._alone or not (self._always or self.estimate.disk_known()):
+            return
+        if self._newest[0] == req_id and "disk" not in self._newest[1]:
+            return
+        wanted: Wanted = {}
+        for group in self._prefix_groups & self._tokens.keys():
+            step = self._tokens[group] // (self._tokens_per_hash or self._tokens[group])
+            names = list(itertools.islice(hashes, step - 1, None, step))
+            missing = next((n for n, name in enumerate(names) if not cached(name, group)), len(names))
+            if missing < len(names):
+                wanted[group] = [(name, self._name(name, req_id)) for name in names[missing:]]
+        if wanted and self._may_warm.acquire(blocking=False):
+            self._warmer.submit(self._search().warm, wanted).add_done_callback(lambda _: self._may_warm.release())
 
     def on_request_finished(self, req_context: Any) -> None:
         req_id = req_context.req_id
@@ -316,6 +350,7 @@ class TerraceManager(OffloadingManager):
     def shutdown(self) -> None:
         for req_id in list(self._asked):
             self._forget(req_id)
+        self._warmer.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False)
         self._store.close()
 
@@ -329,7 +364,7 @@ def _tiers(req_context: Any) -> frozenset[str]:
     """The tiers that the request may load from: "host" and "disk", or what kv_load_tiers of kv_transfer_params says."""
     chosen, here = getattr(req_context, "load_tier_filter", None), interface.Locality.LOCAL
     tiers = {"host": interface.Medium.CPU, "disk": interface.Medium.STORAGE}
-    return frozenset(name for name, medium in tiers.items() if chosen is None or chosen.allows(medium, here))
+    return TIERS if chosen is None else frozenset(name for name, medium in tiers.items() if chosen.allows(medium, here))
 
 
 class _Search:
@@ -354,9 +389,7 @@ class _Search:
             absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys
                        if (mine, group) not in stored]
             seen = {group: self._of_use(group, keys, wanted[group], tiers) for group, keys in seen.items()}
-            disk_bytes = sum(self._store.block_bytes(group) * sum(source == "disk" for _, _, source in keys)
-                             for group, keys in seen.items())
-            tokens = max((len(keys) * self._tokens[group] for group, keys in seen.items()), default=0)
+            tokens, disk_bytes = self._sizes(seen)
             self.budget = self._store.call_s if self._always else self.estimate.budget_s(tokens, disk_bytes)
             # If the disk is slower than computing, what is in memory before the first block on disk is still loaded.
             if not self.budget:
@@ -376,6 +409,30 @@ class _Search:
         except Exception:  # nothing of ours may end the engine
             logger.exception("a lookup of Terrace failed")
         return leases, sources, absent
+
+    def warm(self, wanted: Wanted) -> None:
+        """Has blocks of full attention brought from disks to memory, if loading them is worth it. Never raises."""
+        try:
+            seen = {group: self._of_use(group, self._states(group, keys), keys, TIERS)
+                    for group, keys in wanted.items()}
+            tokens, disk_bytes = self._sizes(seen)
+            worth = self._always or (self.estimate.disk_known() and self.estimate.budget_s(tokens, disk_bytes) > 0)
+            for group, keys in seen.items() if disk_bytes and worth else ():
+                for piece in self._store.pieces(group, keys):
+                    self._store.call(group, functools.partial(self._warm_of, names=[mine for _, mine, _ in piece]))
+        except (Down, terrace.Error) as e:
+            logger.debug("a request was not warmed: %s", e)
+        except Exception:  # nothing of ours may end the engine
+            logger.exception("a request was not warmed")
+
+    def _warm_of(self, session: terrace.Session, names: list[bytes]) -> int:
+        return session.warm(names, timeout=self._store.call_s)
+
+    def _sizes(self, seen: dict[int, list[Seen]]) -> tuple[int, int]:
+        """(tokens, bytes that are on disks)."""
+        disk_bytes = sum(self._store.block_bytes(group) * sum(source == "disk" for _, _, source in keys)
+                         for group, keys in seen.items())
+        return max((len(keys) * self._tokens[group] for group, keys in seen.items()), default=0), disk_bytes
 
     def _states(self, group: int, keys: list[tuple[bytes, bytes]]) -> list[Seen]:
         """[(vLLM's key, the daemon's, "host" or "disk")] of those of which every worker's part is stored."""
