@@ -438,6 +438,22 @@ class Calls(unittest.TestCase):
         wait_for(lambda: self.leases() == 0, 30, "what the request had leased is given back")
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})  # it was preempted
 
+    def test_loads_that_fail_are_not_tried_again(self):
+        """A worker that cannot reach the daemon fails each load of what the scheduler finds, and a request that is
+        looked up again after each would wait for ever."""
+        engine = self.engine()
+        keys = keys_of(24, 4)
+        engine.put(engine.context("put", keys), keys, content)
+        context, joined = engine.context("r", keys), connected(engine)
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
+        engine.worker_store.close()
+        self.assertIsNone(engine.load(context, keys))
+        joined.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=None, failed_recving={"r"}))
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
+        self.assertEqual({a.name for a in engine.look(engine.context("another", keys), keys)}, {"HIT"})
+        engine.manager.on_request_finished(context)
+        self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
+
     def test_more_keys_than_a_call_takes(self):
         engine = self.engine()
         keys = keys_of(10, 10) + [b"%032d" % n + bytes(4) for n in range(store.KEYS_MOST)]
@@ -628,13 +644,25 @@ def connected(engine, role="SCHEDULER"):
         return connector.TerraceConnector(config, connector.KVConnectorRole[role], cache)
 
 
+class Options(unittest.TestCase):
+    def test_mistakes(self):
+        connector.check_options({"terrace.address": "unix:/x", "terrace.load": "always", "terrace.call_ms": 9, "else": 1})
+        for options, words in (({"terrace.lod": "always"}, "terrace.lod.*is no option.*terrace.load"),
+                               ({"terrace.load": "never"}, "terrace.load.*never.*estimate"),
+                               ({"terrace.call_ms": 0}, "terrace.call_ms.*0.*milliseconds"),
+                               ({"terrace.call_ms": "soon"}, "terrace.call_ms.*soon.*milliseconds"),
+                               ({"terrace.share": "always"}, "terrace.share.*always.*restarts")):
+            with self.assertRaisesRegex(ValueError, words):
+                connector.check_options(options)
+
+
 class Steps(unittest.TestCase):
     """How quickly tokens are computed, which vLLM tells by its steps. It plans a step while the one before runs."""
 
     def setUp(self):
         self.now, self.computed = 100.0, []
         manager = types.SimpleNamespace(estimate=types.SimpleNamespace(computed=lambda *a: self.computed.append(a)),
-                                        scheduled=lambda requests: None)
+                                        scheduled=lambda requests: None, loads_failed=lambda requests: None)
         engine = types.SimpleNamespace(manager=manager, worker=None)
         self.scheduler, self.worker = connected(engine), connected(engine, "WORKER")
         clock = unittest.mock.patch("time.monotonic", lambda: self.now)
@@ -648,7 +676,8 @@ class Steps(unittest.TestCase):
         self.now += seconds
         self.worker._connector_metadata = meta
         out = self.worker.build_connector_worker_meta()
-        self.scheduler.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=out))
+        self.scheduler.update_connector_output(
+            types.SimpleNamespace(kv_connector_worker_meta=out, failed_recving=set()))
 
     def test_one_after_the_other(self):
         for tokens in (1, 1000, 2):
@@ -672,7 +701,8 @@ class Steps(unittest.TestCase):
         self.now += 1
         self.worker._connector_metadata = meta
         out = self.worker.build_connector_worker_meta().aggregate(self.worker.build_connector_worker_meta())
-        self.scheduler.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=out))
+        self.scheduler.update_connector_output(
+            types.SimpleNamespace(kv_connector_worker_meta=out, failed_recving=set()))
         self.assertEqual(self.computed, [(500, 1.0)])
         self.worker._connector_metadata = None
         self.assertIsNone(self.worker.build_connector_worker_meta())

@@ -27,6 +27,7 @@ USED = {
                                                           "replicated_layout"],
                                      "OffloadingParallelConfig": ["rank", "world_size"],
                                      "OffloadingGroupConfig": ["tokens_per_block", "group_id"]},
+    "vllm/v1/outputs.py": {"KVConnectorOutput": ["failed_recving", "kv_connector_worker_meta"]},
     "vllm/v1/core/block_pool.py": {"BlockPool": ["get_cached_block"]},
     "vllm/v1/kv_offload/factory.py": {"OffloadingSpecFactory": ["get_spec_cls", "create_spec"]},
     "vllm/distributed/kv_transfer/kv_connector/v1/base.py": {

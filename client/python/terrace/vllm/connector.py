@@ -28,6 +28,9 @@ from .spec import PRIVATE
 logger = logging.getLogger("vllm.terrace")
 STEP_TOKENS_LEAST = 64  # of a step that tells how quickly tokens are computed
 STEPS_MOST = 16  # that are under way and measured
+OPTIONS: dict[str, tuple[str, ...]] = {  # with the values that it may have, where these are words
+    "terrace.address": (), "terrace.tenant": (), "terrace.call_ms": (), "terrace.identity": (),
+    "terrace.share": ("restarts", "required", "process"), "terrace.load": ("estimate", "always")}
 
 
 def with_spec(kv_transfer_config: Any) -> dict[str, Any]:
@@ -45,10 +48,21 @@ def unstable_keys(algorithm: str) -> Optional[str]:
             "after a restart, or by another engine. Set PYTHONHASHSEED to the same number everywhere, or use sha256" % algorithm)
 
 
+def check_options(extra: dict[str, Any]) -> None:
+    """Raises ValueError for an option that is not there, or a value that means nothing."""
+    for name, value in extra.items():
+        if name.startswith("terrace.") and name not in OPTIONS and name != PRIVATE:
+            raise ValueError("%s is no option of terrace.vllm, which are %s" % (name, ", ".join(sorted(OPTIONS))))
+        words = OPTIONS.get(name)
+        if words and value not in words:
+            raise ValueError("%s: %r is none of %s" % (name, value, ", ".join('"%s"' % word for word in words)))
+    milliseconds = extra.get("terrace.call_ms", 1)
+    if not isinstance(milliseconds, (int, float)) or milliseconds <= 0:
+        raise ValueError("terrace.call_ms: %r is no number of milliseconds above 0" % (milliseconds,))
+
+
 def check_sharing(wish: str, algorithm: str) -> None:
     """The option terrace.share."""
-    if wish not in ("restarts", "required", "process"):
-        raise ValueError('terrace.share: %r is none of "restarts", "required" and "process"' % (wish,))
     sentence = unstable_keys(algorithm)
     if sentence is None or wish == "process":
         return
@@ -89,6 +103,7 @@ class TerraceConnector(OffloadingConnector):
         compatibility.check()
         check_parallel(vllm_config.parallel_config)
         extra = with_spec(vllm_config.kv_transfer_config)
+        check_options(extra)
         check_sharing(extra.get("terrace.share", "restarts"), vllm_config.cache_config.prefix_caching_hash_algo)
         vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         text = fingerprint.text_of(vllm_config, kv_cache_config, str(extra.get("terrace.identity", "")))
@@ -167,6 +182,7 @@ class TerraceConnector(OffloadingConnector):
         if tokens:  # it began when the step before had ended, if that was later
             self._manager.estimate.computed(tokens, now - max(planned, self._ended))
         self._ended = now
+        self._manager.loads_failed(connector_output.failed_recving)
         super().update_connector_output(connector_output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:

@@ -116,6 +116,7 @@ class TerraceManager(OffloadingManager):
         self._salts: dict[str, bytes] = {}  # by request, of those that have one
         self._ended: dict[str, bytes] = {}  # the same of requests that have ended; the oldest first
         self._alone: set[str] = set()  # requests that share with no other
+        self._failed: set[str] = set()  # requests of which a load has failed
         # Keys that are stored, as far as is known, and when that was learned, the oldest first.
         self._known: dict[Key, float] = {}
         self._known_of = store.generation
@@ -129,6 +130,10 @@ class TerraceManager(OffloadingManager):
     def leave_alone(self, req_id: str) -> None:
         """Nothing of this request is looked up or stored, for no other request could use it; before on_new_request."""
         self._alone.add(req_id)
+
+    def loads_failed(self, req_ids: Iterable[str]) -> None:
+        """A worker could not load what was a hit. These requests are computed, for another load may fail as well."""
+        self._failed.update(req_ids)
 
     def looks(self, req_id: str, tokens: int) -> None:
         """vLLM is about to look up this request, of which its own cache has so many tokens."""
@@ -160,7 +165,7 @@ class TerraceManager(OffloadingManager):
             asked = None
         if asked is None:
             tiers = _tiers(req_context)
-            if not self._store.up or not tiers or req_context.req_id in self._alone:
+            if not self._store.up or not tiers or req_context.req_id in self._alone | self._failed:
                 return LookupResult.MISS
             asked = self._asked[req_context.req_id] = self._ask(key, req_context, tiers)
             self._wait(asked)
@@ -319,6 +324,7 @@ class TerraceManager(OffloadingManager):
             self._forget(req_id)
         self._chains.pop(req_id, None)
         self._alone.discard(req_id)
+        self._failed.discard(req_id)
         if req_id in self._salts:  # for completions that are still to come
             self._ended[req_id] = self._salts.pop(req_id)
         while len(self._ended) > ENDED_MOST:
