@@ -564,7 +564,7 @@ class Calls(unittest.TestCase):
 
     def test_engine_waits_for_no_queue(self):
         """vLLM waits in its step for stores of blocks that it wants to reuse: what has not begun is dropped."""
-        engine = self.engine(call_s=.1)
+        engine = self.engine(call_s=2)
         going_on, begun = threading.Event(), threading.Event()
         self.addCleanup(going_on.set)
         keys = keys_of(21, 3)

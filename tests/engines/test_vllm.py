@@ -639,6 +639,17 @@ class Shows(unittest.TestCase):
         self.assertGreaterEqual(came[1], SYSTEM)
         say("xxhash: refused without PYTHONHASHSEED; with it %d tokens of another process's" % came[1])
 
+    def test_f_loads_fail(self):
+        """The scheduler finds blocks that no worker can load: each request is computed, and not looked up for ever."""
+        engine = self.over(self.daemon, "loads", {"loads_fail": True}, **ALWAYS)
+
+        def tried():
+            self.same(engine, 2)
+            return engine.ask("metrics", "terrace").get("vllm:terrace_load_blocks", 0)
+        wait_for(lambda: tried() > 0, 120, "a load is tried")
+        longest = self.same(engine, 2)
+        say("each load fails: the same texts, longest request %.2f s" % longest)
+
 
 def record(path):
     """Makes vllm_calls.jsonl: two requests with a common beginning, each twice, with vLLM's own cache emptied before."""

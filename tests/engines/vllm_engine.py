@@ -12,6 +12,8 @@ process, else each is in one of its own.
                                           options["record"]: a file that gets what vLLM asks of the manager, for
                                           test_contract.py
                                           options["audit"]: a file that gets a sum of each page that was stored or loaded
+                                          options["loads_fail"]: each load fails, as of a worker that does not reach the
+                                          daemon
     ["generate", name, prompts, options]  prompts of token ids, one after the other or, with options["at_once"], together:
                                           {"tokens", "cached", "seconds"}, a prompt each; seconds of all together if at once
                                           options["adapter"]: [name, number, path] of a LoRA adapter
@@ -96,6 +98,9 @@ class Engines:
             record(options["record"])
         if "audit" in options and "terrace" in options:
             audit(options["audit"])
+        if options.get("loads_fail"):
+            from terrace.vllm.worker import TerraceWorker
+            TerraceWorker._load_pages = lambda self, transfer, block_ids: (0, False)
         if options.get("terrace") is not None:
             more["kv_transfer_config"] = KVTransferConfig(kv_connector="TerraceConnector", kv_connector_module_path="terrace.vllm",
                                                           kv_role="kv_both", kv_connector_extra_config=options["terrace"])
