@@ -24,6 +24,10 @@ class ReqContext:
         self.req_id, self._offload_key_positions = req_id, {}
 
 
+class FullAttentionSpec:
+    pass
+
+
 class Matchers:
     """The TierFilter of a request that allows these media."""
 
@@ -106,6 +110,6 @@ def install():
     _module(v1, KVConnectorRole=enum.Enum("KVConnectorRole", "SCHEDULER WORKER"))
     _module(v1 + ".base", KVConnectorTransferResults=_Results)
     _module(v1 + ".offloading_connector", OffloadingConnector=OffloadingConnector)
-    _module("vllm.v1.kv_cache_interface", FullAttentionSpec=type("FullAttentionSpec", (), {}))
+    _module("vllm.v1.kv_cache_interface", FullAttentionSpec=FullAttentionSpec)
     _module(v1 + ".offloading")
     _module(v1 + ".offloading.common", OffloadingWorkerMetadata=OffloadingWorkerMetadata)

@@ -198,14 +198,14 @@ class Engine:
     """The part of vLLM's that calls: one group of 32 tokens a block, and one worker, whose number is `rank` of `ranks`."""
 
     def __init__(self, daemon, groups=(0,), tokens=TOKENS, rank=0, ranks=1, always=True, prefix_groups=frozenset(),
-                 **more):
+                 windows=None, **more):
         layouts = {g: [terrace.Layout.opaque("contract group %d rank %d" % (g, r), "test/pages/1", BLOCK, block_tokens=tokens)
                        for r in range(ranks)] for g in groups}
         more.setdefault("call_s", 30)  # the machine may be busy
         self.store = Store(layouts, daemon.address, **more)
         self.worker_store = Store({g: of[rank:rank + 1] for g, of in layouts.items()}, daemon.address, **more)
         self.manager = TerraceManager(self.store, Estimate(), dict.fromkeys(groups, tokens), always_load=always,
-                                      prefix_groups=prefix_groups)
+                                      prefix_groups=prefix_groups, windows=windows)
         self.pages = {g: BytePages(256) for g in groups}
         self.worker = TerraceWorker(self.worker_store, self.pages)
         self.job = 0
@@ -512,6 +512,43 @@ class Calls(unittest.TestCase):
             context = engine.context("look", keys)
             self.assertEqual([a.name for a in engine.look(context, keys)[:4]], ["HIT"] * 3 + ["MISS"])
             self.assertEqual(sum(map(len, engine.manager._asked["look"].leases)), count)
+
+    def test_of_a_window_its_end_is_leased(self):
+        """Behind a hit in full attention, of a window of two blocks: with one more, which vLLM may load as well."""
+        engine = self.engine(groups=(0, 1), prefix_groups=frozenset((0,)), windows={1: 2 * TOKENS})
+        full, window = keys_of(25, 12, 0), keys_of(25, 12, 1)
+
+        def answers(request):
+            context = engine.context(request, full + window)
+            engine.look(context, full[:1])
+            found = [engine.look(context, keys) for keys in (full, window)]
+            return ["".join(a.name[0] for a in of) for of in found]
+        engine.put(engine.context("put", full + window), full[:10] + window[:9] + window[10:], content)
+        self.assertEqual(answers("a gap in the window"), ["H" * 10 + "MM", "H" * 9 + "MMM"])
+        engine.put(engine.context("put", full + window), window[9:10], content)
+        self.assertEqual(answers("whole"), ["H" * 10 + "MM", "M" * 7 + "HHH" + "MM"])
+        self.assertEqual(answers("whole"), ["H" * 10 + "MM", "M" * 7 + "HHH" + "MM"])
+        full, window = keys_of(26, 4, 0), keys_of(26, 4, 1)
+        engine.put(engine.context("put", full + window), full[1:] + window, content)
+        self.assertEqual(answers("nothing in full attention"), ["MMMM", "MMMM"])
+
+    def test_two_windows(self):
+        """The hit ends where both windows are there."""
+        engine = self.engine(groups=(0, 1, 2), prefix_groups=frozenset((0,)), windows={1: 2 * TOKENS, 2: TOKENS})
+        keys = [keys_of(27, 12, group) for group in range(3)]
+        context = engine.context("put", sum(keys, []))
+        engine.put(context, keys[0] + keys[1] + keys[2][:6], content)
+        context = engine.context("look", sum(keys, []))
+        found = [engine.look(context, of) for of in keys]
+        self.assertEqual(["".join(a.name[0] for a in of) for of in found], ["H" * 12, "H" * 12, "H" * 6 + "M" * 6])
+
+    def test_windows_of_groups(self):
+        class Full(stand_in.FullAttentionSpec):
+            sliding_window = 128
+        specs = [Full(), types.SimpleNamespace(sliding_window=128, extra_retained_tokens=3),
+                 types.SimpleNamespace(attention_chunk_size=512), types.SimpleNamespace(mamba_cache_mode="align"),
+                 types.SimpleNamespace()]
+        self.assertEqual([connector.window_of(spec) for spec in specs], [None, 131, 512, 0, None])
 
     def test_tiers_that_a_request_allows(self):
         engine = self.engine()

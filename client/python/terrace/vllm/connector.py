@@ -78,6 +78,17 @@ def check_parallel(parallel: Any) -> None:
                          "parallel" % (parallel.world_size, parallel.tensor_parallel_size))
 
 
+def window_of(spec: Any) -> Optional[int]:
+    """Tokens before a prefix's end that a group's layers attend to; 0: they keep a state. None: all, or not known."""
+    if isinstance(spec, FullAttentionSpec):
+        return None
+    if hasattr(spec, "sliding_window"):
+        return int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0))
+    if hasattr(spec, "attention_chunk_size"):
+        return int(spec.attention_chunk_size)
+    return 0 if hasattr(spec, "mamba_cache_mode") else None
+
+
 class StepMetadata(OffloadingWorkerMetadata):
     """What workers tell of a step, with the step's number."""
 
@@ -112,7 +123,9 @@ class TerraceConnector(OffloadingConnector):
         extra[PRIVATE] = {"groups": {number: (text + " " + fingerprint.group_text(number, group),
                                               fingerprint.group_bytes(group)) for number, group in groups.items()},
                           "prefix_groups": frozenset(number for number, group in groups.items()
-                                                     if isinstance(group.kv_cache_spec, FullAttentionSpec))}
+                                                     if isinstance(group.kv_cache_spec, FullAttentionSpec)),
+                          "windows": {number: window for number, group in groups.items()
+                                      if (window := window_of(group.kv_cache_spec)) is not None}}
         super().__init__(vllm_config, role, kv_cache_config)
         # Those that are measured: when they were planned, and how many tokens they compute.
         self._steps: dict[int, tuple[float, int]] = {}

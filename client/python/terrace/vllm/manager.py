@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 import time
-from typing import AbstractSet, Any, Callable, Container, Iterable, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Container, Iterable, Mapping, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingEvent, OffloadingManager, PrepareStoreOutput,
@@ -95,13 +95,14 @@ class _Chain:
 
 class TerraceManager(OffloadingManager):
     """vLLM's OffloadingManager over a Store. tokens_per_block: {group: tokens}. prefix_groups: those of full attention,
-    in which a block is of use only with all blocks before it. tokens_per_hash: of vLLM's hashes; 0: of a block."""
+    in which a block is of use only with all blocks before it. windows: {group: tokens} of other groups, in which those
+    last blocks are of use that have any of so many tokens. tokens_per_hash: of vLLM's hashes; 0: of a block."""
 
     def __init__(self, store: Store, estimate: Estimate, tokens_per_block: dict[int, int], events: bool = False,
                  always_load: bool = False, prefix_groups: AbstractSet[int] = frozenset(),
-                 tokens_per_hash: int = 0) -> None:
+                 windows: Optional[Mapping[int, int]] = None, tokens_per_hash: int = 0) -> None:
         self._store, self.estimate, self._tokens = store, estimate, tokens_per_block
-        self._prefix_groups, self._tokens_per_hash = prefix_groups, tokens_per_hash
+        self._prefix_groups, self._windows, self._tokens_per_hash = prefix_groups, windows or {}, tokens_per_hash
         self._events: Optional[list[OffloadingEvent]] = [] if events else None
         self._always = always_load
         self._pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="terrace-lookup")
@@ -207,20 +208,22 @@ class TerraceManager(OffloadingManager):
         if self._looks[0] == req_context.req_id:
             begin = self._looks[1]
         wanted: Wanted = {}
+        ends: dict[bytes, int] = {}
         for key, end in places.items():
             mine, group = self._key(key, req_context.req_id)
             # What ends inside a block is a partial tail, which is not stored here.
             if end > begin and end % self._tokens[group] == 0:
                 wanted.setdefault(group, []).append((key, mine))
+                ends[key] = end
         tokens = max((len(keys) * self._tokens[group] for group, keys in wanted.items()), default=0)
         search = self._search()
         began = time.monotonic()
         longest = self._store.call_s if self._always else min(self._store.call_s, self.estimate.compute_s(tokens))
-        return _Asked(self._pool.submit(search.run, wanted, tiers),
+        return _Asked(self._pool.submit(search.run, wanted, tiers, ends),
                       lambda: began + max(FIRST_WAIT_S, search.budget or longest), begin, self._store.generation)
 
     def _search(self) -> _Search:
-        return _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups)
+        return _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups, self._windows)
 
     def _answer(self, asked: _Asked) -> None:
         asked.answered, asked.at = True, time.monotonic()
@@ -377,15 +380,15 @@ class _Search:
     """One request's lookup and lease, on a thread of the manager's."""
 
     def __init__(self, store: Store, estimate: Estimate, tokens: dict[int, int], always: bool,
-                 prefix_groups: Container[int]) -> None:
+                 prefix_groups: AbstractSet[int], windows: Mapping[int, int]) -> None:
         self._store, self.estimate, self._tokens, self._always = store, estimate, tokens, always
-        self._prefix_groups = prefix_groups
+        self._prefix_groups, self._windows = prefix_groups, windows
         self.budget: Optional[float] = None  # seconds, once it is known
 
-    def run(self, wanted: Wanted, tiers: frozenset[str]) -> Found:
+    def run(self, wanted: Wanted, tiers: frozenset[str], ends: dict[bytes, int]) -> Found:
         """([leases], {vLLM's key: "host" or "disk"}, [(the daemon's key, group)] that are to be stored again: they were
         evicted, or found to be corrupt). wanted: {group: [(vLLM's key, the daemon's)]}. tiers: from which may be
-        loaded. Never raises."""
+        loaded. ends: {vLLM's key: the index of the token behind its block}. Never raises."""
         leases: list[terrace.Lease] = []
         sources: dict[bytes, str] = {}
         absent: list[Key] = []
@@ -395,6 +398,7 @@ class _Search:
             absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys
                        if (mine, group) not in stored]
             seen = {group: self._of_use(group, keys, wanted[group], tiers) for group, keys in seen.items()}
+            seen = self._in_windows(seen, wanted, ends)
             tokens, disk_bytes = self._sizes(seen)
             self.budget = self._store.call_s if self._always else self.estimate.budget_s(tokens, disk_bytes)
             # If the disk is slower than computing, what is in memory before the first block on disk is still loaded.
@@ -461,6 +465,22 @@ class _Search:
         if group not in self._prefix_groups:
             return allowed
         return [seen for seen, _ in itertools.takewhile(lambda pair: pair[0][0] == pair[1][0], zip(allowed, wanted))]
+
+    def _in_windows(self, seen: dict[int, list[Seen]], wanted: Wanted, ends: dict[bytes, int]) -> dict[int, list[Seen]]:
+        """Of windows the blocks that vLLM will load behind the hit of full attention, and one more. If one of them is
+        not there, all blocks before the hit's end, for vLLM then looks for windows further in front."""
+        full = [group for group in wanted if group in self._prefix_groups]
+        if not full:
+            return seen
+        hit = min(max((ends[key] for key, _, _ in seen[group]), default=0) for group in full)
+        before, tails, whole = dict(seen), dict(seen), True
+        for group in wanted.keys() - set(full):
+            tokens = self._tokens[group]
+            before[group] = [one for one in seen[group] if ends[one[0]] - tokens < hit]
+            begin = hit - self._windows.get(group, hit) - tokens
+            tails[group] = [one for one in before[group] if ends[one[0]] > begin]
+            whole &= len(tails[group]) == sum(begin < ends[key] < hit + tokens for key, _ in wanted[group])
+        return tails if whole else before
 
     def _lease(self, group: int, keys: list[Seen], leases: list[terrace.Lease], sources: dict[bytes, str]) -> list[Key]:
         """[(the daemon's key, group)] that could not be leased."""

@@ -78,7 +78,8 @@ class TerraceOffloadingSpec(OffloadingSpec):
             self.manager = TerraceManager(self._store("scheduler", self._ranks()), Estimate(), tokens,
                                           self.config.enable_kv_cache_events,
                                           self.extra_config.get("terrace.load", "estimate") == "always",
-                                          self._private["prefix_groups"], self.tokens_per_hash)
+                                          self._private["prefix_groups"], self._private["windows"],
+                                          self.tokens_per_hash)
         return self.manager
 
     def get_worker(self, kv_caches: Any) -> Any:
