@@ -447,12 +447,23 @@ class Calls(unittest.TestCase):
         context, joined = engine.context("r", keys), connected(engine)
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
         engine.worker_store.close()
-        self.assertIsNone(engine.load(context, keys))
-        joined.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=None, failed_recving={"r"}))
+
+        def fails(context):
+            """vLLM tells the connector of failed requests, which then tells the manager of loads that have ended."""
+            engine.run(engine.worker.submit_load, engine.manager.prepare_load(keys, context), Spec(range(4)))
+            failed = engine.worker.take_failed()
+            joined.update_connector_output(types.SimpleNamespace(kv_connector_worker_meta=None, failed_recving=failed))
+            engine.manager.complete_load(keys, context)
+            return failed
+        self.assertEqual(fails(context), {"r"})
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
         self.assertEqual({a.name for a in engine.look(engine.context("another", keys), keys)}, {"HIT"})
         engine.manager.on_request_finished(context)
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})
+        engine.manager.prepare_load(keys, context)
+        engine.manager.on_request_finished(context)  # aborted while it loads
+        self.assertEqual(fails(context), {"r"})
+        self.assertEqual(engine.manager._failed, set())
 
     def test_more_keys_than_a_call_takes(self):
         engine = self.engine()

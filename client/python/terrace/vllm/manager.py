@@ -76,7 +76,7 @@ class _Asked:
         self.leases: list[terrace.Lease] = []
         self.sources: dict[bytes, str] = {}
         self.answered = False
-        self.loading = False
+        self.loading = self.ended = False  # ended: the request, while it loads
 
 
 class _Chain:
@@ -134,7 +134,7 @@ class TerraceManager(OffloadingManager):
 
     def loads_failed(self, req_ids: Iterable[str]) -> None:
         """A worker could not load what was a hit. These requests are computed, for another load may fail as well."""
-        self._failed.update(req_ids)
+        self._failed.update(one for one in req_ids if one in self._asked and not self._asked[one].ended)
 
     def looks(self, req_id: str, tokens: int) -> None:
         """vLLM is about to look up this request, of which its own cache has so many tokens."""
@@ -166,7 +166,8 @@ class TerraceManager(OffloadingManager):
             asked = None
         if asked is None:
             tiers = _tiers(req_context)
-            if not self._store.up or not tiers or req_context.req_id in self._alone | self._failed:
+            not_this = req_context.req_id in self._alone or req_context.req_id in self._failed
+            if not self._store.up or not tiers or not_this:
                 return LookupResult.MISS
             asked = self._asked[req_context.req_id] = self._ask(key, req_context, tiers)
             self._wait(asked)
@@ -323,7 +324,9 @@ class TerraceManager(OffloadingManager):
     def on_request_finished(self, req_context: Any) -> None:
         req_id = req_context.req_id
         asked = self._asked.get(req_id)
-        if asked is None or not asked.loading:
+        if asked is not None and asked.loading:
+            asked.ended = True
+        else:
             self._forget(req_id)
         self._chains.pop(req_id, None)
         self._alone.discard(req_id)
