@@ -456,6 +456,7 @@ class Calls(unittest.TestCase):
             engine.manager.complete_load(keys, context)
             return failed
         self.assertEqual(fails(context), {"r"})
+        self.assertEqual(engine.manager._counts["failed_loads"], 1)
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
         self.assertEqual({a.name for a in engine.look(engine.context("another", keys), keys)}, {"HIT"})
         engine.manager.on_request_finished(context)

@@ -645,8 +645,8 @@ class Shows(unittest.TestCase):
 
         def tried():
             self.same(engine, 2)
-            return engine.ask("metrics", "terrace").get("vllm:terrace_load_blocks", 0)
-        wait_for(lambda: tried() > 0, 120, "a load is tried")
+            return engine.ask("metrics", "terrace").get("vllm:terrace_failed_loads", 0)
+        wait_for(lambda: tried() > 0, 120, "a load has failed")
         longest = self.same(engine, 2)
         say("each load fails: the same texts, longest request %.2f s" % longest)
 

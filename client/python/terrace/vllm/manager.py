@@ -134,7 +134,10 @@ class TerraceManager(OffloadingManager):
 
     def loads_failed(self, req_ids: Iterable[str]) -> None:
         """A worker could not load what was a hit. These requests are computed, for another load may fail as well."""
-        self._failed.update(one for one in req_ids if one in self._asked and not self._asked[one].ended)
+        for one in req_ids:
+            self._count("failed_loads")
+            if one in self._asked and not self._asked[one].ended:
+                self._failed.add(one)
 
     def looks(self, req_id: str, tokens: int) -> None:
         """vLLM is about to look up this request, of which its own cache has so many tokens."""

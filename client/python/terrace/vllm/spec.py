@@ -24,6 +24,7 @@ PRIVATE = "terrace.private"  # in the extra configuration, from TerraceConnector
 METRICS = {  # {name here: (vLLM's name, what it counts)}
     "load_blocks": ("vllm:terrace_load_blocks", "Blocks that were leased to be loaded from Terrace."),
     "store_blocks": ("vllm:terrace_store_blocks", "Blocks that were offered to Terrace."),
+    "failed_loads": ("vllm:terrace_failed_loads", "Requests whose load from Terrace failed; they were computed."),
     "late": ("vllm:terrace_late_lookups", "Lookups that took longer than loading was worth; the tokens were computed."),
 }
 
