@@ -438,6 +438,19 @@ class Calls(unittest.TestCase):
         wait_for(lambda: self.leases() == 0, 30, "what the request had leased is given back")
         self.assertEqual({a.name for a in engine.look(context, keys)}, {"HIT"})  # it was preempted
 
+    def test_goes_down_between_two_keys(self):
+        """vLLM loads what was a hit before."""
+        engine = self.engine()
+        keys = keys_of(28, 2)
+        engine.put(engine.context("put", keys), keys, content)
+        context = engine.context("look", keys)
+        self.assertEqual(engine.look(context, keys[:1])[0].name, "HIT")
+        sessions, engine.store._sessions = engine.store._sessions, None
+        self.assertEqual(engine.look(context, keys[1:])[0].name, "MISS")
+        engine.store._sessions = sessions
+        self.assertEqual(engine.load(context, keys[:1]), {keys[0]: content(keys[0])})
+        self.assertEqual(engine.manager._asked, {})
+
     def test_loads_that_fail_are_not_tried_again(self):
         """A worker that cannot reach the daemon fails each load of what the scheduler finds, and a request that is
         looked up again after each would wait for ever."""

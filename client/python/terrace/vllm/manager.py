@@ -246,7 +246,10 @@ class TerraceManager(OffloadingManager):
         return CacheHitSource.DISK if asked and asked.sources.get(key) == "disk" else CacheHitSource.HOST
 
     def prepare_load(self, keys: Sequence[bytes], req_context: Any) -> TerraceTransfer:
-        self._asked[req_context.req_id].loading = True
+        # It is not there if the store went down between lookups of two keys. Then the worker's lease may fail.
+        empty = _Asked(_nothing(), time.monotonic, 0, self._store.generation)
+        asked = self._asked.setdefault(req_context.req_id, empty)
+        asked.answered = asked.loading = True
         self._count("load_blocks", len(keys))
         return TerraceTransfer(req_context.req_id, [self._key(key, req_context.req_id) for key in keys])
 
@@ -368,6 +371,12 @@ class TerraceManager(OffloadingManager):
         self._warmer.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False)
         self._store.close()
+
+
+def _nothing() -> concurrent.futures.Future[Found]:
+    done: concurrent.futures.Future[Found] = concurrent.futures.Future()
+    done.set_result(([], {}, []))
+    return done
 
 
 def _release(leases: list[terrace.Lease]) -> None:
