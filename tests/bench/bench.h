@@ -53,6 +53,7 @@ int bench_clients(void);
 int bench_growth(void);
 int bench_handover(void);
 int bench_opaque(void);
+int bench_network(void);
 
 /* ---- report.c ---- */
 

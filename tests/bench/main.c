@@ -9,6 +9,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/echo.h"
 #include "tests/bench/pairs.h"
+#include "tests/bench/raw_tls.h"
 
 struct bench_options bench_options = {.rounds = BENCH_ROUNDS, .pairs = BENCH_PAIRS, .redis = "redis-server"};
 
@@ -20,6 +21,7 @@ static const struct bench benches[] = {
 	{"repack", "int4_pth to and from an engine's pages", bench_repack},
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
 	{"opaque", "opaque blocks beside packed ones of as many bytes", bench_opaque},
+	{"network", "blocks by stream over TLS to another machine against one raw TLS stream", bench_network},
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 	{"restart", "a restart with a million blocks on disk", bench_restart},
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},
@@ -171,6 +173,8 @@ static int run_named(int argc, char **argv)
 
 	if (argc == 3 && !strcmp(argv[1], ECHO_SERVER_COMMAND))
 		return echo_serve(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], RAW_TLS_SERVER_COMMAND))
+		return raw_tls_serve(argv[2]);
 	code = parse(argc, argv);
 	if (code >= 0)
 		return code;
