@@ -1,7 +1,7 @@
-/* An engine on another machine: lists of blocks by stream over TLS, through a real daemon at the other end of a veth pair,
- * beside one raw OpenSSL stream of the same cipher over the same pair. A list's blocks are asked for at once, by
- * asynchronous calls, and it has come when the last one has. The two sides take turns, and the first place changes. What
- * the processors of both ends spend is a second figure: it hardly changes on a busy machine, where rates mean little.
+/* An engine on another machine: lists of blocks by stream over TLS, through a real daemon at the other end of a veth
+ * pair, beside one raw OpenSSL stream of the same cipher over the same pair. A list's blocks are asked for at once, by
+ * asynchronous calls, and it has come when the last one has. The two sides take turns, and the first place changes.
+ * What the processors of both ends spend is a second figure: it changes less on a busy machine, where rates mean little.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -226,7 +226,8 @@ static void report(const struct network_bench *b, unsigned rounds)
 	for (int op = 0; op < OPS; op++) {
 		struct bench_figure f = {.bench = "network", .name = name, .unit = "MB/s", .goal = BENCH_AT_LEAST,
 					 .target = .8};
-		struct bench_figure work = {.bench = "network", .name = name, .unit = "us of both ends' processors a MiB"};
+		struct bench_figure work = {.bench = "network", .name = name,
+					    .unit = "us of both ends' processors a MiB"};
 
 		snprintf(name, sizeof(name), "%s by stream of lists of %" PRIu32 " blocks of %" PRIu64
 			 " KiB / one raw stream, %s, %s", ops[op], b->shape->blocks, b->block_bytes >> 10,
@@ -241,7 +242,8 @@ static void report(const struct network_bench *b, unsigned rounds)
 static void shape_run(struct network_bench *b, const struct shape *shape, unsigned rounds)
 {
 	struct terrace_session_options options = TERRACE_SESSION_OPTIONS_INIT;
-	const struct terrace_layout layout = service_layout("bench network", TERRACE_FORMAT_INT4_PTH, 32, shape->heads, 128);
+	const struct terrace_layout layout =
+		service_layout("bench network", TERRACE_FORMAT_INT4_PTH, 32, shape->heads, 128);
 	uint64_t bytes, seed = 8;
 
 	b->shape = shape;
