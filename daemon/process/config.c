@@ -20,6 +20,7 @@
 #include "daemon/process/config_retired.h"
 #include "daemon/process/config_values.h"
 #include "daemon/process/machine.h"
+#include "daemon/process/rights.h"
 #include "eviction/policy.h"
 
 #define KIB 1024ull
@@ -742,6 +743,11 @@ static void derive(struct config *c, struct config_errors *errors)
 		c->admin_group[0] = 0;
 	else if (!(c->admin_gid_known = config_group(c->admin_group, &c->admin_gid)))
 		config_complain(errors, "admin_group: \"%.64s\": this machine has no group of that name; name one that it has, or give a number, or off", c->admin_group);
+	else if (c->admin_gid == ID_UNMAPPED)
+		config_complain(errors,
+				"admin_group: \"%.64s\": the kernel shows every group by this number that it cannot "
+				"map, as of another user namespace: name another one",
+				c->admin_group);
 	if (!strcmp(c->fd_socket, c->socket))
 		config_complain(errors, "fd_socket: the same path as socket: give it one of its own, or leave it out");
 	if (!strncmp(c->metrics_address, "unix:", 5) && (!strcmp(c->metrics_address + 5, c->socket) || !strcmp(c->metrics_address + 5, c->fd_socket)))

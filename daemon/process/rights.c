@@ -114,7 +114,8 @@ void rights_identify(const struct config *c, int fd, struct who *out)
 	out->uid = cred.uid;
 	out->pid = cred.pid;
 	groups = groups_of(fd, few, &count);
-	if (cred.uid == 0 || cred.uid == geteuid() || (c->admin_gid_known && cred.gid == c->admin_gid))
+	if (cred.uid == 0 || (cred.uid == geteuid() && cred.uid != ID_UNMAPPED) ||
+	    (c->admin_gid_known && cred.gid == c->admin_gid))
 		out->role = ROLE_ADMIN;
 	for (size_t i = 0; c->admin_gid_known && i < count; i++)
 		if (groups[i] == c->admin_gid)
@@ -127,10 +128,23 @@ void rights_identify(const struct config *c, int fd, struct who *out)
 		free(groups);
 }
 
+/* Of a user that the daemon cannot tell from others. */
+static bool is_unmapped(const struct who *who)
+{
+	return who->named && who->uid == ID_UNMAPPED;
+}
+
 void rights_no_tenant(const struct who *who, char *out, size_t size)
 {
 	char client[64] = "this certificate";
 
+	if (is_unmapped(who)) {
+		snprintf(out, size,
+			 "uid %d stands for each user that the daemon's user namespace does not map, and is of no "
+			 "tenant: map the engine's user into the daemon's namespace, or run the daemon outside",
+			 ID_UNMAPPED);
+		return;
+	}
 	if (who->named)
 		snprintf(client, sizeof client, "uid %u, of process %d,", (unsigned)who->uid, (int)who->pid);
 	snprintf(out, size,
@@ -147,6 +161,13 @@ void rights_refusal(const struct config *c, const char *what, const struct who *
 		strcpy(client, "came over TLS with an engine's certificate: use the Unix socket, as one");
 	else if (who->named)
 		snprintf(client, sizeof client, "is uid %u, process %d: call as one", (unsigned)who->uid, (int)who->pid);
+	if (is_unmapped(who)) {
+		snprintf(out, size,
+			 "%s is for administrators, and this client is uid %d, which stands for each user that the "
+			 "daemon's user namespace does not map: call as root, or as a user that it maps",
+			 what, ID_UNMAPPED);
+		return;
+	}
 	snprintf(out, size, "%s is for root, uid %u (the daemon's) and the group of admin_group (%.24s); this client %s of them%s", what,
 		 (unsigned)geteuid(), c->admin_group[0] ? c->admin_group : "off", client, who->named ? ", or set admin_group" : "");
 }

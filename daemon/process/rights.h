@@ -17,6 +17,10 @@
 
 struct config;
 
+/* By this number the kernel shows each user and group that the daemon's user namespace cannot map
+ * (/proc/sys/kernel/overflowuid): many users may have it, so it is the identity of none. */
+enum { ID_UNMAPPED = 65534 };
+
 enum role { ROLE_METRICS, ROLE_ENGINE, ROLE_ADMIN, ROLES };
 
 /* name: "Cache.Lookup" of a method, "fd HELLO" of a packet that a client sends over fd_socket, "http /metrics" of a page. */

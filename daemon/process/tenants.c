@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 enum kind { BY_UID, BY_GID, BY_NAME };
-enum { ID_UNMAPPED = 65534 }; /* /proc/sys/kernel/overflowuid */
 
 struct tenant_identity {
 	enum kind kind;

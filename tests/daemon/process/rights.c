@@ -242,6 +242,12 @@ START_TEST(the_kernel_says_who)
 	ck_assert_uint_lt(strlen(words), sizeof words - 1); /* it is not cut */
 	rights_identify(&c, -1, &who);
 	ck_assert_int_eq(who.role, ROLE_ENGINE);
+
+	who = (struct who){ .named = true, .uid = ID_UNMAPPED, .role = ROLE_ENGINE };
+	rights_refusal(&c, "Explain without the handle of one's session", &who, words, sizeof words);
+	ck_assert_ptr_nonnull(strstr(words, "does not map: call as root, or as a user that it maps"));
+	rights_no_tenant(&who, words, sizeof words);
+	ck_assert_ptr_nonnull(strstr(words, "of no tenant: map the engine's user"));
 }
 END_TEST
 
