@@ -22,6 +22,10 @@ terrace_python_test(e2e_tenants test_tenants.py)
 set_tests_properties(e2e_tenants PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # by users who may not enter a TMPDIR of root's
 terrace_python_test(e2e_tenants_long test_tenants.py --long Tenants.test_times_tell_nothing)
 set_tests_properties(e2e_tenants_long PROPERTIES LABELS long)
+if(TARGET terrace AND NOT TERRACE_SANITIZE)
+  terrace_python_test(e2e_containers test_containers.py $<TARGET_FILE:terrace>)
+  set_tests_properties(e2e_containers PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
+endif()
 if(TARGET terracectl)
   if(NOT TERRACE_SANITIZE MATCHES thread)
     terrace_python_test(e2e_tls test_tls.py $<TARGET_FILE:terracectl> $<TARGET_FILE:terrace>)

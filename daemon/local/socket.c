@@ -248,16 +248,19 @@ static void sweep(struct fd_socket *d, uint64_t now_us)
 /* The peer's process, pinned by a pidfd. It is the kernel's own pidfd, taken when the peer connected; before Linux 6.5
  * it is opened by number. The process may have died before that, and its number may have been given to another one.
  * Then mostly the dead process's socket has hung up. If it has not (another process has it too), the wrong process is
- * watched. Its death tells nothing on which memory depends: that is asked by locks (store/host/extent.h). */
+ * watched. Its death tells nothing on which memory depends: that is asked by locks (store/host/extent.h).
+ *
+ * The number is 0 for a process that the daemon's PID namespace does not show, as of another container. The kernel's
+ * pidfd works all the same; without it such a process's end could not be seen, and errno is ENOTSUP. */
 static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 {
 	struct ucred cred;
 	socklen_t n = sizeof cred;
 	char byte;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) || cred.pid <= 0)
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n))
 		return -1;
-	int pidfd;
+	int pidfd = -1;
 
 	*peer = (struct cache_peer){ .user = { CACHE_PEER_UID, cred.uid }, .process = (uint64_t)cred.pid };
 	n = sizeof pidfd;
@@ -265,7 +268,10 @@ static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 		*pid = cred.pid;
 		return pidfd;
 	}
-	pidfd = errno == ENOPROTOOPT ? pidfd_open(cred.pid, 0) : -1;
+	if (errno == ENOPROTOOPT && cred.pid)
+		pidfd = pidfd_open(cred.pid, 0);
+	else if (errno == ENOPROTOOPT)
+		errno = ENOTSUP;
 	if (pidfd < 0)
 		return -1;
 	if (!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) {
@@ -278,10 +284,14 @@ static int peer_process(int fd, pid_t *pid, struct cache_peer *peer)
 
 static void log_not_accepted(struct fd_socket *d, int error)
 {
+	const char *why = error == ENOTSUP ? "the engine is in a PID namespace that this daemon's does not show, and "
+					     "before Linux 6.5 its end could not be seen: run the daemon in the "
+					     "host's PID namespace; until then the engine works by stream"
+					   : strerror(error);
 	uint64_t held;
 
 	if (log_again(&d->not_accepted, daemon_now_us(), &held))
-		log_warn("fd_socket_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
+		log_warn("fd_socket_accept", LOG_TEXT("reason", why), LOG_NUM("held_back", held));
 }
 
 /* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a status. */
@@ -324,7 +334,7 @@ static void accept_one(struct fd_socket *d, int fd)
 		const int error = errno;
 
 		atomic_fetch_add_explicit(&d->refused, 1, memory_order_relaxed);
-		if (error == EMFILE || error == ENFILE) /* else it is gone already */
+		if (error == EMFILE || error == ENFILE || error == ENOTSUP) /* else it is gone already */
 			log_not_accepted(d, error);
 		if (c->pidfd >= 0)
 			close(c->pidfd);
