@@ -25,6 +25,7 @@ set_tests_properties(e2e_tenants_long PROPERTIES LABELS long)
 if(TARGET terrace AND NOT TERRACE_SANITIZE)
   terrace_python_test(e2e_containers test_containers.py $<TARGET_FILE:terrace>)
   set_tests_properties(e2e_containers PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
+  terrace_python_test(e2e_network test_network.py $<TARGET_FILE:terrace>)
 endif()
 if(TARGET terracectl)
   if(NOT TERRACE_SANITIZE MATCHES thread)
