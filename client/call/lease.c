@@ -19,7 +19,8 @@
 
 enum { RETURN_TIMEOUT_US = 2000000 };
 
-/* ---- giving back -------------------------------------------------------------------------------------------------- */
+/* ---- giving back
+ * -------------------------------------------------------------------------------------------------- */
 
 static void return_done(void *arg, enum terrace_status status)
 {
@@ -65,7 +66,8 @@ void terrace_release(struct terrace_lease *lease)
 	free(lease);
 }
 
-/* ---- the reply ---------------------------------------------------------------------------------------------------- */
+/* ---- the reply
+ * ---------------------------------------------------------------------------------------------------- */
 
 enum terrace_status client_lease_create(struct client_view *view, uint64_t id, const struct client_placing *placing,
 					struct terrace_lease **out)
@@ -157,7 +159,8 @@ enum terrace_status client_lease_read(struct client_leasing *leasing, const stru
 	return status;
 }
 
-/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+/* ---- the calls
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct lease_op {
 	struct terrace_op op;
@@ -256,7 +259,7 @@ static enum terrace_status leasing_begin(struct client_leasing *g, struct client
 	return status;
 }
 
-/* It was lost while the daemon did not know. */
+/* Refuses a lease that was granted on a GPU which this process has seen lost, and the daemon has not. */
 static enum terrace_status lost_refuse(struct client_leasing *g, enum terrace_status status)
 {
 	if (status || !g->device || !client_gpu_was_lost(g->device))

@@ -22,7 +22,8 @@
 
 enum { ABORT_TIMEOUT_US = 1000000 };
 
-/* ---- the handle --------------------------------------------------------------------------------------------------- */
+/* ---- the handle
+ * --------------------------------------------------------------------------------------------------- */
 
 static struct terrace_reservation *reservation_create(struct client_view *view, uint32_t count, bool open)
 {
@@ -159,7 +160,8 @@ static void tending_begin(struct client_attachment *a, const struct client_place
 	pthread_mutex_unlock(&a->lock);
 }
 
-/* ---- the reply ---------------------------------------------------------------------------------------------------- */
+/* ---- the reply
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Takes statuses and numbers over; wanted[i] tells which keys have a slot. */
 static enum terrace_status slots_read(struct terrace_reservation *r, const Terrace__V1__ReserveReply *reply,
@@ -230,7 +232,8 @@ enum terrace_status client_reserve_read(struct client_reserving *reserving, cons
 	return status;
 }
 
-/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+/* ---- the calls
+ * ---------------------------------------------------------------------------------------------------- */
 
 struct reserve_op {
 	struct terrace_op op;
@@ -373,7 +376,8 @@ static enum terrace_status slots_run(struct client_view *view, const struct terr
 	return status;
 }
 
-/* The same of a session, which may be closed meanwhile: that ends a wait for a mapping, and does not wait for what follows. */
+/* Carries out a reserve call in a session that another thread may close meanwhile. Closing ends a wait for a mapping,
+ * and does not wait for the rest of the call. */
 static enum terrace_status slots_reserve(struct terrace_session *session, const struct terrace_keys *keys,
 					 const struct terrace_block_info *info, const struct terrace_reserve_options *o,
 					 uint64_t timeout_us, const char *name, struct terrace_reservation **out)

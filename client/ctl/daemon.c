@@ -27,7 +27,7 @@ int ctl_status_failed(const char *what, enum terrace_status status)
 	return ctl_failed_status(status, "%s: %s", what, *words ? words : terrace_status_text(status));
 }
 
-/* As terrace_connect does it. */
+/* The daemon's address, chosen as terrace_connect chooses it. */
 static const char *address_of(const struct ctl_args *args)
 {
 	const char *address = args->address ? args->address : getenv("TERRACE_ADDRESS");

@@ -188,7 +188,7 @@ static enum terrace_status begin_any(struct call *c, const struct terrace_layout
 	return TERRACE_OK;
 }
 
-/* The same of one that looks into blocks. */
+/* Begins a call that looks into blocks: as begin_any, and UNSUPPORTED for a layout without a codec. */
 static enum terrace_status begin(struct call *c, const struct terrace_layout *layout, const char *what)
 {
 	const enum terrace_status status = begin_any(c, layout, what);

@@ -92,7 +92,8 @@ enum terrace_status {
 /* Fixed English text of a status. */
 TERRACE_API const char *terrace_status_text(enum terrace_status status);
 
-/* What went wrong in the thread's last call that did not return TERRACE_OK; "" before the first. Valid until its next call that returns a status. */
+/* What went wrong in the thread's last call that did not return TERRACE_OK; "" before the first. Valid until its next
+ * call that returns a status. */
 TERRACE_API const char *terrace_error(void);
 
 /* "0.1.0", of the library at run time. */
@@ -182,17 +183,19 @@ struct terrace_layout {
  * Relative mean square errors of a latent are those of a head of 128 within 3 %, but of int4_pth (37 % more, for its
  * scale is by the range of 512 elements): tq4 is both smaller and better. */
 
-/* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored well only if its elements,
- * once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have one sign (head dims 64,
- * 128, 256 and 512; at others it is another direction). At d 128 the relative error is .05 as long as the first dim
- * is at most 40 times the standard deviation of the others, .43 at 100 times and .88 at 500 times, where tq4 has .09
- * and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small, or fp8. */
+/* int4_pth keeps vLLM's rules, and with them a limit: its zero point is clamped to 0 .. 15, so that a vector is stored
+ * well only if its elements, once rotated, lie on both sides of 0. Those of a vector whose first dim dominates all have
+ * one sign (head dims 64, 128, 256 and 512; at others it is another direction). At d 128 the relative error is .05 as
+ * long as the first dim is at most 40 times the standard deviation of the others, .43 at 100 times and .88 at 500
+ * times, where tq4 has .09 and .02, and fp8 .003 and .0006. K and V like that want tq4, which is nearly as small, or
+ * fp8. */
 
 /* The name of a format ("tq4", "opaque"), or NULL; and back: TERRACE_INVALID for an unknown name. */
 TERRACE_API const char *terrace_format_name(enum terrace_format format);
 TERRACE_API enum terrace_status terrace_format_parse(const char *name, enum terrace_format *format);
 
-/* Fills a fingerprint from any text (SHA-256 is not needed: it is XXH3-128 twice, salted; it guards against mix-ups, not forgers). */
+/* Fills a fingerprint from any text (SHA-256 is not needed: it is XXH3-128 twice, salted; it guards against mix-ups,
+ * not forgers). */
 TERRACE_API void terrace_fingerprint(const void *text, size_t bytes, uint8_t fingerprint[32]);
 
 /* NULL if the layout is sound, else a fixed sentence that says what is wrong. */
@@ -267,8 +270,8 @@ struct terrace_keys {
 	uint32_t key_bytes;   /* 1 to TERRACE_KEY_BYTES_MAX */
 };
 
-/* The chained hash of a block for engines that have none of their own: of the parent's key (NULL for the first block), the
- * block's token ids, and an optional salt (adapter, image, tenant's choice; may be NULL). 16 bytes, XXH3-128. */
+/* The chained hash of a block for engines that have none of their own: of the parent's key (NULL for the first block),
+ * the block's token ids, and an optional salt (adapter, image, tenant's choice; may be NULL). 16 bytes, XXH3-128. */
 TERRACE_API void terrace_chain_hash(const uint8_t parent[16], const uint32_t *tokens, size_t count, const void *salt,
 				    size_t salt_bytes, uint8_t key[16]);
 
@@ -309,8 +312,8 @@ struct terrace_connect_options {
  * the other's certificate: terrace_error() has the cause), the last three at once. */
 TERRACE_API enum terrace_status terrace_connect(const struct terrace_connect_options *options, struct terrace_client **client);
 
-/* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until what sessions had
- * mapped of a GPU is unmapped. From a completion callback it does nothing. NULL is allowed. */
+/* Closes the connection, after its sessions. Calls still running end with TERRACE_CANCELLED. Waits, 10 s at most, until
+ * what sessions had mapped of a GPU is unmapped. From a completion callback it does nothing. NULL is allowed. */
 TERRACE_API void terrace_disconnect(struct terrace_client *client);
 
 /* ---- sessions ---------------------------------------------------------------------------------------------------- */
@@ -400,8 +403,8 @@ TERRACE_API uint64_t terrace_session_epoch(const struct terrace_session *session
 /* True if leases and reservations by borrow work: same node, attached. */
 TERRACE_API bool terrace_session_borrows(const struct terrace_session *session);
 
-/* The session's layouts: how many, and a copy of one into a struct begun with TERRACE_LAYOUT_INIT (TERRACE_INVALID without it, or
- * for l out of range). For processes that attached. */
+/* The session's layouts: how many, and a copy of one into a struct begun with TERRACE_LAYOUT_INIT (TERRACE_INVALID
+ * without it, or for l out of range). For processes that attached. */
 TERRACE_API uint32_t terrace_session_layout_count(const struct terrace_session *session);
 TERRACE_API enum terrace_status terrace_session_layout(const struct terrace_session *session, uint32_t l, struct terrace_layout *layout);
 
@@ -414,7 +417,8 @@ TERRACE_API uint32_t terrace_session_prefix_multiple(const struct terrace_sessio
 TERRACE_API enum terrace_status terrace_session_rule(const struct terrace_session *session, uint32_t l,
 						     struct terrace_layout_rule *rule);
 
-/* A GPU whose memory the daemon lends. The session's calls name it by its number, 0 to terrace_session_gpu_count() - 1. */
+/* A GPU whose memory the daemon lends. The session's calls name it by its number, 0 to terrace_session_gpu_count() -
+ * 1. */
 struct terrace_gpu_info {
 	size_t size;      /* set by TERRACE_GPU_INFO_INIT */
 	uint8_t uuid[16]; /* the driver's, the same in every process */
@@ -424,14 +428,16 @@ struct terrace_gpu_info {
 
 /* How many; 0: none. */
 TERRACE_API uint32_t terrace_session_gpu_count(const struct terrace_session *session);
-/* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of range. */
+/* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of
+ * range. */
 TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info);
 /* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does). The GPU is not opened for this.
  * TERRACE_NOT_FOUND (the daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU),
  * TERRACE_UNSUPPORTED (no CUDA plugin, or one without GPU memory), TERRACE_UNAVAILABLE (the driver has lost it). */
 TERRACE_API enum terrace_status terrace_session_gpu_of(const struct terrace_session *session, uint32_t ordinal, int32_t *g);
 
-/* What a process does with a GPU: leases there, reservations there, leases with gpu_or_host, which read host memory. Or'ed. */
+/* What a process does with a GPU: leases there, reservations there, leases with gpu_or_host, which read host memory.
+ * Or'ed. */
 enum terrace_gpu_use { TERRACE_GPU_LEASES = 1, TERRACE_GPU_RESERVATIONS = 2, TERRACE_GPU_HOST_BLOCKS = 4 };
 /* To be called when an engine starts: prepares GPU g for such uses, so that later calls do not wait for its driver.
  * Opens the GPU, and maps or registers the daemon's memory there for the session's layouts. A thread of the library
@@ -498,7 +504,7 @@ TERRACE_API enum terrace_status terrace_lookup(struct terrace_session *session, 
 					       uint64_t timeout_us, uint32_t *prefix, uint8_t *states);
 TERRACE_API enum terrace_status terrace_lookup_async(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us,
 						     const struct terrace_completion *completion, struct terrace_op **op);
-/* The same with options (NULL: none). */
+/* terrace_lookup with options (NULL: none). */
 TERRACE_API enum terrace_status terrace_lookup_with(struct terrace_session *session, const struct terrace_keys *keys,
 						    const struct terrace_call_options *options, uint64_t timeout_us,
 						    uint32_t *prefix, uint8_t *states);
@@ -516,10 +522,11 @@ enum terrace_lease_mode {
 	TERRACE_LEASE_ALL = 1     /* every key, or TERRACE_MISS */
 };
 
-/* Looks up and protects in one step; maps what is not mapped yet. Blocks on a disk are brought to memory first: the call waits for
- * the disk, for nine tenths of its timeout at most, and then answers with what memory has. TERRACE_MISS if nothing (PREFIX) or not everything (ALL) is
- * there; TERRACE_EXHAUSTED if too much would be pinned (nothing is held then, and terrace_error() says what holds it);
- * TERRACE_PRECONDITION without borrow. The lease ends with terrace_release(). */
+/* Looks up and protects in one step; maps what is not mapped yet. Blocks on a disk are brought to memory first: the
+ * call waits for the disk, for nine tenths of its timeout at most, and then answers with what memory has. TERRACE_MISS
+ * if nothing (PREFIX) or not everything (ALL) is there; TERRACE_EXHAUSTED if too much would be pinned (nothing is held
+ * then, and terrace_error() says what holds it); TERRACE_PRECONDITION without borrow. The lease ends with
+ * terrace_release(). */
 TERRACE_API enum terrace_status terrace_lease(struct terrace_session *session, const struct terrace_keys *keys,
 					      enum terrace_lease_mode mode, uint64_t timeout_us, struct terrace_lease **lease);
 TERRACE_API enum terrace_status terrace_lease_async(struct terrace_session *session, const struct terrace_keys *keys, enum terrace_lease_mode mode,
@@ -537,12 +544,14 @@ struct terrace_lease_options {
 };
 #define TERRACE_LEASE_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_lease_options)
 
-/* terrace_lease with options (NULL: a prefix, in host memory). With a GPU the lease comes as soon as all its blocks are in host memory
- * or on the GPU: copies to the GPU may be under way then, a layer after the other, and terrace_lease_wait_layer() makes a stream wait for
- * them. Such a lease gives addresses (terrace_lease_addresses) and may be released behind a stream (terrace_release_after). What
- * terrace_session_gpu_ready does, and has not done when a reply names it, is done by the calling thread, or, for asynchronous calls, on the
- * library's, and takes as long as the driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the daemon lends no GPU; no CUDA
- * plugin; this process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at the daemon). */
+/* terrace_lease with options (NULL: a prefix, in host memory). With a GPU the lease comes as soon as all its blocks are
+ * in host memory or on the GPU: copies to the GPU may be under way then, a layer after the other, and
+ * terrace_lease_wait_layer() makes a stream wait for them. Such a lease gives addresses (terrace_lease_addresses) and
+ * may be released behind a stream (terrace_release_after). What terrace_session_gpu_ready does, and has not done when a
+ * reply names it, is done by the calling thread, or, for asynchronous calls, on the library's, and takes as long as the
+ * driver does. Besides what terrace_lease returns: TERRACE_UNSUPPORTED (the daemon lends no GPU; no CUDA plugin; this
+ * process does not see that GPU), TERRACE_INVALID (no such number), TERRACE_UNAVAILABLE (the GPU is lost, here or at
+ * the daemon). */
 TERRACE_API enum terrace_status terrace_lease_with(struct terrace_session *session, const struct terrace_keys *keys,
 						   const struct terrace_lease_options *options, uint64_t timeout_us, struct terrace_lease **lease);
 /* Ended by terrace_lease_finish. */
@@ -588,8 +597,9 @@ TERRACE_API enum terrace_status terrace_lease_check(struct terrace_lease *lease)
  * NULL is allowed. */
 TERRACE_API void terrace_release(struct terrace_lease *lease);
 
-/* The same once everything that is in `stream` now is done, without waiting for it; a lost GPU counts as done. For
- * leases on a GPU, not while the stream is being captured. If the process dies before, the daemon learns from the
+/* Gives the lease back and frees the handle once everything that is in `stream` now is done, without waiting for it; a
+ * lost GPU counts as done. For leases on a GPU, not while the stream is being captured. If the process dies before, the
+ * daemon learns from the
  * kernel when nothing can touch the blocks any more. On a failure the lease is as it was: TERRACE_PRECONDITION (not for
  * a GPU), TERRACE_INVALID (no stream of the GPU), TERRACE_UNAVAILABLE (the GPU is lost), TERRACE_CANCELLED (the session
  * is closed), TERRACE_EXHAUSTED. */
@@ -625,9 +635,9 @@ struct terrace_block_info {
 struct terrace_reservation;
 
 /* Reserves slots to write in place. info: one a key, or NULL. statuses (may be NULL) gets one a key: OK, EXISTS (stored
- * already: nothing to write), BUSY (it is reserved or being put already, perhaps by this session: no slot), EXHAUSTED. The call's own status is OK if it was
- * carried out, even if no key got a slot. If a key is EXHAUSTED, terrace_error() says all the same what has run out,
- * what holds it and what to do, after terrace_reserve_finish, too. */
+ * already: nothing to write), BUSY (it is reserved or being put already, perhaps by this session: no slot), EXHAUSTED.
+ * The call's own status is OK if it was carried out, even if no key got a slot. If a key is EXHAUSTED, terrace_error()
+ * says all the same what has run out, what holds it and what to do, after terrace_reserve_finish, too. */
 TERRACE_API enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
 						const struct terrace_block_info *info, uint64_t timeout_us,
 						enum terrace_status *statuses, struct terrace_reservation **reservation);
@@ -674,9 +684,9 @@ TERRACE_API enum terrace_status terrace_reserve_open_with(struct terrace_session
 
 /* Keys in the reservation. */
 TERRACE_API uint32_t terrace_reservation_count(const struct terrace_reservation *reservation);
-/* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are undefined: write
- * every token that is committed. It is writable until the commit or abort begins; a write after that may be a SIGSEGV. The commit
- * zeroes what is behind the valid tokens of a block that is not full. */
+/* The slot of key i in layout l, block_bytes bytes, writable; NULL if key i got none, or one on a GPU. Its bytes are
+ * undefined: write every token that is committed. It is writable until the commit or abort begins; a write after that
+ * may be a SIGSEGV. The commit zeroes what is behind the valid tokens of a block that is not full. */
 TERRACE_API void *terrace_reservation_block(const struct terrace_reservation *reservation, uint32_t i, uint32_t l);
 /* A reservation on a GPU: the device address of each key's slot in layout l, addresses[terrace_reservation_count()],
  * 256-byte aligned; 0 if the key got none. They are the `blocks` of terrace_cuda_encode. Statuses as of
@@ -696,17 +706,17 @@ TERRACE_API enum terrace_status terrace_commit_async(struct terrace_reservation 
 						     const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_status *statuses);
 
-/* Publishes the slots of a reservation on a GPU once everything that is in `stream` now is done; then as terrace_commit_async, ended by
- * terrace_commit_finish. The timeout covers both: TERRACE_DEADLINE if the stream took too long, TERRACE_UNAVAILABLE if the GPU was
- * lost, and then nothing is published; slots are given back only when the stream cannot write them any more. Not while the
- * stream is being captured. On TERRACE_OK the handle is gone; on a failure it is as it was: as terrace_release_after, and TERRACE_INVALID for
- * an open block. */
+/* Publishes the slots of a reservation on a GPU once everything that is in `stream` now is done; then as
+ * terrace_commit_async, ended by terrace_commit_finish. The timeout covers both: TERRACE_DEADLINE if the stream took
+ * too long, TERRACE_UNAVAILABLE if the GPU was lost, and then nothing is published; slots are given back only when the
+ * stream cannot write them any more. Not while the stream is being captured. On TERRACE_OK the handle is gone; on a
+ * failure it is as it was: as terrace_release_after, and TERRACE_INVALID for an open block. */
 TERRACE_API enum terrace_status terrace_commit_after(struct terrace_reservation *reservation, void *stream, uint64_t timeout_us,
 						     const struct terrace_completion *completion, struct terrace_op **op);
 
 /* Turns an open block of `tokens` tokens into a stored one under a key. Where a block covers several keys it is that of
- * the last unit, and tokens a multiple of the unit: fewer than a whole block in layouts with partial blocks alone. Frees
- * the handle as terrace_commit does. */
+ * the last unit, and tokens a multiple of the unit: fewer than a whole block in layouts with partial blocks alone.
+ * Frees the handle as terrace_commit does. */
 TERRACE_API enum terrace_status terrace_commit_open(struct terrace_reservation *reservation, const uint8_t *key,
 						    uint32_t key_bytes, uint32_t tokens, uint64_t timeout_us);
 
@@ -724,16 +734,18 @@ TERRACE_API enum terrace_status terrace_put_async(struct terrace_session *sessio
 						  const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_put_finish(struct terrace_op *op);
 
-/* Reads one packed block by stream into `block` (block_bytes of layout l, whose content is undefined after a failure; an
- * asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes' checksum is verified before TERRACE_OK. TERRACE_MISS,
- * TERRACE_CORRUPT (it does not match, or the daemon sent too few bytes). */
+/* Reads one packed block by stream into `block` (block_bytes of layout l, whose content is undefined after a failure;
+ * an asynchronous get writes it until it has completed). *tokens (may be NULL) gets its valid tokens. The bytes'
+ * checksum is verified before TERRACE_OK. TERRACE_MISS, TERRACE_CORRUPT (it does not match, or the daemon sent too few
+ * bytes). */
 TERRACE_API enum terrace_status terrace_get(struct terrace_session *session, uint32_t l, const uint8_t *key,
 					    uint32_t key_bytes, void *block, uint32_t *tokens, uint64_t timeout_us);
 TERRACE_API enum terrace_status terrace_get_async(struct terrace_session *session, uint32_t l, const uint8_t *key, uint32_t key_bytes, void *block,
 						  uint64_t timeout_us, const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_get_finish(struct terrace_op *op, uint32_t *tokens);
 
-/* ---- disks -------------------------------------------------------------------------------------------------------- */
+/* ---- disks
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Brings the longest prefix of keys (of each layout what a lease of it would need) from disk to memory, before they are
  * used. Protects nothing, counts as no use. With wait, *blocks (may be NULL) is how many of its keys memory has when
@@ -754,8 +766,9 @@ struct terrace_warm_options {
 };
 #define TERRACE_WARM_OPTIONS_INIT TERRACE_SIZED_ON_HOST_(struct terrace_warm_options)
 
-/* terrace_warm with options (NULL: to host memory, without waiting). This process needs no GPU for it. TERRACE_INVALID also for a GPU that
- * the daemon has not, TERRACE_UNAVAILABLE for one that it has lost, TERRACE_UNSUPPORTED if it lends none. */
+/* terrace_warm with options (NULL: to host memory, without waiting). This process needs no GPU for it. TERRACE_INVALID
+ * also for a GPU that the daemon has not, TERRACE_UNAVAILABLE for one that it has lost, TERRACE_UNSUPPORTED if it lends
+ * none. */
 TERRACE_API enum terrace_status terrace_warm_with(struct terrace_session *session, const struct terrace_keys *keys,
 						  const struct terrace_warm_options *options, uint64_t timeout_us, uint32_t *blocks);
 /* Ended by terrace_warm_finish, as terrace_warm_async. */
@@ -791,7 +804,7 @@ TERRACE_API enum terrace_status terrace_delete(struct terrace_session *session, 
 /* Counts as a use of blocks that the engine served from a cache of its own; in a session with unit_tokens or rules,
  * only of those that a prefix of all these keys needs. */
 TERRACE_API enum terrace_status terrace_touch(struct terrace_session *session, const struct terrace_keys *keys, uint64_t timeout_us);
-/* The same with options (NULL: none). */
+/* terrace_touch with options (NULL: none). */
 TERRACE_API enum terrace_status terrace_touch_with(struct terrace_session *session, const struct terrace_keys *keys,
 						   const struct terrace_call_options *options, uint64_t timeout_us);
 
@@ -807,7 +820,7 @@ enum terrace_event {
 TERRACE_API enum terrace_status terrace_report(struct terrace_session *session, const struct terrace_keys *keys,
 					       enum terrace_event event, int32_t priority, uint64_t ttl_ms, uint64_t timeout_us);
 
-/* The same with options (NULL: none). */
+/* terrace_report with options (NULL: none). */
 TERRACE_API enum terrace_status terrace_report_with(struct terrace_session *session, const struct terrace_keys *keys,
 						    const struct terrace_call_options *options,
 						    enum terrace_event event, int32_t priority, uint64_t ttl_ms,
@@ -841,9 +854,10 @@ struct terrace_watch;
 /* Watches the session's layouts. With from_now false it begins with the blocks stored already. It does not wait for the
  * daemon: if there is none, the first terrace_watch_next() says so. */
 TERRACE_API enum terrace_status terrace_watch_open(struct terrace_session *session, bool from_now, struct terrace_watch **watch);
-/* The next event, into a struct begun with TERRACE_WATCH_EVENT_INIT; TERRACE_DEADLINE if none came in time (the watch goes on).
- * Otherwise it has ended, and every further call says so: TERRACE_UNAVAILABLE (the daemon is gone), TERRACE_STALE (it does not know
- * the session), TERRACE_CANCELLED (terrace_disconnect). Threads that read one watch take turns. */
+/* The next event, into a struct begun with TERRACE_WATCH_EVENT_INIT; TERRACE_DEADLINE if none came in time (the watch
+ * goes on). Otherwise it has ended, and every further call says so: TERRACE_UNAVAILABLE (the daemon is gone),
+ * TERRACE_STALE (it does not know the session), TERRACE_CANCELLED (terrace_disconnect). Threads that read one watch
+ * take turns. */
 TERRACE_API enum terrace_status terrace_watch_next(struct terrace_watch *watch, uint64_t timeout_us, struct terrace_watch_event *event);
 /* Ends a watch; it may outlive its session and connection. NULL is allowed. */
 TERRACE_API void terrace_watch_close(struct terrace_watch *watch);

@@ -1,6 +1,5 @@
-/* libterrace: packed blocks. Encodes, decodes, repacks and attends, on the processor and on a GPU. Part of terrace.h, which
- * includes it and whose conventions hold here.
- */
+/* libterrace: packed blocks. Encodes, decodes, repacks and attends, on the processor and on a GPU. Part of terrace.h,
+ * which includes it and whose conventions hold here. */
 #ifndef TERRACE_KERNELS_H
 #define TERRACE_KERNELS_H
 
@@ -10,20 +9,22 @@
 extern "C" {
 #endif
 
-/* ---- packed blocks: encode, decode, attend ------------------------------------------------------------------------ */
+/* ---- packed blocks: encode, decode, attend
+ * ------------------------------------------------------------------------ */
 
-/* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the layout's
- * first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements (k with a rope
- * part: 576), k_stride and v_stride elements apart, aligned to them; NULL: that side is left alone. Writes only those
- * tokens' bytes, so a block can grow token by token, one
- * writer a (layer, head). NaN is stored as 0. What passes the largest number that the format is given, infinities too, is stored as that number:
- * 65504, and in a bf16 block 3.39e38. An fp16 or bf16 block keeps every finite element of its own type to the bit, and rounds others to the
+/* Packs `n` tokens, from token first_token of the block on, of one layer and KV head. layer and head count from the
+ * layout's first. block: block_bytes bytes, 16-byte aligned (slots are). k, v: n vectors of head_dim elements (k with a
+ * rope part: 576), k_stride and v_stride elements apart, aligned to them; NULL: that side is left alone. Writes only
+ * those tokens' bytes, so a block can grow token by token, one writer a (layer, head). NaN is stored as 0. What passes
+ * the largest number that the format is given, infinities too, is stored as that number: 65504, and in a bf16 block
+ * 3.39e38. An fp16 or bf16 block keeps every finite element of its own type to the bit, and rounds others to the
  * nearest (1e6 is 999424 in bf16). v is not looked at if V is a view of K. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_encode(const struct terrace_layout *layout, void *block, uint32_t layer, uint32_t head, uint32_t first_token,
 					       uint32_t n, const void *k, size_t k_stride, const void *v, size_t v_stride, enum terrace_dtype dtype);
 
-/* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. fp16 and bf16 elements saturate as those of terrace_attend() do:
- * a block may hold what an fp16 element does not, such as a bf16 number, or 65504 that rounding has made a little larger. TERRACE_INVALID. */
+/* The inverse: n vectors to k and v (NULL: not wanted), which must not overlap. fp16 and bf16 elements saturate as
+ * those of terrace_attend() do: a block may hold what an fp16 element does not, such as a bf16 number, or 65504 that
+ * rounding has made a little larger. TERRACE_INVALID. */
 TERRACE_API enum terrace_status terrace_decode(const struct terrace_layout *layout, const void *block, uint32_t layer,
 					       uint32_t head, uint32_t first_token, uint32_t n, void *k, size_t k_stride,
 					       void *v, size_t v_stride, enum terrace_dtype dtype);
@@ -113,10 +114,11 @@ struct terrace_attend_options {
 };
 #define TERRACE_ATTEND_OPTIONS_INIT TERRACE_SIZED_(struct terrace_attend_options)
 
-/* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may share the blocks
- * of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). A query that sees one, and holds a NaN or an infinity or
- * has a score that is NaN, gets NaN in out and lse, and no other query does. fp16 and bf16 outputs saturate: what passes their largest number
- * (65504, 3.39e38), infinities too, is that number; a NaN stays one (as E4M3 it is 0x7f). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
+/* Softmax attention straight from packed blocks, on the calling thread, with scratch memory of its own: threads may
+ * share the blocks of one lease. A query that sees no token gets out 0 and lse -INFINITY (or its sink). A query that
+ * sees one, and holds a NaN or an infinity or has a score that is NaN, gets NaN in out and lse, and no other query
+ * does. fp16 and bf16 outputs saturate: what passes their largest number (65504, 3.39e38), infinities too, is that
+ * number; a NaN stays one (as E4M3 it is 0x7f). TERRACE_INVALID, TERRACE_EXHAUSTED (no scratch). */
 TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layout, const struct terrace_attend_options *options);
 
 /* Merges partial attention results by their LSE: rows of d floats. (out_a, lse_a) <- merge of both. An LSE is the natural logarithm of a sum of
@@ -128,23 +130,28 @@ TERRACE_API enum terrace_status terrace_attend(const struct terrace_layout *layo
  * multiplied by ln 2 first. terrace_cuda_merge has the same rules. */
 TERRACE_API enum terrace_status terrace_merge(uint32_t rows, uint32_t d, float *out_a, float *lse_a, const float *out_b, const float *lse_b);
 
-/* ---- packed blocks on a GPU ---------------------------------------------------------------------------------------- */
+/* ---- packed blocks on a GPU
+ * ---------------------------------------------------------------------------------------- */
 
 /* Head dims 80, 112 and 512, and layouts with a rope part, are encoded and decoded on CUDA, but not attended yet:
  * TERRACE_UNSUPPORTED; so are head dims of K and V that differ, but for 192 with 128 and 128 with 64. */
 
-/* The same on CUDA, straight from packed blocks in device memory or in host memory that is mapped into the device. The library itself
- * needs no CUDA: libterrace_cuda.so.0 is loaded at run time, by the first of these calls. All pointers in the options are device
- * addresses unless said otherwise, and their contents are read when the stream gets there. Calls enqueue on `stream` (a
- * cudaStream_t of the current device) and return; they allocate nothing and wait for nothing, so that they may be captured in a CUDA graph and
- * replayed while lengths, tables and slots change. Besides what is said below: TERRACE_UNSUPPORTED (no plugin, no device of compute
- * capability 8.0 or more, no code for the current one, no kernel for these formats, head dims or so little shared memory),
- * TERRACE_INVALID (also of pointers that are not aligned, to their elements at least), TERRACE_INTERNAL (CUDA refuses the launch). */
+/* The calls named terrace_cuda_... do on a GPU what the calls above do on the CPU, straight from packed blocks in
+ * device memory or in host memory that is mapped into the device. The library itself needs no CUDA: the first of these
+ * calls loads libterrace_cuda.so.0. All pointers in the options are device addresses unless said otherwise, and their
+ * contents are read when the stream gets there. Calls enqueue on `stream` (a cudaStream_t of the current device) and
+ * return. They allocate nothing and wait for nothing, so that they may be captured in a CUDA graph and replayed while
+ * lengths, tables and slots change. Besides what is said below: TERRACE_UNSUPPORTED (no plugin, no device of compute
+ * capability 8.0 or more, no code for the current one, no kernel for these formats, head dims or so little shared
+ * memory), TERRACE_INVALID (also of pointers that are not aligned, to their elements at least), TERRACE_INTERNAL (CUDA
+ * refuses the launch). */
 
-/* Loads the plugin from a path, NULL: by the loader's search. TERRACE_OK also if it is loaded already and the current device will do. */
+/* Loads the plugin from a path, NULL: by the loader's search. TERRACE_OK also if it is loaded already and the current
+ * device will do. */
 TERRACE_API enum terrace_status terrace_cuda_load(const char *path);
 
-/* terrace_attend_features with device addresses; tree_bias and ranges have one more dimension in front: the sequences. */
+/* terrace_attend_features with device addresses; tree_bias and ranges have one more dimension in front: the
+ * sequences. */
 struct terrace_cuda_features {
 	size_t size;
 	uint32_t window;
@@ -198,8 +205,9 @@ TERRACE_API enum terrace_status terrace_cuda_attend_plan(const struct terrace_la
 TERRACE_API enum terrace_status terrace_cuda_attend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_attend_options *options, void *stream);
 
-/* Attention of the many new tokens of each sequence over its packed prefix and over themselves, not packed yet: the prefill after a
- * prefix hit. The new tokens of sequence s are query_starts[s] .. query_starts[s + 1] - 1, their positions begin at prefix_tokens[s]. */
+/* Attention of the many new tokens of each sequence over its packed prefix and over themselves, not packed yet: the
+ * prefill after a prefix hit. The new tokens of sequence s are query_starts[s] .. query_starts[s + 1] - 1, their
+ * positions begin at prefix_tokens[s]. */
 struct terrace_cuda_extend_options {
 	size_t size;
 	uint32_t layer, sequences;     /* at most 4096 sequences */
@@ -229,7 +237,8 @@ TERRACE_API enum terrace_status terrace_cuda_extend_workspace(const struct terra
 TERRACE_API enum terrace_status terrace_cuda_extend(const struct terrace_layout *layout,
 						    const struct terrace_cuda_extend_options *options, void *stream);
 
-/* K and V of tokens of one layer, into blocks and out of them. Slot s: token s % block_tokens of block s / block_tokens; -1: skipped. */
+/* K and V of tokens of one layer, into blocks and out of them. Slot s: token s % block_tokens of block s /
+ * block_tokens; -1: skipped. */
 struct terrace_cuda_codec_options {
 	size_t size;
 	uint32_t layer, tokens;
@@ -273,8 +282,9 @@ TERRACE_API enum terrace_status terrace_cuda_repack_to_pages(const struct terrac
 							     const struct terrace_cuda_repack_options *options,
 							     void *stream);
 
-/* Partial results of the same queries over disjoint tokens, merged by their LSE: an infinite one, of either sign, is of a row that saw no
- * token, and a NaN makes the row NaN, as for terrace_merge(), which says what to do with the LSEs of other libraries. */
+/* Partial results of the same queries over disjoint tokens, merged by their LSE: an infinite one, of either sign, is of
+ * a row that saw no token, and a NaN makes the row NaN, as for terrace_merge(), which says what to do with the LSEs of
+ * other libraries. */
 struct terrace_cuda_merge_options {
 	size_t size;
 	uint32_t parts;            /* 1 to 16 */
@@ -288,8 +298,8 @@ struct terrace_cuda_merge_options {
 #define TERRACE_CUDA_MERGE_OPTIONS_INIT TERRACE_SIZED_(struct terrace_cuda_merge_options)
 TERRACE_API enum terrace_status terrace_cuda_merge(const struct terrace_cuda_merge_options *options, void *stream);
 
-/* Copies of blocks from address to address: forks of a sequence, copy on write, gather and scatter between device memory and mapped
- * host memory. Pairs with a zero address are skipped. */
+/* Copies of blocks from address to address: forks of a sequence, copy on write, gather and scatter between device
+ * memory and mapped host memory. Pairs with a zero address are skipped. */
 struct terrace_cuda_copy_options {
 	size_t size;
 	uint32_t count;

@@ -20,7 +20,7 @@ static inline uint64_t client_deadline_us(uint64_t timeout_us)
 	return client_now_us() + (timeout_us < CLIENT_TIMEOUT_MAX_US ? timeout_us : CLIENT_TIMEOUT_MAX_US);
 }
 
-/* As pthread_cond_timedwait wants it. */
+/* The deadline as pthread_cond_timedwait takes it. */
 static inline struct timespec client_time_of(uint64_t deadline_us)
 {
 	return (struct timespec){(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000) * 1000};

@@ -69,7 +69,8 @@ static enum terrace_status read_size(const struct reader *r, const char *name, u
 	return TERRACE_OK;
 }
 
-/* The same of a field with two names, of which one is there, or else `otherwise` (0: it must be there). */
+/* Reads a size, 1 to `most`, from the field `name` or, if that is missing, from `other`. If both are missing, it is
+ * `otherwise`; 0: one of them must be there. */
 static enum terrace_status read_either(const struct reader *r, const char *name, const char *other, uint32_t otherwise,
 				       uint32_t most, uint32_t *out)
 {

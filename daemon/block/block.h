@@ -142,7 +142,7 @@ static inline uint8_t block_key_bytes(const struct block *b)
 	return b->record.name.key_bytes;
 }
 
-/* Its name, valid as long as the block. */
+/* The block's name. Its key points into the block, and is valid as long as the block. */
 static inline struct index_ident block_name(const struct block *b)
 {
 	return (struct index_ident){ .layout_id = b->record.name.layout_id, .tenant = b->record.name.tenant,

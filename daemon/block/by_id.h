@@ -24,7 +24,7 @@ static inline uint64_t policy_id(uint64_t name, uint64_t layout_id)
 
 	return id ? id : 1;
 }
-/* The same from the block's ident. */
+/* The id of the block with this ident: policy_id of its key's name and its layout. */
 uint64_t block_id(const struct index_ident *ident);
 
 #endif

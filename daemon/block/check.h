@@ -16,7 +16,7 @@ struct slot_header;
 
 /* Copies the header to *h. True: *h is exactly the header of the commit. */
 bool memory_header(const struct block *b, struct slot_header *h);
-/* The same; true only if the bytes of the block are also those of the commit. */
+/* Copies the header to *h and compares all checksums. True: header and bytes of the block are those of the commit. */
 bool memory_sound(const struct block *b, struct slot_header *h);
 /* Copies the bytes to `to` (the layout's block_bytes). True: `to` has what was committed, and *crc32c is its
  * checksum. */

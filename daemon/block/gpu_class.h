@@ -116,9 +116,9 @@ uint32_t vram_slot_pins(const struct vram_slot *s);
 /* Where a slot begins in its extent; its address on the device. */
 uint64_t vram_offset(const struct vram_slot *s);
 uint64_t vram_address(const struct vram_slot *s);
-/* Its slot on that GPU, coming or ready (reserved, if it is unpublished); NULL. */
+/* The block's slot on that GPU, coming or ready (reserved, if the block is unpublished); NULL: none. */
 struct vram_slot *vram_slot_on(const struct block *b, const struct gpu *g);
-/* The same, dead slots and those of lost GPUs included. */
+/* The block's slot on that GPU, dead slots and those of lost GPUs included; NULL: none. */
 struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
 /* Whether the block is on a GPU that is not lost, and neither in memory nor on a disk. */
 bool vram_has_alone(const struct block *b);

@@ -40,7 +40,7 @@ static inline struct cache_keys keys_slice(const struct cache_keys *k, uint32_t 
 				    k->grid };
 }
 
-/* The same keys with the session's grid; g NULL: without one. */
+/* A copy of k that has the session's grid g; g NULL: it has none. */
 struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
 
 /* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
@@ -75,7 +75,7 @@ void blocks_find(struct cache *c, struct layout_pool *const *pools, uint32_t lay
 		 struct block **found);
 uint64_t key_mix(uint64_t h, uint64_t word);
 uint64_t key_name(const uint8_t *key, uint32_t key_bytes);
-/* The same for a key of that tenant, whose names are no other tenant's. `default` has the plain ones. */
+/* The name of a key of that tenant: the tenant's number is mixed into key_name(), but for `default`. */
 uint64_t key_name_of(uint32_t tenant, const uint8_t *key, uint32_t key_bytes);
 
 /* The first of the first `n` blocks that a layout with this need uses. */

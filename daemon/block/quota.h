@@ -85,9 +85,11 @@ struct quota_holder *quota_join_again(struct quota_holder *h);
 /* NULL allowed. */
 void quota_leave(struct quota_holder *h);
 
-/* Takes n of a thing, or says why not: EXHAUSTED, which is counted. *why: good until the thread's next refusal; NULL allowed. */
+/* Takes n of a thing, or says why not: EXHAUSTED, which is counted. *why: good until the thread's next refusal; NULL
+ * allowed. */
 enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why);
-/* The same, but a failure is not counted as a refusal: for callers that wait and try again. */
+/* Takes n of a thing. False: it may not have so many, which is not counted as a refusal. For callers that wait and try
+ * again. */
 bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n);

@@ -90,8 +90,8 @@ struct fetch {
 	 * that block's, and have been checked. With the lock, once for each piece that was begun, on any thread, in any
 	 * order. */
 	void (*piece_ended)(struct cache *c, struct fetch *f, uint32_t i, enum status s);
-	/* The same of a source that is by_name, by source_came(). OK: all bytes of the slot have been written, but not
-	 * checked. Without the lock. */
+	/* Only of a source with by_name, called by source_came(): piece i has ended so. OK: all bytes of the slot have
+	 * been written, but not checked. Without the lock. */
 	void (*piece_came)(struct fetch *f, uint32_t i, enum status s);
 	/* After the last piece_ended: the source does not use the fetch any more. With the lock. */
 	void (*ended)(struct cache *c, struct fetch *f);

@@ -43,9 +43,9 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 /* Begins the transfers that bring the blocks to their places, for the call's wait. wait_end: the call waits until the
  * copies are there, and not only for their places. False: all blocks have their places. */
 bool bring_begin(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority, bool wait_end);
-/* The same for the first n keys of a call that waits for the end and has not yet searched its other keys. It begins
- * only if all that these keys need is copies, which can begin at once; bring_begin skips them later. False: it did not
- * begin, since more is needed or the prefix ends among these keys. */
+/* Begins the transfers for the first n keys of a call that waits for the end and has not yet searched its other keys.
+ * It begins only if all that these keys need is copies, which can begin at once; bring_begin skips these keys later.
+ * False: it did not begin, since more is needed or the prefix ends among these keys. */
 bool bring_prefetch(struct admission *a, uint32_t n, struct lease *l);
 /* Without waiting: how many of the first n keys have their place, or could be given one. */
 uint32_t bring_now(struct admission *a, uint32_t n, struct block *const *block);

@@ -113,7 +113,7 @@ static void unpin_all(uint32_t blocks, struct block *const *block)
 			block_unpin(block[i]);
 }
 
-/* Of a call that waits for its end: the block's pin moves to the call's link. */
+/* Brings one pinned block to its place, for a call that waits for the end. The block's pin moves to the call's link. */
 static void bring(struct admission *a, struct block *b, enum ring_priority priority)
 {
 	struct cache_wait *w = a->wait;
@@ -128,8 +128,8 @@ static void bring(struct admission *a, struct block *b, enum ring_priority prior
 	w->adopts = NULL;
 }
 
-/* The same on a GPU, for keys first..n of a call that waits for the end. The blocks are pinned; some have no place.
- * Evictions and copies for the first blocks begin before it comes to the later ones. */
+/* Brings the blocks of keys first..n to a GPU, for a call that waits for the end. The blocks are pinned; some have no
+ * place. Evictions and copies for the first blocks begin before the later blocks are looked at. */
 static void fetch_whole(struct admission *a, uint32_t first, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	uint32_t order[CACHE_LAYOUTS_MAX];
@@ -164,9 +164,9 @@ static bool fetch_rest(struct admission *a, uint32_t n, struct block **block, en
 	return true;
 }
 
-/* The same for a call that does not wait for the end. False: each block has its place now, and they stay pinned for the
- * lease. Else blocks with a place are pinned there, and the others only by their transfers, so that memory that they
- * have passed through is free for the next ones. */
+/* Brings the blocks of the first n keys to a GPU, for a call that does not wait for the end. False: each block has its
+ * place now, and all stay pinned for the lease. True: blocks with a place are pinned there, and the others only by
+ * their transfers, so that memory that they have passed through is free for the next ones. */
 static bool fetch_gpu(struct admission *a, uint32_t n, struct block **block, enum ring_priority priority)
 {
 	const uint32_t blocks = n * a->layouts;

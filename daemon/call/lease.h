@@ -50,7 +50,7 @@ enum status cache_release(struct cache *c, uint64_t session, uint64_t lease);
 /* Gives back the leases and reservations that this call of the session was granted, as the caller will never see the
  * reply. call: not 0. */
 void cache_recall(struct cache *c, uint64_t session, uint64_t call);
-/* The same as cache_leases_notify, with the lock. */
+/* Does with the lock what cache_leases_notify does without it. */
 void deferred_notify(struct cache *c);
 
 #endif

@@ -54,7 +54,7 @@ static void lookup_layout(struct cache *c, const struct layout_pool *pool, const
 	}
 }
 
-/* The same in a session with a grid. */
+/* Looks up layout l of a session with a grid. Without states, it searches no further than the answer needs. */
 static void lookup_cells(struct cache *c, const struct layout_pool *pool, uint32_t l, const struct cache_keys *k,
 			 struct prefix *p, uint8_t *states)
 {

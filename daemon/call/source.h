@@ -28,10 +28,10 @@ void block_source(struct cache *c, const struct key_run *run, uint32_t without, 
  * in memory, or on its way; w (may be NULL) is told of the end. Other answers as of the tiers' fetch (block/tier.h).
  * how->links is taken if the block comes. */
 enum status source_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
-/* The same for a call that may evict any block for its slot. */
+/* Begins to bring the block to memory, as source_fetch does, for a call that may evict any block for its slot. */
 enum status source_bring(struct cache *c, struct block *b, enum ring_priority priority, struct cache_wait *w);
-/* The same for a run of n blocks, none of which is in memory (NULLs are skipped): they come together. w is not NULL.
- * Returns how many do not come. */
+/* Begins to bring n blocks to memory together; none of them is there, and NULLs are skipped. w, not NULL, is told of
+ * each end. Returns how many do not come. */
 uint32_t source_bring_run(struct cache *c, uint32_t n, struct block *const *block, enum ring_priority priority,
 			  struct cache_wait *w);
 

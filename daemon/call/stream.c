@@ -143,7 +143,7 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 	return status;
 }
 
-/* Also ends a detached session that only waited for this write. */
+/* Ends the write's reservation, and its session, too, if that is detached and waited for this write only. */
 static void write_over(struct cache *c, struct reservation *r)
 {
 	struct session *s = r->session;

@@ -30,8 +30,8 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
  * also after the session has ended. NOT_FOUND: no such write of that session. */
 enum status cache_write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole,
 			    uint64_t now_us, uint64_t unix_ms);
-/* The same for a whole block whose CRC-32C the caller knows. CORRUPT: the commit's checksum differs from it, and the
- * slot is given back. */
+/* Publishes a block that has been written whole and whose CRC-32C the caller knows (OK or EXISTS). CORRUPT: the
+ * commit's checksum differs from that, and the slot is given back. NOT_FOUND: no such write of that session. */
 enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
 				   uint64_t unix_ms);
 enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q, struct cache_read *out,

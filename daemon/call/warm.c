@@ -125,7 +125,8 @@ static uint32_t warm_prefetch(struct admission *a, uint64_t session, struct gpu 
 	return n;
 }
 
-/* The same, then finds all blocks. Returns the GPU whose submission thread expects more of them, or NULL. */
+/* Begins the copies of the first keys by warm_prefetch, then finds all blocks. Returns the GPU whose submission thread
+ * has been told that more copies follow, or NULL. */
 static struct gpu *warm_begin(struct admission *a, const struct cache_warm_call *q, struct lease *l)
 {
 	const struct vram_search search = { q->gpu, a->pools, a->layouts, a->keys, l->block };

@@ -85,7 +85,7 @@ static void put_labels(struct text *t, const char *labels)
 	put(t, "}", 1);
 }
 
-/* As few digits as give the same number again. */
+/* Puts the number with the fewest digits that read back as the same number. */
 static void put_number(struct text *t, double value)
 {
 	char number[40];

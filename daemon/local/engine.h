@@ -87,7 +87,7 @@ struct local_calls {
 
 /* Has the thread look at k. On any thread, while k cannot be freed. */
 void local_post(struct local_connection *k);
-/* The same without a connection. */
+/* Wakes the thread of the local calls, without having it look at a connection. */
 void local_ring(struct local_calls *n);
 /* Adds a descriptor to the epoll. The key is the connection's or n's own, and is filled. */
 bool local_watch(struct local_calls *n, int fd, uint32_t events, struct local_key *key, enum local_watched what,

@@ -294,7 +294,8 @@ static void log_not_accepted(struct fd_socket *d, int error)
 		log_warn("fd_socket_accept", LOG_TEXT("reason", why), LOG_NUM("held_back", held));
 }
 
-/* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a status. */
+/* One that has no share left is kept for a moment, if there are not many of these, so that its HELLO is answered by a
+ * status. */
 static bool admit(struct fd_socket *d, struct connection *c, const struct cache_peer *peer)
 {
 	const char *why = "no memory";
@@ -448,7 +449,8 @@ static bool on_caller(struct fd_socket *d, struct connection *c, const struct fd
 	return true;
 }
 
-/* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP tries again. */
+/* The cache lends a GPU's memory only to a process whose end it can see. Without a descriptor for that the next MAP
+ * tries again. */
 static void make_known(struct fd_socket *d, struct connection *c)
 {
 	int pidfd = c->known ? -1 : fcntl(c->pidfd, F_DUPFD_CLOEXEC, 0);
@@ -475,7 +477,8 @@ static bool on_map(struct fd_socket *d, struct connection *c, const struct fdsoc
 	return !is_deaf(fd_socket_lend(&d->lender, c->fd, c->attachment, m));
 }
 
-/* As the cache counts; a number that is no GPU's is none of the cache's either. */
+/* The cache's number of a GPU of a packet; CACHE_HOST for host memory. A number that is no GPU's becomes DEVICES_MAX,
+ * which the cache refuses. */
 static int32_t tier_of(uint32_t gpu)
 {
 	return gpu == FDSOCK_NO_GPU ? CACHE_HOST : gpu < DEVICES_MAX ? (int32_t)gpu : DEVICES_MAX;

@@ -238,8 +238,8 @@ static bool is_alone(const struct cache *c)
 	return !c->tiers[TIER_DISK] && !c->tiers[TIER_GPU];
 }
 
-/* First prefetched blocks that were not used in time, then blocks not admitted, then the coldest; only blocks that have
- * another copy and are not wanted soon. */
+/* The block to evict that costs least: a prefetched block that was not used in time, else one that was not admitted,
+ * else the coldest. Only blocks that have another copy and are not wanted soon. NULL: there is none. */
 static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 {
 	struct block *b = probation_prefetch_victim(c, k, false);
@@ -253,7 +253,7 @@ static struct block *victim_to_spare(struct cache *c, struct memory_class *k)
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
-/* The same; if there is none, because spills have not kept up, any block. */
+/* The block to evict: victim_to_spare's, or, if there is none because spills have not kept up, any block. */
 static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 {
 	struct block *b = victim_to_spare(c, k);
@@ -300,7 +300,8 @@ static struct block *victim_for_good(struct cache *c, struct memory_class *k, bo
 	return n ? (struct block *)block_of_node(n) : NULL;
 }
 
-/* The same for a background download from a GPU. */
+/* The block to evict for a background download from a GPU. Blocks that a disk has, or that no disk takes, go; a block
+ * that otherwise a GPU alone has stays. NULL: there is none. */
 static struct block *victim_below(struct cache *c, struct memory_class *k)
 {
 	struct block *b = probation_prefetch_victim(c, k, false);
@@ -308,7 +309,7 @@ static struct block *victim_below(struct cache *c, struct memory_class *k)
 	return b ? b : victim_for_good(c, k, may_depart_for_good);
 }
 
-/* And if there is none, any. */
+/* victim_below's block; if there is none, the coldest that a disk has or that no GPU has. NULL: there is none. */
 static struct block *victim_to_drop_below(struct cache *c, struct memory_class *k)
 {
 	struct block *b = victim_below(c, k);
@@ -404,7 +405,7 @@ enum status room_take(struct cache *c, struct memory_class *k, enum take_effort 
 	return take(c, k, victim_to_evict, true, out);
 }
 
-/* As many slots as the class has free ones are there already. */
+/* Whether the class has that many free slots already. */
 static bool has_free(const struct memory_class *k, uint32_t slots)
 {
 	struct arena_class_usage u;

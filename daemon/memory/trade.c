@@ -102,7 +102,7 @@ void trade_look(struct cache *c, struct memory_class *k, const struct block *own
 
 /* ---- emptying ---- */
 
-/* It is on its way to a disk, or is to be. */
+/* Whether the block must be written to a disk before it is evicted. Begins that write. */
 static bool spills_first(struct cache *c, struct memory_trade *t, struct block *b)
 {
 	enum status s;
@@ -162,7 +162,7 @@ static void trade_end(struct cache *c, struct memory_class *k)
 	k->trade = (struct memory_trade){ 0 };
 }
 
-/* Its window is empty: the class's next take cuts a span there. */
+/* Ends a trade whose window is empty. The class's next take cuts a span there. */
 static void trade_done(struct cache *c, struct memory_class *k)
 {
 	trade_end(c, k);

@@ -7,7 +7,7 @@
 
 struct config;
 
-/* The same word if it names a policy that earlier versions had, else NULL. */
+/* Returns the policy's name, a fixed word, if earlier versions had that policy and this one has not; else NULL. */
 const char *config_retired_policy(const char *value);
 /* A line, or a call of tell, for each option whose value is not the one that was given. */
 void config_retired_print(const struct config *c, FILE *to);

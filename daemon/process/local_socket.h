@@ -22,15 +22,15 @@ struct local_socket {
 };
 #define LOCAL_SOCKET_NONE ((struct local_socket){ .fd = -1 })
 
-/* Listens at `path`, which has `mode` from its first moment; what stood there and is no daemon's any more is removed. type: SOCK_STREAM or
- * SOCK_SEQPACKET. BUSY, IO: as data_dir_lock_turn and data_dir_lock_socket, or it cannot be bound; why[size] has a
- * sentence, and *s is LOCAL_SOCKET_NONE. */
+/* Listens at `path`, which has `mode` from its first moment; what stood there and is no daemon's any more is removed.
+ * type: SOCK_STREAM or SOCK_SEQPACKET. BUSY, IO: as data_dir_lock_turn and data_dir_lock_socket, or it cannot be bound;
+ * why[size] has a sentence, and *s is LOCAL_SOCKET_NONE. */
 enum status local_socket_open(struct local_socket *s, const char *path, int type, unsigned mode, int backlog, char *why, size_t size);
 
 /* Removes the path if it is still this socket's, which must be open and listening. Again: nothing. */
 void local_socket_remove(struct local_socket *s);
 
-/* The same, and closes. Of LOCAL_SOCKET_NONE nothing. */
+/* Removes the path as local_socket_remove does, then closes the socket. Does nothing to LOCAL_SOCKET_NONE. */
 void local_socket_close(struct local_socket *s);
 
 #endif

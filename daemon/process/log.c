@@ -67,8 +67,8 @@ static bool put_code(struct cursor *c, uint32_t code)
 	return put(c, hex, (size_t)snprintf(hex, sizeof hex, "\\u%04x\\u%04x", 0xd800 | code >> 10, 0xdc00 | (code & 0x3ff)));
 }
 
-/* The same escapes serve both formats: JSON's. What is not printable ASCII becomes \uXXXX, a byte that is no UTF-8 \u00xx, so that a
- * line is valid whatever a client sent. */
+/* Puts the text with JSON's escapes, in both formats of the log. A character that is not printable ASCII becomes
+ * \uXXXX, and a byte that is no UTF-8 becomes \u00xx, so that a line is valid whatever a client sent. */
 static bool put_escaped(struct cursor *c, const char *text)
 {
 	size_t length;

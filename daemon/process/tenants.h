@@ -60,8 +60,10 @@ struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, str
 struct tenants *tenants_load(const struct config *c, struct config_errors *errors);
 void tenants_free(struct tenants *t);
 
-/* The tenant's number of a process with that uid and those groups; 0: of none. Groups of two tenants are of none. */
+/* The number of the tenant of a process with that uid and those groups. 0: no tenant, also if its groups belong to two
+ * tenants. */
 uint32_t tenants_of_process(const struct tenants *t, uid_t uid, const gid_t *groups, size_t n);
-/* The same of a certificate, and its role. Names of two tenants are of none. */
+/* The number of the tenant of a certificate with these names, and the certificate's role. 0: no tenant, also if its
+ * names belong to two tenants. */
 uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *names, enum role *role);
 #endif

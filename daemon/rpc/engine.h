@@ -139,14 +139,14 @@ static inline bool is_woken(struct wire_call *w)
 	return atomic_load_explicit(&w->state, memory_order_acquire) & CALL_WOKEN;
 }
 
-/* True: the caller is to start an OP_WAKE. */
+/* Notes that the call is woken. True: it was not woken already, and the caller is to start an OP_WAKE. */
 static inline bool state_wake(struct wire_call *w)
 {
 	return !(atomic_fetch_or_explicit(&w->state, CALL_WOKEN, memory_order_acq_rel) & CALL_WOKEN);
 }
 
-/* The same for a call that is put aside and not touched afterwards: the OP_WAKE started now, or the one under way,
- * finds it. */
+/* Puts the call aside in state s, and notes that it is woken. True: it was not woken already, and the caller is to
+ * start an OP_WAKE. The caller does not touch the call afterwards: an OP_WAKE, this one or one under way, finds it. */
 static inline bool state_put_aside(struct wire_call *w, enum call_state s)
 {
 	return !(atomic_exchange_explicit(&w->state, CALL_WOKEN | s, memory_order_acq_rel) & CALL_WOKEN);

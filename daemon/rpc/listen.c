@@ -72,7 +72,7 @@ static void accept_failed(struct rpc_listener *l, int error)
 		log_warn("rpc_accept", LOG_TEXT("reason", strerror(error)), LOG_NUM("held_back", held));
 }
 
-/* It is gRPC's from now on, or closed for want of a share or a number. */
+/* Hands the connection to gRPC. Closes it if there is no descriptor for it, or rpc_peers_add refuses it. */
 static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer, const struct who *who)
 {
 	struct cache_peer of = *peer;
@@ -130,7 +130,8 @@ static void wait_for_byte(struct rpc_listener *l, int fd)
 	l->until_us[l->silent++] = daemon_now_us() + l->silent_us;
 }
 
-/* Those that have said something since, or have left, and those whose time is up. */
+/* Goes through the connections that have not sent a byte yet. One that has sent something, or whose client has left, is
+ * handed over or closed; one whose time is up is closed. */
 static void look_at_silent(struct rpc_listener *l)
 {
 	const uint64_t now_us = daemon_now_us();

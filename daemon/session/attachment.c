@@ -254,7 +254,7 @@ static void lent_told(struct cache *c, struct attachment *a, uint32_t extent)
 		lent_remove(a, l);
 }
 
-/* It has unmapped everything: the kernel is asked when it is gone. */
+/* Notes that the process says that it has unmapped everything. The kernel is asked once the process is gone. */
 static void all_told(struct attachment *a)
 {
 	for (uint32_t i = 0; !a->lending && i < a->lent_count; i++)
@@ -310,7 +310,8 @@ static enum status still_open(const struct attachment *a)
 	return !a || a->gone || a->session->state != SESSION_OPEN ? STATUS_DENIED : STATUS_OK;
 }
 
-/* Reservations of a process lie in few extents at a time, and the next is mostly where the last one was. NULL: it has none there. */
+/* The count of slots that the process may write in that extent; NULL: none. Starts where the last search ended, as the
+ * next reservation mostly lies in the extent of the last one. */
 static struct written *written_find(struct attachment *a, uint32_t extent)
 {
 	for (uint32_t i = 0; i < a->written_count; i++) {

@@ -74,16 +74,18 @@ void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent
 struct attachment *attachment_find(struct cache *c, uint64_t number);
 /* NULL or why that is not a live attachment of the session. */
 const char *attachment_problem(struct cache *c, const struct session *s, uint64_t number);
-/* Whether it holds, or may hold, an extent. Forgets those that it does not hold. */
+/* Whether the attachment's process holds, or may hold, an extent. Forgets the extents that it does not hold. *probes:
+ * how many extents the kernel may still be asked about; at 0 the answer is true. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 /* Whether the extent has been lent to it, and it is not known to have unmapped it. */
 bool attachment_lent(const struct attachment *a, uint32_t extent);
 /* The same of any attachment. attachments_have asks the kernel, too, and forgets those that have unmapped it. */
 bool attachments_lent(const struct cache *c, uint32_t extent);
 bool attachments_have(struct cache *c, uint32_t extent);
-/* How many extents it can write, as far as the daemon knows. */
+/* How many extents the attachment's process can write, as far as the daemon knows. */
 uint32_t attachment_writable(const struct attachment *a);
-/* Its process has one slot more of that extent of host memory to write, or one less. False: no memory to note it. */
+/* Notes that the attachment's process has one slot more to write in that extent of host memory, or one less. False: no
+ * memory to note it. */
 bool attachment_writes(struct attachment *a, uint32_t extent, bool more);
 void attachment_free(struct cache *c, struct attachment *a);
 void offers_free(struct offers *o); /* NULL allowed */

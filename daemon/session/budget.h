@@ -31,13 +31,15 @@ uint64_t pins_free(const struct cache *c, const struct tenant *t);
  * many. */
 uint32_t pins_wish(const struct cache *c, const struct tenant *t, uint64_t bytes, const struct gpu *g,
 		   uint64_t gpu_bytes, struct quota_wish *w);
-/* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or EXHAUSTED and why. */
+/* Whether so many bytes more may be pinned for the session's holder in memory, and on that GPU (NULL: on none): OK, or
+ * EXHAUSTED and why. */
 enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, const struct gpu *g, uint64_t gpu_bytes, const char **why);
 
 /* The first layout whose block can never lie in host memory: false, and *why is a sentence with the layout's number,
  * the cause and the option to raise, good until the thread's next call here. */
 bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t count, const char **why);
-/* The same of a GPU; one that could not be opened has no bound. With the lock or without. */
+/* The first layout whose block can never lie on that GPU: false, and *why says so as fit_host does. A GPU that could
+ * not be opened has no bound. With the lock or without. */
 bool fit_gpu(const struct cache *c, const struct gpu *g, struct layout_pool *const *pools, uint32_t count,
 	     const char **why);
 

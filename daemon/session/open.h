@@ -47,7 +47,7 @@ enum status cache_session_by_token(struct cache *c, uint32_t tenant, const uint8
 enum status cache_session_write_back(struct cache *c, uint64_t session);
 /* The number of the tenant of an open or detached session; 0: no such handle. Without the lock. */
 uint32_t cache_session_tenant(struct cache *c, uint64_t session);
-/* The same tenant's name; NULL: no such handle. */
+/* The name of the tenant of an open or detached session; NULL: no such handle. Without the lock. */
 const char *cache_session_tenant_name(struct cache *c, uint64_t session);
 /* The public number of an open or detached session; 0: no such handle. */
 uint64_t cache_session_number(struct cache *c, uint64_t session);

@@ -253,7 +253,8 @@ enum status reservation_create(struct cache *c, struct session *s, const struct 
 	return STATUS_OK;
 }
 
-/* The process that writes it may have the memory of its slots mapped writable from now on, or (on false) not for its sake any more. */
+/* on: from now on the process that writes the reservation may have its slots mapped writable. Else this reservation is
+ * no reason for that any more. */
 void reservation_writes(struct cache *c, struct reservation *r, bool on)
 {
 	struct attachment *a = r->attachment && !r->gpu ? attachment_find(c, r->attachment) : NULL;
@@ -268,7 +269,7 @@ void reservation_writes(struct cache *c, struct reservation *r, bool on)
 	}
 }
 
-/* It owns so much less. */
+/* Takes slots and bytes off what the reservation, its session and its tenant hold. */
 static void reservation_shed(struct reservation *r, uint32_t slots, uint64_t bytes)
 {
 	r->slots -= slots;

@@ -52,13 +52,14 @@ struct session {
 
 /* Without the lock: copies an open session's pools; 0: unknown session. */
 uint32_t session_pools(struct cache *c, uint64_t id, struct layout_pool **pools);
-/* The same with the grid; of a plain session only the grid's unit is set: 0. */
+/* Without the lock: copies an open session's pools and its grid; 0: unknown session. Of a plain session's grid only the
+ * unit is set: 0. */
 uint32_t session_shape(struct cache *c, uint64_t id, struct layout_pool **pools, struct grid *grid);
 /* The slot that may have this handle, whatever its state; NULL: none. Any thread. */
 struct session *session_at(struct cache *c, uint64_t handle);
 struct session *session_find(struct cache *c, uint64_t handle); /* open, or a detached session; else NULL */
 struct session *session_get(struct cache *c, uint64_t handle, const char **why); /* open ones only */
-/* The same, and notes that a call came. */
+/* The open session with this handle, as session_get finds it. Notes that a call came. */
 struct session *session_call(struct cache *c, uint64_t id, uint64_t now_us, const char **why);
 /* A bit for each GPU that an open session has put, leased or warmed on. */
 uint32_t session_gpus(struct cache *c, uint64_t id);

@@ -16,7 +16,7 @@ struct await {
 	_Atomic int holders;
 };
 
-/* It is held by two threads: the one that waits, and the one that answers. */
+/* Begins an answer that two threads hold: the one that waits, and the one that answers. */
 void await_init(struct await *a);
 void await_fini(struct await *a);
 void await_answer(struct await *a);

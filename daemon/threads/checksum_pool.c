@@ -123,7 +123,7 @@ static bool is_due(struct batch *b)
 	return !b->due;
 }
 
-/* So many at most. False: no number is left. */
+/* Runs numbers of the batch that are due, `most` of them at most. False: no number is left. */
 static bool batch_work(struct batch *b, uint32_t most)
 {
 	uint32_t i;

@@ -23,11 +23,12 @@ void sums_destroy(struct sums *s);
 bool sums_submit(struct sums *s, struct work *work);
 /* one(arg, i) for each i < count, on this thread and on those of the pool that are idle; returns when all are done. */
 void sums_each(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void *arg);
-/* The same on threads of the pool alone, count > 0: over(arg) on the one that did the last. False: nothing was begun, it is the caller's to
- * do. */
+/* one(arg, i) for each i < count, on threads of the pool alone; count is not 0. The thread that ends the last one calls
+ * over(arg). False: nothing was begun, and the caller has to do it. */
 bool sums_begin(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), void (*over)(void *arg), void *arg);
-/* The same for numbers that become due one by one: i is run when due(arg, i) is true, which is asked only shortly
- * before. `hurry`: the caller has time to wake several threads, so that they need not wait for each other to do it. */
+/* As sums_begin, for numbers that become due one by one: one(arg, i) is called when due(arg, i) is true, which is asked
+ * only shortly before. `hurry`: the caller has time to wake several threads, so that they need not wait for each other
+ * to do it. */
 bool sums_begin_due(struct sums *s, uint32_t count, void (*one)(void *arg, uint32_t i), bool (*due)(void *arg, uint32_t i),
 		    void (*over)(void *arg), void *arg, bool hurry);
 

@@ -24,13 +24,13 @@ struct work {
 
 /* threads 1 to 64. INTERNAL: a thread could not be made. */
 enum status workers_create(uint32_t threads, uint32_t queue_max, struct workers **out);
-/* So many workers at a time may look for the next work for up to a tenth of a millisecond before they sleep; none unless
- * this was called. For where there are processors to spare. */
+/* Lets `most` workers at a time poll for the next work for up to a tenth of a millisecond before they sleep. Until this
+ * is called, none does. For machines with processors to spare. */
 void workers_poll(struct workers *w, uint32_t most);
 /* Runs what is queued and ends the threads. False: one is in a work that has not returned within wait_us; then only
  * workers_look and workers_stop may be called. By one thread. NULL is fine. */
 bool workers_stop(struct workers *w, uint64_t wait_us);
-/* The same, however long it takes, and frees. NULL is fine. */
+/* Runs what is queued, ends the threads, however long that takes, and frees the pool. NULL is fine. */
 void workers_destroy(struct workers *w);
 
 /* Any thread. EXHAUSTED: the queue is full. UNAVAILABLE: being stopped. */

@@ -62,7 +62,8 @@ void vram_settle(struct cache *c, struct layout_pool *p, uint32_t most);
 /* Begins to download a block that is not in host memory, by the tier's table. spare: drops no block without another
  * copy for it; BUSY: memory has no other place. BUSY may also be the end of the transfer. */
 enum status vram_down(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
-/* The same for a copy that is to be downloaded in any case, in the background: TAKE_BELOW. */
+/* Begins to download a copy that is to come down in any case, in the background (effort TAKE_BELOW). `spare` and the
+ * statuses are vram_down's. */
 enum status vram_write_through(struct cache *c, struct block *b, bool spare, struct cache_wait *w);
 /* As vram_down, in the background: while disks write, it drops no block without another copy, and answers BUSY. */
 enum status vram_down_soon(struct cache *c, struct block *b, struct cache_wait *w);

@@ -27,13 +27,13 @@ struct vram_want {
 uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
 /* Whether the block has its place: on the GPU or, with or_host, in memory. */
 bool vram_placed(const struct block *b, const struct vram_want *want);
-/* Its slot on the GPU, if a lease's holder can use it by what it is told. NULL: its place is in memory, or it has none
- * yet. */
+/* The block's slot on the GPU that is wanted, if the holder of a lease can use that slot with the answer that it gets.
+ * NULL: the block's place is in memory, or it has none yet. */
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want);
 struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
 /* Bytes that leasing it there would add to what is held of the GPU. */
 uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
-/* Its slot on that GPU, if the copy there is complete; NULL. */
+/* The block's slot on that GPU, if the copy there is complete; else NULL. */
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
 /* The numbers of the layouts, those with the fewest layers first. */
 void vram_order(struct layout_pool *const *pools, uint32_t layouts, uint32_t *order);
@@ -42,8 +42,8 @@ uint32_t vram_layers_most(struct layout_pool *const *pools, uint32_t layouts);
 /* Puts a fence behind the uploads that have begun: the progress page's word for that GPU shows their progress.
  * overtakes: the uploads that it shows are not in vram_tail's range. False: no memory. */
 bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t layers, bool overtakes, uint32_t *base);
-/* The same for a call that waits for places: the fence stands behind the last upload, once nothing is outstanding.
- * Without memory there is no fence. */
+/* Asks for a fence for a call that still waits for places. vram_fence_place puts it behind the call's last upload, once
+ * nothing of the call is outstanding. Without memory there is no fence. */
 void vram_fence_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
 void vram_fence_place(struct cache_wait *w);
 void vram_fence_drop(struct cache_wait *w); /* the wait ends without its fence */

@@ -44,8 +44,8 @@ void progress_page_let_go(struct cache *c, struct progress_page *b);
 /* With the lock: copies to that GPU that the page was to report have failed. Notes that on the page for good, and lets
  * waiting streams go on. */
 void progress_page_fail(struct progress_page *b, const struct gpu *g);
-/* The same for the pages of all fences in the GPU's upload queue or under way: uploads have failed, so that no fence
- * behind them can be trusted. Called before the device goes on. */
+/* Calls progress_page_fail for the page of each fence in the GPU's upload queue or under way: uploads have failed, so
+ * that no fence behind them can be trusted. Called before the device goes on. */
 void vram_fences_fail(struct gpu *g);
 /* With the lock: whether leases may be granted before their copies to that GPU are done. Not after such copies have
  * failed once, as clients do not trust that word any more. */

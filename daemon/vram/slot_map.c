@@ -154,7 +154,7 @@ void vram_memory_free(struct cache *c, struct gpu *g)
 
 /* ---- walks by place ---- */
 
-/* The next ready copy of the layout in that span, from an offset on, which goes along. */
+/* The next ready copy of the layout in that span, from *offset on. *offset moves behind what was looked at. */
 static struct vram_slot *next_in_span(const struct vram_pool *vp, struct vram_span *s, uint64_t *offset, uint32_t *budget)
 {
 	const uint64_t stride = s->place->stride, from = s->place->offset;
@@ -169,7 +169,7 @@ static struct vram_slot *next_in_span(const struct vram_pool *vp, struct vram_sp
 	return NULL;
 }
 
-/* The same in that extent. */
+/* The next ready copy of the layout in that extent, from *offset on. *offset moves behind what was looked at. */
 static struct vram_slot *next_in_extent(const struct vram_pool *vp, uint32_t extent, uint64_t *offset, uint32_t *budget)
 {
 	struct arena *a = vp->gpu->arena;

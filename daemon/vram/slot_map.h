@@ -33,7 +33,7 @@ uint64_t vram_only_blocks(const struct cache *c, const struct layout_pool *p);
 struct vram_slot *vram_sum_due(const struct block *b);
 /* A ready copy on another GPU that is not lost and from which that GPU can copy without host memory; NULL. */
 struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
-/* Its download; NULL: none. down_of: it has one. */
+/* The block's download; NULL: it has none. vram_downloading: whether it has one. */
 struct vram_transfer *vram_down_of(const struct cache *c, const struct block *b);
 bool vram_downloading(struct cache *c, const struct block *b);
 /* A slot that room gave becomes the block's. */
@@ -66,7 +66,7 @@ void vram_unqueue_write_through(struct vram_slot *s);
 /* Without the lock, of a block that its engine has written: zeroes the bytes behind so many tokens, and waits for that.
  * UNAVAILABLE: its GPU is lost, or has not answered and counts as lost now. EXHAUSTED: the driver has no memory. */
 enum status vram_zero_behind(struct cache *c, struct block *b, uint32_t tokens);
-/* It has been published. */
+/* Called when a commit has published the block. position: of the block in its sequence. */
 void vram_published(struct cache *c, struct block *b, uint64_t position);
 
 #endif

@@ -93,7 +93,8 @@ static bool claim(struct cache *c, struct vram_class *k, const struct arena_wind
 
 /* ---- emptying ---- */
 
-/* It goes, or goes down; or stays, and says why in *e. */
+/* Empties one slot: evicts a copy that lies elsewhere too, and begins to download another. If the copy stays, *e says
+ * why: in_use, or full (memory has no place for it). */
 static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 {
 	enum status down;

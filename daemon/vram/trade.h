@@ -11,8 +11,9 @@ struct vram_class;
 /* One step of the class's trade. After a span's worth of evictions it begins a trade, if another class's memory has
  * been idle a quarter longer than the class's own next victim. */
 void vram_trade(struct cache *c, struct vram_class *k);
-/* The same for a class that has nothing to evict: takes the coldest memory there is, without comparing. drops: copies
- * that cannot be downloaded are dropped. False: no other class has memory that can be emptied now. */
+/* Begins a trade for a class that has nothing to evict: takes the coldest memory of the other classes, without
+ * comparing ages. drops: copies that cannot be downloaded are dropped. False: no other class has memory that can be
+ * emptied now. */
 bool vram_trade_force(struct cache *c, struct vram_class *k, bool drops);
 /* Whether the class has a trade that has not ended. */
 bool vram_trading(struct vram_class *k);

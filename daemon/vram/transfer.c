@@ -57,7 +57,8 @@ struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, c
 	return m;
 }
 
-/* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no memory. */
+/* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no
+ * memory. */
 static struct vram_transfer *transfer_alloc(struct vram *v)
 {
 	struct vram_transfer *m = v->spare;
@@ -140,7 +141,7 @@ static void links_apart(struct cache_wait_link *l, struct gpu *g)
 		wait_link_apart(l, g);
 }
 
-/* Its accounting is done: frees it, and may free the block. */
+/* Ends a transfer whose accounting is done: tells the waiting calls, frees the transfer, and may free the block. */
 static void transfer_leave(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct vram_transfer **at = vram_transfers_of(c, m->block);
@@ -196,7 +197,7 @@ static void wait_for_room(struct vram_transfer *m)
 	*at = m;
 }
 
-/* It goes on, or ends, by this when the lock is left. */
+/* Has `run` called with the transfer when the lock is left; `run` goes on with it or ends it with status s. */
 static void transfer_due(struct cache *c, struct vram_transfer *m, void (*run)(struct cache *, struct end *),
 			 enum status s)
 {
@@ -230,7 +231,8 @@ static enum device_way way_of(const struct gpu *g, const struct block *b, bool w
 	return b->vram && (b->span ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
-/* What the header said travels with the bytes; that of a copy in memory is read by the submission thread, beside them. */
+/* What the header said travels with the bytes; that of a copy in memory is read by the submission thread, beside
+ * them. */
 static void take_along(const struct vram_transfer *m)
 {
 	struct vram_slot *s = m->slot;
@@ -273,13 +275,15 @@ static void slot_leave(const struct vram_transfer *m)
 		m->gpu->pools[m->block->pool->number]->class->coming--;
 }
 
-/* Its way begins on a disk, or on a GPU that cannot copy it across. */
+/* Whether an upload needs a slot in host memory first: the block is on a disk only, or on a GPU that cannot copy it
+ * across. */
 static bool needs_memory(const struct vram_transfer *m)
 {
 	return !m->block->span && !source_across(m);
 }
 
-/* Those before it wait for the same. */
+/* Whether the last transfer in the queue for room is at least as urgent, of the same layout, and waits for host memory,
+ * too. */
 static bool stands_behind(const struct vram_transfer *m)
 {
 	const struct vram_transfer *last = last_waiting(m->gpu);
@@ -287,7 +291,7 @@ static bool stands_behind(const struct vram_transfer *m)
 	return last && last->priority <= m->priority && last->pool == m->pool && needs_memory(last);
 }
 
-/* It has to wait for memory that it may take. */
+/* Whether the upload has to wait before it may take host memory for its load. */
 static bool fetch_waits(struct cache *c, const struct vram_transfer *m)
 {
 	const struct block *b = m->block;
@@ -323,8 +327,8 @@ static enum status fetch_begin(struct cache *c, struct vram_transfer *m)
 	return STATUS_OK;
 }
 
-/* As far as it goes without waiting. more: others wait for room on its GPU. OK: it waits, or is in its queue; else it is
- * the caller's to end. */
+/* Takes an upload as far as it gets without waiting. more: other transfers wait for room on its GPU. OK: the transfer
+ * waits or is in the GPU's queue. Otherwise the caller has to end it. */
 static enum status up_go_on(struct cache *c, struct vram_transfer *m, bool more)
 {
 	struct block *b = m->block;
@@ -407,7 +411,7 @@ static void up_hurry(struct cache *c, struct vram_transfer *m, enum ring_priorit
 		vram_load(c, m);
 }
 
-/* It has its place in the order of the ups, and is copied or will be. */
+/* Whether the upload has its place in the order of uploads: it is copied, or will be. */
 static bool is_placed(const struct vram_transfer *m)
 {
 	return m->step >= STEP_QUEUED && m->way == DEVICE_UP && !m->slot->failed;
@@ -509,8 +513,8 @@ static void up_over(struct cache *c, struct end *e)
 	up_end(c, m, m->ended);
 }
 
-/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout (several may be full, and their
- * blocks stand in turn), unless more of it has begun to go down. */
+/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout
+ * (several may be full, and their blocks stand in turn), unless more of it has begun to go down. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_transfer *m = g->waiting, *next;
@@ -612,7 +616,8 @@ static void down_from_another(struct cache *c, struct vram_transfer *m, enum sta
 	block_unpin(b);
 }
 
-/* Its copy was not the block's any more. */
+/* Ends a download whose bytes are not the block's any more: the GPU's copy is marked corrupt, and another source is
+ * tried. */
 static void down_corrupt(struct cache *c, struct vram_transfer *m)
 {
 	cache_count(c, COUNTER_CORRUPT, 1);
@@ -697,7 +702,7 @@ static void down_over(struct cache *c, struct end *e)
 	down_end(c, m, m->ended);
 }
 
-/* It could not be begun, and has no waiter. */
+/* Ends a download that could not be begun. No call waits for it. */
 static void down_undo(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	struct vram_slot *from = m->slot;
@@ -776,7 +781,8 @@ void vram_feed_host(struct cache *c)
 	downs_go_on(c, m);
 }
 
-/* Its sum has come, or will not: the sum of a lost GPU is not waited for. */
+/* Goes on with a download that waited for the checksum of its GPU's copy. The checksum has come, or will not, as the
+ * GPU that would compute it is lost. */
 static void down_summed(struct cache *c, struct end *e)
 {
 	struct vram_transfer *m = vram_transfer_of_end(e);

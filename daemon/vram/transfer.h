@@ -24,7 +24,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 /* A load has ended, with any status: uploads that wait for it go on when the lock is left. */
 void vram_host_came(struct cache *c, struct block *b, enum status s);
-/* Its upload to that GPU; NULL. */
+/* The block's upload to that GPU; NULL: it has none. */
 struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g);
 /* Begins transfers that wait for memory: on that GPU, or of the host. */
 void vram_feed(struct cache *c, struct gpu *g);

@@ -147,7 +147,7 @@ static enum status ends_keep(const struct rest *r, uint32_t tokens)
 	return s;
 }
 
-/* The same piece of each chunk. */
+/* Zeroes `bytes` bytes from `offset` on in each chunk of the block. */
 static enum status piece_zero(const struct rest *r, uint64_t offset, uint64_t bytes)
 {
 	enum status s = STATUS_OK;

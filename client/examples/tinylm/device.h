@@ -1,5 +1,6 @@
-/* A GPU's memory and a stream of work on it, through CUDA's runtime, which is looked for when the program runs: the program is built
- * without CUDA and runs where there is none. Addresses of the device's memory are pointers that the CPU never follows. */
+/* A GPU's memory and a stream of work on it, through CUDA's runtime, which is looked for when the program runs: the
+ * program is built without CUDA and runs where there is none. Addresses of the device's memory are pointers that the
+ * CPU never follows. */
 #ifndef TINYLM_DEVICE_H
 #define TINYLM_DEVICE_H
 
@@ -12,8 +13,8 @@ struct device {
 	void *stream; /* a cudaStream_t; NULL when closed */
 };
 
-/* Loads Terrace's CUDA kernels and CUDA's runtime and looks for a device that can run them. Called once, before device_open and
- * before there are threads. */
+/* Loads Terrace's CUDA kernels and CUDA's runtime and looks for a device that can run them. Called once, before
+ * device_open and before there are threads. */
 bool device_load(struct fault *fault);
 
 /* What the calling thread opens from now on is on the device of this number, instead of 0. */
@@ -24,11 +25,13 @@ bool device_open(struct device *d, struct fault *fault);
 /* Waits for what is under way. Zeroed memory is fine. */
 void device_close(struct device *d);
 
-/* Zeroed memory of the device, 256-byte aligned; NULL on failure. The caller frees it, not while the stream works on it. */
+/* Zeroed memory of the device, 256-byte aligned; NULL on failure. The caller frees it, not while the stream works on
+ * it. */
 void *device_alloc(struct device *d, size_t bytes, struct fault *fault);
 void device_free(void *memory);
 
-/* Both queue a copy on the stream. Only after device_wait may `from` of device_put change, and is `to` of device_get there. */
+/* Queue a copy on the stream, to the device and from it. `from` of device_put may change, and `to` of device_get has
+ * its bytes, only after device_wait. */
 bool device_put(struct device *d, void *to_device, const void *from, size_t bytes, struct fault *fault);
 bool device_get(struct device *d, void *to, const void *from_device, size_t bytes, struct fault *fault);
 

@@ -1,5 +1,5 @@
-/* What went wrong, in words for the person at the terminal. Every function of this example that can fail returns bool and
- * fills a fault; the message names the file or the field concerned and has no newline. */
+/* What went wrong, in words for the person at the terminal. Every function of this example that can fail returns bool
+ * and fills a fault; the message names the file or the field concerned and has no newline. */
 #ifndef TINYLM_FAULT_H
 #define TINYLM_FAULT_H
 
@@ -12,8 +12,8 @@ struct fault {
 /* Writes the message, cut if it is too long. */
 void fault_write(struct fault *fault, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same, and false, so that a check is one line: `return fault_set(fault, "...")`. A macro, so that compilers see that
- * it is always false. */
+/* Writes the message and is false, so that a check is one line: `return fault_set(fault, "...")`. A macro, so that
+ * compilers see that it is always false. */
 #define fault_set(...) (fault_write(__VA_ARGS__), false)
 
 /* Puts "prefix: " before the message that is there; returns false. */

@@ -10,8 +10,8 @@
 
 enum { VOCAB_MAX = 1 << 20, TOKEN_BYTES_MAX = 1024 };
 
-/* The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the other 68 bytes
- * for U+0100 onwards, in order. -1: not of the alphabet. */
+/* The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the other 68
+ * bytes for U+0100 onwards, in order. -1: not of the alphabet. */
 static int alphabet_byte(uint32_t c)
 {
 	uint32_t next = 0x100;
@@ -88,7 +88,8 @@ static bool check_options(const json_t *root, const json_t *model, struct fault 
 	return true;
 }
 
-/* The text of an added token goes in as it is; its id must be that of the vocabulary, or the vocabulary is short of it. */
+/* The text of an added token goes in as it is; its id must be that of the vocabulary, or the vocabulary is short of
+ * it. */
 static bool parse_added(const json_t *added, const json_t *vocab, struct tokenizer *t, struct fault *fault)
 {
 	if (!added || json_is_null(added))
@@ -174,7 +175,7 @@ static bool find_byte_tokens(struct tokenizer *t, struct fault *fault)
 	return true;
 }
 
-/* Both forms of a rule: ["a", "b"] and the older "a b". */
+/* Splits a merge rule into its two tokens. It has the form ["a", "b"] or the older "a b". */
 static bool split_rule(const json_t *rule, char left[], char right[], struct fault *fault, size_t index)
 {
 	const char *a, *b;
