@@ -30,6 +30,8 @@ enum { DAMAGES_MAX = 64 }; /* noted at a time; the oldest stay */
 /* Room for notes to the log of damaged copies in memory. False: no memory. Ends with damage_notes_destroy. */
 bool damage_notes_create(struct cache *c);
 void damage_notes_destroy(struct cache *c);
+/* The next copy in memory that was found damaged since the last call. False: none. *untold: the number of others for
+ * which there was no room. */
 bool cache_damage_next(struct cache *c, struct cache_damage *out, uint64_t *untold);
 
 #endif

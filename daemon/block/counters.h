@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 
+/* Takes a row of Stats: name ("terrace_lookup_keys_total"), and labels "tier=host" or "", several separated by commas.
+ * In a label's value a backslash stands before a comma or a backslash that belongs to it. */
 typedef void cache_stat_fn(void *arg, const char *name, const char *labels, double value, bool counter,
 			   const char *help);
 

@@ -13,24 +13,18 @@
 struct cache;
 struct quota_holder;
 
-/* The same, also for an extent of GPU memory (two descriptors), or, with CACHE_EXTENT_PROGRESS_PAGE, for the
- * attachment's progress page. EXHAUSTED also if the extent is GPU memory and the attachment's process is not
- * watched. */
+/* The number by which cache_attach_lend lends the attachment's progress page in place of an extent. */
 #define CACHE_EXTENT_PROGRESS_PAGE 0xfffffffeu
 
 /* ---- administration ---- */
 
-/* Calls emit for each counter and gauge: name ("terrace_lookup_keys_total"), labels
- * "tier=host" or "", several separated by commas; in a value a backslash stands before a comma or a backslash that belongs to it. Rows of one
- * name are next to each other. Up to 64
- * sessions that hold memory have a row each, with engine, pid of the process that attached last, and state.
- * Not under the lock. */
+/* The metric of memory that sessions hold, which administrators alone see. */
 #define CACHE_STAT_OF_SESSIONS "terrace_session_held_bytes"
 
-/* Why a block is where it is, or is not. */
+/* Bounds of what cache_explain tells: ranks, features of a policy, copies of a block. */
 enum { CACHE_RANK_MAX = 4096, CACHE_FEATURES_MAX = 8, CACHE_TIERS_EXPLAINED = 2 + DEVICES_MAX };
 
-/* The same of the catalog. False: there is no disk tier. */
+/* Bytes of the sentence that says why the catalog was damaged, or fails. */
 enum { CACHE_CATALOG_WHY_MAX = 400 };
 
 /* ---- sessions ----
@@ -69,7 +63,7 @@ struct cache_commit_item {
 	const struct slot_info *info; /* NULL: as reserved */
 };
 
-/* Put by stream: a slot in one layout that the daemon itself writes. EXISTS, BUSY, EXHAUSTED, INVALID, UNAVAILABLE. */
+/* A put by stream that is under way: a slot in one layout that the daemon itself writes. */
 struct cache_write {
 	uint64_t reservation;
 	uint8_t *block;             /* block_bytes to fill */
@@ -85,8 +79,7 @@ struct cache_read {
 	uint64_t copy_bytes;         /* of QUOTA_COPIES */
 };
 
-/* The next copy in memory that was found damaged since the last call. False: none. *untold: the number of others for
- * which there was no room. */
+/* A copy in memory that was found damaged. */
 struct cache_damage {
 	uint64_t layout_id;
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
@@ -110,7 +103,7 @@ struct cache_lent {
 	uint32_t page_bytes;
 	uint64_t bytes;
 	uint64_t at, range_bytes;   /* of a GPU's: place in its range of addresses, and the size of that */
-	uint64_t range_id;          /* the same: which range */
+	uint64_t range_id;          /* of a GPU's: which range of addresses */
 };
 
 struct cache_block_view {
@@ -166,9 +159,8 @@ struct cache_explained {
 	struct cache_explained_tier at[CACHE_TIERS_EXPLAINED]; /* its copies: on GPUs, in memory, on disk */
 };
 
-/* The edges of a key in the graph, each type's strongest first. key_bytes 0: the other end is a block that is nowhere
- * now; only a hash of its key is known. UNAVAILABLE: there is no graph. It waits for the advisor's round, some
- * milliseconds to a second: call it on a worker. */
+/* An edge of a key in the graph. key_bytes 0: the other end is a block that is nowhere now; only a hash of its key, the
+ * name, is known. */
 struct cache_graph_edge {
 	uint64_t name;
 	float weight;               /* now: observations count half after half an hour */
@@ -179,23 +171,21 @@ struct cache_graph_edge {
 	uint8_t key_bytes, key[SLOT_KEY_MAX];
 };
 
-/* Scrubs in steps, so that the caller can limit the rate and give up: begins with *cursor 0, checks at most 256 blocks
- * a call and stops after max_bytes, adds to *sum, sets *cursor to UINT64_MAX at the end. Damaged blocks are removed and
- * counted. */
+/* What scrubs have checked, and found corrupt, so far. */
 struct cache_verified {
 	uint64_t blocks, bytes, corrupt;
 	/* copies on a disk that could not be read: the disk is slow or failed, or memory is short. Not in blocks */
 	uint64_t unread;
 };
 
-/* The layouts that sessions or disks have brought so far. Returns how many were written to out[max]. */
+/* A layout that sessions or disks have brought so far. */
 struct cache_layout_view {
 	uint64_t layout_id, block_bytes;
 	uint64_t host_blocks, disk_blocks, dirty_blocks; /* in memory, on disk, in memory alone */
 	struct kv_layout layout;
 };
 
-/* The state of each disk, in the order of the options. Returns how many were written to out[max]. */
+/* The state of a disk. */
 struct cache_disk_state {
 	const char *folder;         /* as in the options */
 	const char *health;         /* a fixed word: "healthy", "full", "slow", "quarantined"; "unusable": not in use since the start */
@@ -213,7 +203,7 @@ struct cache_disk_state {
 	bool small;                 /* its budget is too small for a slab of each of these sizes */
 };
 
-/* The same of each GPU. */
+/* The state of a GPU. */
 struct cache_gpu_view {
 	uint8_t uuid[DEVICE_UUID_BYTES]; /* zeroes if it could not be opened */
 	char name[DEVICE_NAME_MAX];
@@ -228,8 +218,7 @@ struct cache_gpu_view {
 	char unsummed_why[DEVICE_WORDS_MAX];
 };
 
-/* What the cache works without: lost GPUs, and disks that have failed or could not be used at the start. A sentence
- * each with number, name and reason, disks first. Returns how many there are; at most `max` are written to out[]. */
+/* A lost GPU, or a disk that has failed or could not be used at the start: a sentence with number, name and reason. */
 struct cache_fault {
 	char text[CACHE_WHY_MAX + 64];
 };
@@ -269,9 +258,7 @@ struct cache_trace_result {
 	int error;                  /* errno of the write that failed; 0: none */
 };
 
-/* Before the daemon stops: writes to the disks what they do not have, until all is written, wait_us are over, or the
- * disks have no place for the rest even at a second try. False: something remained; *unsettled (may be NULL) says
- * what. */
+/* What no disk has when the daemon stops. */
 struct cache_unsettled {
 	uint64_t blocks;            /* in memory or on GPUs alone, or not written yet */
 	bool no_place;              /* the disks are full or have failed, and take nothing any more */

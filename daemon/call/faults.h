@@ -8,8 +8,10 @@
 struct cache;
 struct cache_fault;
 
+/* What the cache works without: disks that have failed or could not be used at the start, then lost GPUs. Returns how
+ * many there are; at most `max` are written to out[]. */
 uint32_t cache_faults(struct cache *c, struct cache_fault *out, uint32_t max);
-/* Whether anything does. */
+/* Whether there is any fault. */
 bool cache_degraded(struct cache *c);
 
 #endif

@@ -8,7 +8,8 @@
 struct cache;
 struct cache_unsettled;
 
-/* Writes for wait_us at most. False: *unsettled, which may be NULL, says what is left. */
+/* Writes to the disks what they do not have, until all is written, wait_us are over, or the disks have no place for the
+ * rest even at a second try. False: something is left; *unsettled, which may be NULL, says what. */
 bool cache_settle(struct cache *c, uint64_t wait_us, struct cache_unsettled *unsettled);
 
 #endif

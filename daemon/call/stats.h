@@ -8,7 +8,9 @@
 
 struct cache;
 
-/* All rows; those of tenants for the first options.tenant_rows of the table. */
+/* Calls emit for each counter and gauge. Rows of one name are next to each other. The first options.tenant_rows tenants
+ * of the table have rows, and up to 64 sessions that hold memory, each with engine, pid of the process that attached
+ * last, and state. Not under the lock. */
 void cache_stats(struct cache *c, uint64_t now_us, cache_stat_fn *emit, void *arg);
 
 /* The rows that a tenant's own engines may see. No value in them is changed by what other tenants do. */

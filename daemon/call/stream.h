@@ -24,6 +24,8 @@ struct cache_stream_call {
 	uint64_t now_us;
 };
 
+/* Begins a put by stream: reserves a slot, which the caller fills and ends by cache_write_end. EXISTS, BUSY, EXHAUSTED,
+ * INVALID, UNAVAILABLE, NOT_FOUND. */
 enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
 			      const char **why);
 /* Publishes (OK or EXISTS), or with `whole` false gives the slot back (CANCELLED). It must be called for each write,
@@ -34,12 +36,15 @@ enum status cache_write_end(struct cache *c, uint64_t session, const struct cach
  * commit's checksum differs from that, and the slot is given back. NOT_FOUND: no such write of that session. */
 enum status cache_write_end_summed(struct cache *c, uint64_t session, const struct cache_write *w, uint32_t crc32c, uint64_t now_us,
 				   uint64_t unix_ms);
+/* Begins a Get: pins the block in memory. BUSY: w waits for a transfer that brings the block; call again at its end.
+ * MISS: there is no such block. EXHAUSTED: too much would be pinned. */
 enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q, struct cache_read *out,
 			     struct cache_wait *w, const char **why);
 /* Copies the block to `to`, and ends the pin. OK: `to` has what was committed, even if engines write to the slot
  * meanwhile; *crc32c is its checksum. CORRUPT: the slot was written to after the commit, and the copy in memory is
  * dropped: a new read gets the block from another tier, or a miss. Takes long: not on the rpc thread. */
 enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
+/* Ends a read: its pin, unless cache_read_copy has ended that, and what its holder was charged for the copy. */
 void cache_read_end(struct cache *c, struct cache_read *r);
 
 #endif

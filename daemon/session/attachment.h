@@ -65,9 +65,11 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
  * (UNSUPPORTED). It does not say what it unmaps when it ends a session, so only the kernel's word on the mapping
  * counts. */
 void cache_attach_host_only(struct cache *c, uint64_t attachment);
-/* A descriptor of an extent of the session's tenant; the caller sends and closes it. DENIED (another tenant's, or the
- * attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: its process is not
- * known). write, of host memory: PRECONDITION unless the attachment has a reservation in the extent. */
+/* Descriptors of an extent of the session's tenant, one of host memory and two of a GPU's; with
+ * CACHE_EXTENT_PROGRESS_PAGE of the attachment's progress page. The caller sends and closes them. DENIED (another
+ * tenant's extent, or the attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: GPU memory,
+ * and its process is not watched). write, of host memory: PRECONDITION unless the attachment has a reservation in the
+ * extent. */
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
 /* The process says that it has unmapped the extent, or (CACHE_EXTENT_NONE) all; this is verified with the kernel. */
 void cache_attach_unmapped(struct cache *c, uint64_t attachment, uint32_t extent);

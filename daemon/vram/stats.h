@@ -10,7 +10,9 @@ struct cache;
 struct cache_gpu_view;
 struct copy_batch;
 
-uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max); /* max 0: how many there are */
+/* The state of each GPU, in the order of the options. Returns how many were written to out[max]; max 0: how many there
+ * are. */
+uint32_t cache_gpus(struct cache *c, struct cache_gpu_view *out, uint32_t max);
 void vram_stats(struct cache *c, cache_stat_fn *emit, void *arg);
 /* All parts of a batch have ended. Any thread, once a batch. */
 void vram_times_add(const struct copy_batch *f);
