@@ -131,7 +131,7 @@ static bool random_bytes(void *out, size_t bytes)
 	return getrandom(out, bytes, 0) == (ssize_t)bytes;
 }
 
-/* Of what the cache itself has; a GPU's is told once its budget is known. */
+/* Sets the quotas' bounds of what the cache itself has. A GPU's bound is set once its budget is known. */
 static void quota_bounds(struct cache *c)
 {
 	quota_bound(c->quota, QUOTA_SESSIONS, c->options.sessions_max);
@@ -345,7 +345,8 @@ const char *cache_left(const struct cache *c)
 	return c->left;
 }
 
-/* Without the lock: it takes ten microseconds for so many. */
+/* Draws random numbers for new handles until there are enough. Drawing takes ten microseconds, so it is done without
+ * the lock. */
 static void handles_restock(struct cache *c)
 {
 	uint64_t fresh[HANDLE_FRESH];

@@ -86,7 +86,7 @@ struct arrivals {
 	pthread_cond_t none;           /* the last batch has ended */
 };
 
-/* NULL: no memory. */
+/* The cache's arrivals, made if new. NULL: no memory. */
 static struct arrivals *arrivals_get(struct cache *c)
 {
 	if (c->arrivals)
@@ -244,7 +244,7 @@ static void ask_ended(struct cache *c, struct source_ask *a, enum status s)
 	batch_leave(b);
 }
 
-/* Asks that source for these, none of which is under way. */
+/* Begins to ask the source for the names of the run, none of which is under way. False: nothing was asked. */
 static bool ask_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
 {
 	struct batch *b = batch_create(c, s, run->count);
@@ -313,7 +313,8 @@ static enum status arrival_judge(struct arrival *n)
 	return STATUS_OK;
 }
 
-/* In a read section. OK: a block of that name is there; *out: the arrival's own, if it is that one. */
+/* Publishes what has arrived. In a read section. OK: a block of that name is stored; *out is this arrival's block if
+ * that is the one, else NULL. */
 static enum status arrival_publish(struct cache *c, struct arrival *n, struct block **out)
 {
 	enum status s = n->forgotten ? STATUS_CANCELLED : n->status;
@@ -330,7 +331,7 @@ static enum status arrival_publish(struct cache *c, struct arrival *n, struct bl
 	return STATUS_OK;
 }
 
-/* With the lock: nothing writes to its slot any more. */
+/* Ends an arrival, to whose slot nothing writes any more: publishes it, and tells the waiting calls. With the lock. */
 static void arrival_end(struct cache *c, struct arrival *n)
 {
 	struct batch *b = n->batch;
@@ -360,7 +361,8 @@ static void arrival_check(struct work *w)
 	cache_unlock(c);
 }
 
-/* The source's thread has its own work to do: checksum threads check the bytes, as long as they keep up. */
+/* Called by the source when a piece has come. The source's thread has work of its own, so checksum threads check the
+ * bytes, as long as they keep up. */
 static void piece_came(struct fetch *f, uint32_t i, enum status s)
 {
 	struct arrival *n = f->piece[i].own;
@@ -377,7 +379,8 @@ static void piece_came(struct fetch *f, uint32_t i, enum status s)
 	}
 }
 
-/* A slot, and what calls wait by. */
+/* Reserves a slot for a name of the batch, and a link by which the call waits. False: arrivals have their share of
+ * memory, or there is no slot. */
 static bool arrival_reserve(struct batch *b, const struct run_key *key, struct cache_wait *w)
 {
 	struct arrivals *all = b->cache->arrivals;
@@ -471,7 +474,7 @@ struct lack {
 	bool comes;
 };
 
-/* The layout can have a block at that key's position. */
+/* Whether the layout can have a block at that key's position. */
 static bool has_cell(const struct admission *a, uint32_t cell)
 {
 	const struct grid *g = a->keys->grid;
@@ -590,7 +593,8 @@ static uint32_t lack_pick(struct lack *k, const struct admission *a, uint32_t n,
 	return count;
 }
 
-/* What goes to one source of these goes there together. */
+/* Sends the picked names to their sources, the names of one source together. ask: asks for the names; else fetches
+ * them. */
 static void lack_send(struct lack *k, uint32_t count, const struct run_key *key, const uint8_t *source, bool ask)
 {
 	struct cache *c = k->cache;

@@ -43,13 +43,13 @@ struct commit {
 	struct block **published;      /* [items * layouts] */
 };
 
-/* Tokens that the reservation's key may have. */
+/* The most tokens that the key of the reservation may have. */
 static uint32_t tokens_most(const struct commit *m, const struct reservation *r)
 {
 	return r->open_most ? r->open_most : r->unit ? r->unit : m->pools[0]->layout.block_tokens;
 }
 
-/* An open block of so many tokens ends with a unit, and where each of its layouts has a cell. */
+/* Whether an open block of that many tokens ends with a unit, and where each of its layouts has a cell. */
 static bool open_ends(const struct commit *m, const struct reservation *r, uint32_t tokens)
 {
 	const uint64_t position = (r->info.position + tokens) / m->grid->unit - 1;
@@ -168,7 +168,7 @@ static enum status commit_lease_ask(struct commit *m, const struct session *s)
 	return lease_ask(m->cache, s, w, count, &why);
 }
 
-/* With the lock. */
+/* Records the lease that the commit asked for, or gives it up. With the lock. */
 static void commit_lease(struct commit *m, uint32_t count)
 {
 	const char *why;

@@ -144,7 +144,8 @@ static void sync_unit(struct cache *c, struct cache_wait *w, struct unit *u)
 		w->worst = STATUS_IO;
 }
 
-/* With the lock. */
+/* Begins the sync of each pending disk that waits for no tombstone any more. A disk that needs no sync is not pending
+ * any more. With the lock. */
 static void units_step(struct cache *c, struct cache_wait *w)
 {
 	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
@@ -162,7 +163,7 @@ static void units_step(struct cache *c, struct cache_wait *w)
 	}
 }
 
-/* The disks that are pending take longer than a sound one. */
+/* Whether the disks that are pending take longer than a sound disk. */
 static bool is_late(const struct cache *c, struct cache_wait *w)
 {
 	const uint64_t slow_us = c->options.disk_slow_ms * 1000ull;

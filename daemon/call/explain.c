@@ -92,7 +92,7 @@ static void explain_there(struct cache *c, const struct block *b, struct cache_e
 
 /* ---- tier by tier ---- */
 
-/* A policy, and what of its nodes are blocks. */
+/* How a policy judges one node, and what it would give up before it. */
 struct judged {
 	const struct policy_ops *ops;
 	struct policy *policy;
@@ -232,7 +232,7 @@ static void explain_tiers(struct cache *c, const struct block *b, struct cache_e
 	}
 }
 
-/* The later of the two. */
+/* The later of the block's last evictions from a GPU and from the tiers below. */
 static const struct eviction_log_entry *eviction_last(const struct cache *c, uint64_t id)
 {
 	const struct eviction_log_entry *below = eviction_log_find(c, id, false), *gpu = eviction_log_find(c, id, true);

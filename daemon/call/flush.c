@@ -121,7 +121,8 @@ static void flush_found(struct flush *f, bool on_gpus, void (*one)(struct flush 
 	}
 }
 
-/* In a read section, with the lock. */
+/* Begins to write the blocks of the keys: from memory, and by a download from GPUs. In a read section, with the
+ * lock. */
 static void flush_keys(struct flush *f)
 {
 	flush_found(f, false, flush_block);
@@ -191,7 +192,8 @@ static bool slab_map_has_mine(const struct flush *f, const struct slab_map *r)
 	return false;
 }
 
-/* Whether a disk is about to lose copies of blocks that memory or a GPU has: they are in no list yet. */
+/* Whether a disk is about to lose copies of blocks that memory or a GPU has. No list of unwritten blocks has these
+ * yet. */
 static bool copies_leave(const struct flush *f)
 {
 	const struct tier *t = f->cache->tier;
@@ -225,7 +227,7 @@ static void flush_pools(struct flush *f)
 		walk_anew(f);
 }
 
-/* True: something is to be waited for. */
+/* Begins to write what no disk has yet. True: something is to be waited for. */
 static bool flush_write(struct flush *f)
 {
 	CRASH_POINT("flush_write");
@@ -246,7 +248,7 @@ static bool unsynced(const struct block *b)
 	return b->slab_map && unit_unsynced(b->slab_map->class->unit, &name);
 }
 
-/* In a read section. A bit for each disk that has flushed blocks and may not have them durably. */
+/* A bit for each disk that has flushed blocks and may not have them durably. In a read section. */
 static uint32_t units_to_sync(struct flush *f)
 {
 	struct block *found[CACHE_LAYOUTS_MAX];
@@ -276,7 +278,7 @@ static bool flush_sync(struct flush *f, uint32_t units)
 	return f->wait->outstanding;
 }
 
-/* Something takes longer than a sound disk would: what was written to other disks is synced there meanwhile, once. */
+/* If a write takes longer than on a sound disk, syncs meanwhile, once, what was written to other disks. */
 static void flush_beside(struct flush *f)
 {
 	struct cache_wait *w = f->wait;
@@ -300,7 +302,7 @@ static bool flush_commit(struct flush *f)
 	return f->wait->outstanding;
 }
 
-/* A bit for each. */
+/* A bit for each disk that has failed. */
 static uint32_t failed_units(const struct tier *t)
 {
 	uint32_t failed = 0;
@@ -321,8 +323,8 @@ static void flush_anew(struct flush *f)
 	walk_anew(f);
 }
 
-/* Of a flush of everything. Unverified blocks of earlier runs are durable by this run's first sync, whenever they are
- * read. True: some are left. */
+/* For a flush of everything: begins to read the unverified blocks of earlier runs. These are durable by this run's
+ * first sync, whenever they are read. True: some are left. */
 static bool flush_doubts(struct flush *f)
 {
 	for (uint32_t i = 0; i < f->layouts; i++)
@@ -367,7 +369,8 @@ static enum status flush_step(struct flush *f)
 	return w->worst;
 }
 
-/* Of a flush of everything: all that there was to write is durable. A disk may have lost a copy meanwhile. */
+/* For a flush of everything, when all that there was to write is durable. A disk may have lost a copy meanwhile: looks
+ * again. OK: nothing is left. */
 static enum status flush_end(struct flush *f)
 {
 	if (flush_doubts(f))

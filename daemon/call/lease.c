@@ -110,7 +110,7 @@ uint32_t admit_prefix(const struct admission *a, uint32_t keys, bool wait, struc
 	return prefix_longest(&p);
 }
 
-/* Of a session with a grid: keeps only what the first n keys need. */
+/* Drops the blocks that the first n keys do not need. For a session with a grid. */
 static void trim_cells(const struct admission *a, uint32_t n, struct lease *l)
 {
 	struct grid_need need;
@@ -154,7 +154,7 @@ uint64_t admit_trim(const struct admission *a, uint32_t n, struct lease *l, uint
 	return bytes;
 }
 
-/* Pins, writes the places, and packs l->block. */
+/* Pins the blocks, writes their places, and packs l->block. */
 static void admit_pin(uint32_t blocks, const struct vram_want *want, bool pinned, struct lease *l, struct cache_place *places)
 {
 	for (uint32_t i = 0; i < blocks; i++) {
@@ -172,7 +172,7 @@ static void admit_pin(uint32_t blocks, const struct vram_want *want, bool pinned
 	}
 }
 
-/* Most blocks may be missing: frees the room kept for them. */
+/* Gives back the room of the lease's record for blocks that are missing, which may be most. */
 static struct lease *admit_shrink(struct lease *l)
 {
 	struct lease *smaller;
@@ -183,7 +183,8 @@ static struct lease *admit_shrink(struct lease *l)
 	return smaller ? smaller : l;
 }
 
-/* The progress page will show how far copies are that are still under way. False: no memory. */
+/* Puts a fence behind copies that are still under way, so that the progress page shows how far they are. False: no
+ * memory. */
 static bool tell_progress(struct admission *a, const struct lease *l, struct cache_leased *out)
 {
 	struct gpu *g = a->want.gpu;
@@ -315,7 +316,7 @@ enum status admit_want(struct admission *admission, const struct cache_on *on, c
 	return STATUS_OK;
 }
 
-/* Once a lease: its first call. In a read section. */
+/* Tells the advice of the lease's request. Once a lease, at its first call. In a read section. */
 static void lease_advise(struct cache *c, uint64_t session, struct layout_pool *const *pools, uint32_t layouts,
 		      const struct cache_keys *k, struct block *const *found)
 {

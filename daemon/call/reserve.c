@@ -54,7 +54,7 @@ struct reserve {
 	const char *refused;           /* why a key was EXHAUSTED, or had to be tried again; NULL: nothing is known */
 };
 
-/* The layouts in which the next key gets slots. False: one of them cannot have one. */
+/* Sets the bits of the layouts in which the next key gets slots. False: one of these layouts cannot have one. */
 static bool cells_of(const struct reserve *v, uint64_t *out)
 {
 	const uint64_t position = (uint64_t)v->keys.first + v->done, asked = v->q->cells ? v->q->cells[v->done] : 0;
@@ -91,7 +91,8 @@ static bool open_begins(const struct reserve *v, const struct slot_info *info, u
 	return *cells && !(*cells & ~all) && info->position % unit == 0 && info->tokens <= *most;
 }
 
-/* What the next key says of itself, and the layouts that it is to have slots in. */
+/* Fills the next key's info, and the bits of the layouts in which it is to have slots. False: they do not fit each
+ * other. */
 static bool info_of(const struct reserve *v, uint32_t unit, struct slot_info *info, uint64_t *cells, uint32_t *most)
 {
 	const bool open = v->q->open;
@@ -158,7 +159,7 @@ static enum status reserve_one(struct cache *c, struct session *s, struct reserv
 	return STATUS_OK;
 }
 
-/* Some keys in one hold of the lock; stops early when a class should grow first. */
+/* Reserves slots for some keys in one hold of the lock. Stops early if a class should grow first. */
 static enum status reserve_chunk(struct cache *c, struct reserve *v, const char **why)
 {
 	struct session *s = session_call(c, v->q->session, v->q->now_us, why);
@@ -196,7 +197,7 @@ static const char *reserve_problem(const struct reserve *v)
 	return problem;
 }
 
-/* With the lock. */
+/* Ends the reservations that this call was given. With the lock. */
 static void reserve_undo(struct cache *c, const struct reserve *v)
 {
 	for (uint32_t i = 0; i < v->done; i++) {
@@ -217,7 +218,7 @@ static bool may_come_again(const struct reserve *v)
 	return bytes <= ARENA_STEP_BYTES;
 }
 
-/* Until all keys are dealt with. */
+/* Reserves until all keys are dealt with. Between holds of the lock memory grows, or a GPU makes room. */
 static enum status reserve_all(struct cache *c, struct reserve *v, const char **why)
 {
 	const bool may_grow = v->q->may_grow;
@@ -254,7 +255,7 @@ static enum status reserve_all(struct cache *c, struct reserve *v, const char **
 	return status;
 }
 
-/* What had run out for the keys that are EXHAUSTED: the first of them ended the call's search. NULL: none is. */
+/* What had run out when the first key was EXHAUSTED, which ended the call's search. NULL: no key is EXHAUSTED. */
 static const char *refusal(const struct reserve *v)
 {
 	for (uint32_t i = 0; i < v->q->keys->count; i++)

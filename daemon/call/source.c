@@ -40,7 +40,7 @@ static bool saves(uint64_t us, uint64_t least)
 	return us + SAVES_US < least && us < least - least / SAVES_PART;
 }
 
-/* Which source of `which` brings the names in `of` the soonest; the first, if several do. */
+/* The source of `which` that brings the names in `of` soonest; of equals the first. */
 static uint32_t cheapest(struct cache *c, const struct key_run *of, uint32_t which)
 {
 	uint64_t least = UINT64_MAX;
@@ -59,7 +59,7 @@ static uint32_t cheapest(struct cache *c, const struct key_run *of, uint32_t whi
 	return best;
 }
 
-/* Chooses for those names of the run that exactly the sources in `which` have. */
+/* Chooses one source for the names of the run that exactly the sources in `which` have. */
 static void choose(struct cache *c, const struct key_run *run, const uint8_t *has, uint8_t which, uint8_t *from)
 {
 	struct run_key key[SOURCE_RUN];
@@ -128,7 +128,7 @@ static enum status fetch_without(struct cache *c, struct block *b, const struct 
 	}
 }
 
-/* The GPUs', a bit. */
+/* A bit for each source that is a GPU. */
 static uint32_t gpus(const struct cache *c)
 {
 	uint32_t of = 0;
@@ -200,7 +200,7 @@ static void fetch_ended(struct cache *c, struct fetch *f)
 	free(f);
 }
 
-/* A slot for the block and a link that waits for it. EXHAUSTED: memory has none now. */
+/* Reserves a slot for the block, and a link that waits for it. EXHAUSTED: memory has none now. */
 static enum status piece_reserve(const struct bringing *by, const struct run_key *k, struct fetch_piece *p)
 {
 	const struct policy_event e = {
@@ -226,8 +226,8 @@ static enum status piece_reserve(const struct bringing *by, const struct run_key
 	return STATUS_EXHAUSTED;
 }
 
-/* Asks that source's tier, which takes the slot itself; SOURCE_NONE: any tier not in `without`. A block that one call
- * wants twice joins the first transfer. */
+/* Begins to bring one block from that source's tier, which takes the slot itself; SOURCE_NONE: from any tier not in
+ * `without`. A block that one call wants twice joins the first transfer. */
 static void bring_one(struct bringing *by, struct block *b, uint32_t from, uint32_t without)
 {
 	const struct fetch_how how = { .priority = by->priority };
@@ -242,7 +242,8 @@ static void bring_one(struct bringing *by, struct block *b, uint32_t from, uint3
 	by->shed += s != STATUS_OK;
 }
 
-/* The piece was not begun: slot and link are still ours. Another source may bring the block. */
+/* Takes back slot and link of a piece that the source did not begin, and begins to bring the block from another
+ * source. */
 static void piece_refused(struct bringing *by, struct fetch_piece *p, uint32_t from)
 {
 	slot_give(p);
@@ -251,7 +252,7 @@ static void piece_refused(struct bringing *by, struct fetch_piece *p, uint32_t f
 	bring_one(by, p->key.block, SOURCE_NONE, 1u << from);
 }
 
-/* All of these come from that source. */
+/* Reserves slots for the blocks, all of which come from that source, and begins to fetch them. */
 static void bring_reserved(struct bringing *by, uint32_t n, const struct run_key *key, uint32_t from)
 {
 	struct source *s = by->cache->sources[from];

@@ -44,7 +44,7 @@ struct gauges {
 	uint32_t trades;
 };
 
-/* Of what a detached session holds, what is on GPUs. */
+/* Adds to the gauges what a detached session holds: in memory, and on GPUs. */
 static void ghost_read(const struct session *s, struct gauges *g)
 {
 	uint64_t slots = 0, bytes = 0;

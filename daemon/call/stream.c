@@ -32,7 +32,7 @@
 #include "store/slot.h"
 #include "store/status.h"
 
-/* The pool of the block, or NULL with the status. */
+/* The layout pool of the block that is put or read; NULL: *status and *why say what is wrong with the call. */
 static struct layout_pool *stream_pool(struct cache *c, const struct cache_stream_call *q, struct grid *grid,
 				enum status *status, const char **why)
 {
@@ -64,7 +64,7 @@ static const char *write_refusal(enum status s)
 	}
 }
 
-/* What is put, and where in its sequence. */
+/* What is wrong with a put's info and position; NULL: nothing. Fills in the tokens. */
 static const char *write_problem(const struct cache_stream_call *q, const struct layout_pool *p, const struct grid *g,
 				 struct slot_info *full)
 {
@@ -163,7 +163,7 @@ static bool sealed_as(const struct reservation *r, const uint32_t *crc32c)
 	return !crc32c || (memory_header(r->part[0].block, &h) && slot_block_crc(&h) == *crc32c);
 }
 
-/* crc32c: of a whole block; NULL: not known. */
+/* Ends a write. crc32c: the checksum of a whole block; NULL: it is not known. */
 static enum status write_end(struct cache *c, uint64_t session, const struct cache_write *w, bool whole, const uint32_t *crc32c, uint64_t now_us,
 			     uint64_t unix_ms)
 {
@@ -213,7 +213,7 @@ enum status cache_write_end_summed(struct cache *c, uint64_t session, const stru
 	return write_end(c, session, w, true, &crc32c, now_us, unix_ms);
 }
 
-/* With the lock: room for the copy of a block. A single read always has room for any block. */
+/* Charges the holder with room for the copy of a block. A single read always has room for any block. With the lock. */
 static enum status copy_room(struct cache *c, const struct session *s, uint64_t bytes, const char **why)
 {
 	if (quota_used(c->quota, QUOTA_COPIES))
@@ -222,7 +222,8 @@ static enum status copy_room(struct cache *c, const struct session *s, uint64_t 
 	return STATUS_OK;
 }
 
-/* With the lock, of a block in memory. The session's holder stays charged, even if the session ends meanwhile. */
+/* Pins a block in memory for a read. The session's holder stays charged, even if the session ends meanwhile. With the
+ * lock. */
 static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes, copy = b->pool->geometry.block_bytes;
@@ -244,7 +245,7 @@ static enum status read_pin(struct cache *c, uint64_t session, struct block *b, 
 	return STATUS_OK;
 }
 
-/* With the lock: the block itself is not needed any more. */
+/* Ends the pin of a read, which does not need the block any more. With the lock. */
 static void read_unpin(struct cache *c, struct cache_read *r)
 {
 	struct block *b = r->pin;

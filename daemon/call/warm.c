@@ -35,7 +35,7 @@ static bool warm_came(const struct admission *a)
 
 	if (!w || !w->warmed || w->shed || w->worst || w->outstanding)
 		return false;
-	/* What came to a GPU is pinned since. */
+	/* What came to a GPU has been pinned since. */
 	if (a->want.gpu && w->warmed_since == a->cache->pinned_lost)
 		return w->linked == w->warmed_links;
 	for (const struct cache_wait_link *l = w->links; l; l = l->next) {

@@ -146,7 +146,7 @@ static const struct page {
 	enum MHD_Result (*get)(struct metrics *m, struct MHD_Connection *c);
 } pages[] = { { "/metrics", on_metrics }, { "/healthz", on_healthz } };
 
-/* Answered before a body has come: there is none to read. */
+/* Answers a request, before a body has come. No page has one to read. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url, const char *method, const char *version,
 				  const char *body, size_t *body_bytes, void **state)
 {
@@ -227,7 +227,7 @@ static void guests_cut(struct metrics *m)
 
 /* ---- arriving guests ---- */
 
-/* The oldest of that user's, NULL: of all. One that is being cut is on its way already. */
+/* The connection of that user (NULL: of all) that has been open longest. It may be one that is being cut. */
 static struct guest *oldest(struct metrics *m, const struct cache_peer *peer)
 {
 	struct guest *first = NULL;
@@ -260,7 +260,8 @@ static void make_place(struct metrics *m, const char *why)
 		guest_cut(g);
 }
 
-/* libmicrohttpd closes the descriptor, also if it does not take it. */
+/* Hands the waiting connection to libmicrohttpd, which closes the descriptor even if it does not take the
+ * connection. */
 static void begin(struct metrics *m)
 {
 	struct guest *g = guest_of(m, -1);
@@ -275,7 +276,7 @@ static void begin(struct metrics *m)
 		guest_ends(m, g);
 }
 
-/* True: nothing waits for a place any more. */
+/* Gives the waiting connection a place if there is one. True: none waits any more. */
 static bool place(struct metrics *m)
 {
 	const char *why = "all places are taken";
@@ -292,7 +293,7 @@ static bool place(struct metrics *m)
 	return false;
 }
 
-/* False: none that could be accepted. */
+/* Accepts one connection, which then waits for a place. False: there was none to accept. */
 static bool accept_one(struct metrics *m)
 {
 	const int fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -310,7 +311,7 @@ static bool accept_one(struct metrics *m)
 	return false;
 }
 
-/* What libmicrohttpd has closed without ever having begun it. */
+/* Frees the places of connections that libmicrohttpd has closed without ever having begun them. */
 static void forget_unbegun(struct metrics *m)
 {
 	for (struct guest *g = m->guests; g < m->guests + METRICS_CONNECTIONS; g++)
@@ -320,7 +321,7 @@ static void forget_unbegun(struct metrics *m)
 
 /* ---- the thread ---- */
 
-/* Until there is something to do: at once if libmicrohttpd has, or if one that waited for a place may have it now. */
+/* How long the thread may sleep: not at all if libmicrohttpd has work, or a waiting connection may have a place now. */
 static int wait_ms(struct metrics *m)
 {
 	MHD_UNSIGNED_LONG_LONG own;

@@ -136,7 +136,7 @@ static bool progress_page_begin(struct fd_socket_lender *l)
 	return begun;
 }
 
-/* False: not now. */
+/* Has a worker lend the progress page. False: none has room now. */
 static bool progress_page_submit(struct fd_socket_lender *l, int to, uint64_t attachment, const struct fdsock_map *m)
 {
 	struct progress_page_work *w = malloc(sizeof(*w));

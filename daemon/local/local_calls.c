@@ -138,7 +138,7 @@ enum status local_admit(struct local_calls *n, struct quota_holder *holder)
 	return s;
 }
 
-/* What one packet to the peer may have. */
+/* The most bytes that one packet to the peer may have. */
 static size_t room_of(int fd)
 {
 	int bytes = 0;
@@ -201,7 +201,7 @@ static bool calls_wait(void *part, uint64_t wait_us)
 	return deadline_wait(&n->done_changed, &n->lock, &n->done, wait_us);
 }
 
-/* The local socket may have handed one over when the thread was gone. */
+/* Closes connections that the local socket handed over after the thread had ended. */
 static void close_posted(struct local_calls *n)
 {
 	for (struct local_connection *k = atomic_load(&n->posted), *next; k; k = next) {

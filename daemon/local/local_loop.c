@@ -57,7 +57,7 @@ static void undo(struct local_connection *k)
 	k->granted = NULL;
 }
 
-/* What the call has taken is no longer needed. */
+/* Frees what the call has taken, once it is not needed any more. */
 static void release_call(struct local_connection *k)
 {
 	if (k->calling)
@@ -76,7 +76,7 @@ static bool send_reply(struct local_connection *k, uint32_t status, const void *
 	return sendmsg(k->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)(sizeof reply + bytes);
 }
 
-/* The caller's own clock has run out as well. */
+/* Whether the call's deadline is over. The caller's own clock has run out as well then. */
 static bool too_late(const struct local_connection *k)
 {
 	return k->c.deadline_us <= daemon_now_us() || atomic_load_explicit(&k->c.cancelled, memory_order_relaxed);
@@ -158,7 +158,8 @@ static void close_connection(struct local_connection *k)
 	k->local->sweep = true;
 }
 
-/* The caller is gone, or has broken the rules. */
+/* Ends the connection of a caller that is gone or has broken the rules. While a worker has its call, the worker's end
+ * closes it. */
 static void hang_up(struct local_connection *k, bool unread)
 {
 	if (k->state != LOCAL_WORKING) {
@@ -236,7 +237,7 @@ static void finish(struct local_connection *k, enum status status, const Protobu
 	to_idle(k);
 }
 
-/* A call that has begun waits for room in the queue; a new one is refused. */
+/* Hands the call to a worker. may_wait: the call has begun, and waits for room in the queue. A new call is refused. */
 static void hand_over(struct local_connection *k, bool may_wait)
 {
 	const char *why = "";
@@ -310,7 +311,8 @@ static void resume(struct local_connection *k, uint64_t now_us)
 
 /* ---- packets ---- */
 
-/* Of any process: the methods that are called locally are for engines. */
+/* Gives the caller the role of an engine, whatever process it is: the methods that are called locally are for
+ * engines. */
 static void engine_calls(struct rpc_call *c, struct who *out)
 {
 	(void)c;
@@ -354,7 +356,7 @@ static void begin(struct local_connection *k, const struct local_asked *asked, u
 	}
 }
 
-/* A worker has returned. */
+/* Goes on with a connection when a worker has returned from its call. */
 static void collect(struct local_calls *n, struct local_connection *k)
 {
 	if (k->asleep && !k->hung_up) {

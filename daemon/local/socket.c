@@ -129,7 +129,7 @@ _Static_assert((int)DEVICES_MAX <= (int)FDSOCK_PROGRESS_PAGE_WORDS &&
 
 /* ---- packets ---- */
 
-/* What the library of the version before says. */
+/* Whether the library of the version before sends packets of that type. */
 static bool said_before(uint16_t type)
 {
 	return type == FDSOCK_HELLO || type == FDSOCK_MAP || type == FDSOCK_UNMAPPED || type == FDSOCK_RELEASE;
@@ -362,7 +362,7 @@ static void accept_all(struct fd_socket *d)
 		else if (errno == EAGAIN)
 			return;
 		else if (errno != EINTR && errno != ECONNABORTED) {
-			/* Readable it stays, and would keep the thread busy for nothing. */
+			/* The listener stays readable, and would keep the thread busy for nothing. */
 			const int error = errno;
 
 			d->resting = !epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->listener, NULL);
@@ -542,7 +542,7 @@ static void send_offers(struct fd_socket *d)
 	}
 }
 
-/* An extent has been made, or is wanted back. Under the cache's lock. */
+/* Called under the cache's lock when an extent has been made or is wanted back: wakes the thread, which tells clients. */
 static void news(void *fd_socket)
 {
 	const uint64_t one = 1;

@@ -136,7 +136,7 @@ struct block *probation_prefetch_victim(const struct cache *c, const struct memo
 
 /* ---- victims ---- */
 
-/* Pinned blocks that a search met. */
+/* Pinned blocks that a search for a victim has met. */
 struct pinned {
 	struct block *block[VICTIM_SCAN];
 	uint32_t count;
@@ -172,7 +172,7 @@ static struct block *victim(struct cache *c, struct memory_class *k, uint32_t ro
 	return NULL;
 }
 
-/* Nor would anything be lost that a disk's policy thinks worth a place. */
+/* Whether evicting the block loses nothing that a disk's policy thinks worth a place. */
 static bool spared(const struct block *b)
 {
 	return block_elsewhere(b) || b->no_spill;
@@ -270,7 +270,8 @@ static struct block *victim_to_evict(struct cache *c, struct memory_class *k)
 	return b ? b : victim(c, k, VICTIM_ROUNDS);
 }
 
-/* A block that otherwise only a GPU has would have to be downloaded again. */
+/* Whether a block's copy in memory may go for good: a disk has the block, or no disk takes it and no GPU has it. A
+ * block that otherwise only a GPU has would have to be downloaded again. */
 static bool may_depart_for_good(const struct policy_node *n, void *arg)
 {
 	const struct block *b = block_of_node(n);
@@ -288,7 +289,8 @@ static bool may_leave_for_good(const struct policy_node *n, void *arg)
 	return block_memory_pins(b) == 0 && (slab_map_serves(b) || !(b->vram && vram_ready(b)));
 }
 
-/* Of what was refused, then of the others. */
+/* The first block that `may` allows: of the blocks that were not admitted, then of the policy's. NULL: there is
+ * none. */
 static struct block *victim_for_good(struct cache *c, struct memory_class *k, bool (*may)(const struct policy_node *n, void *arg))
 {
 	struct policy_node *n = k->not_admitted;
@@ -345,7 +347,7 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	block_remove(c, b, CACHE_REASON_EVICTED);
 }
 
-/* For a class that has nothing to give up itself. */
+/* Takes a slot for a class that has no block to evict. */
 static enum status take_newcomer(struct cache *c, struct memory_class *k, bool waits, struct memory_slot *out)
 {
 	if (!memory_slot_take(c, k, true, out))
@@ -357,7 +359,8 @@ static enum status take_newcomer(struct cache *c, struct memory_class *k, bool w
 	return STATUS_EXHAUSTED;
 }
 
-/* waits: the caller would rather wait until another class's span is emptied than go without. */
+/* Takes a slot: a free one, or one from which a victim is evicted. waits: the caller would rather wait until another
+ * class's span is emptied than go without. */
 static enum status take(struct cache *c, struct memory_class *k, struct block *(*next)(struct cache *c, struct memory_class *k),
 			bool waits, struct memory_slot *out)
 {
@@ -378,7 +381,7 @@ static enum status take(struct cache *c, struct memory_class *k, struct block *(
 	return k->evictable ? STATUS_EXHAUSTED : take_newcomer(c, k, waits, out);
 }
 
-/* BUSY rather than EXHAUSTED, unless pages are to be had. */
+/* Takes a slot as take() does; answers BUSY in place of EXHAUSTED, unless memory can grow. */
 static enum status take_some(struct cache *c, struct memory_class *k,
 			     struct block *(*next)(struct cache *c, struct memory_class *k), struct memory_slot *out)
 {

@@ -81,7 +81,7 @@ static void growth_end(struct cache *c)
 	cache_unlock(c);
 }
 
-/* By the thread that has begun growth. */
+/* Drops the record of an extent that goes. Called by the thread that has begun growth. */
 static void extent_forget(struct cache *c, struct memory_extent *m)
 {
 	struct memory_extent **at = &c->memory_extents;
@@ -98,7 +98,7 @@ static void extent_forget(struct cache *c, struct memory_extent *m)
 	free(m);
 }
 
-/* An extent that no span has been cut from yet. */
+/* The record of a new extent, from which no span has been cut yet. NULL: no memory. */
 static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 {
 	const struct extent *e = arena_extent(c->host, id);
@@ -118,7 +118,7 @@ static struct memory_extent *extent_record(struct cache *c, uint32_t id)
 	return m;
 }
 
-/* All its pages are there. */
+/* Notes that all pages of the extent are there, and registers it with the disks. */
 static void extent_fix(struct cache *c, struct memory_extent *m)
 {
 	m->fixed = true;
@@ -126,7 +126,7 @@ static void extent_fix(struct cache *c, struct memory_extent *m)
 		c->tiers[TIER_DISK]->extent_fixed(c, m, arena_extent(c->host, m->id));
 }
 
-/* By the thread that has begun growth, which alone adds extents. */
+/* Records the extent that growth has made. By the thread that has begun growth, which alone adds extents. */
 static bool growth_known(struct cache *c, const struct arena_growth *g)
 {
 	struct memory_extent *m;
@@ -213,7 +213,8 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 	cache_unlock(c);
 }
 
-/* A tenant of several that has done nothing yet wants nothing. */
+/* The tenant for which memory is taken ahead; NULL: none. If there are several, a tenant that has done nothing yet
+ * wants nothing. */
 static const struct tenant *wants_prefetch(const struct cache *c)
 {
 	for (uint32_t i = 0; i < c->tenant_count; i++)

@@ -13,7 +13,8 @@
 #include "daemon/memory/probation.h"
 #include "eviction/policy.h"
 
-/* What is on probation goes before what the policy knows. */
+/* Notes whether the block is of use to any call. Blocks on probation go before all that the policy knows, so they need
+ * no note. */
 static void unusable(struct cache *c, struct block *b, bool is)
 {
 	if (b->span && !b->prefetched && !b->not_admitted)

@@ -44,7 +44,7 @@ enum step { STEP_DONE, STEP_MORE, STEP_WAITS };
 
 /* ---- which window ---- */
 
-/* How long nothing there has been used, at least: uses are noted in steps. */
+/* How long, at least, nothing in the window has been used: uses are noted in steps. */
 static uint64_t idle_of(const struct cache *c, const struct arena_window *w)
 {
 	const uint64_t used_us = (w->newest + 1ull) * ARENA_USE_STEP_US;
@@ -169,7 +169,7 @@ static void trade_done(struct cache *c, struct memory_class *k)
 	k->emptied_us = c->now_us ? c->now_us : 1;
 }
 
-/* With the lock: one step of the round through the window. */
+/* One step of the round through the window. With the lock. */
 static enum step trade_step(struct cache *c, struct memory_class *k)
 {
 	struct arena_window w;
@@ -181,7 +181,7 @@ static enum step trade_step(struct cache *c, struct memory_class *k)
 	return arena_claimed(k->arena, &w) && w.spans > 0 ? STEP_WAITS : STEP_DONE;
 }
 
-/* With the lock. */
+/* Gives the trade up: the window's memory stays with its classes. With the lock. */
 static void give_up(struct cache *c, struct memory_class *k)
 {
 	arena_unclaim(k->arena);
@@ -221,7 +221,7 @@ void trade_finish(struct cache *c, struct memory_class *k)
 	}
 }
 
-/* In one round: at most so many steps. */
+/* Goes on with the class's trade for one round of chores, CHORE_STEPS steps at most. */
 static void trade_go_on(struct cache *c, struct memory_class *k)
 {
 	enum step step = STEP_MORE;

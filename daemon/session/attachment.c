@@ -121,7 +121,7 @@ void attachment_free(struct cache *c, struct attachment *a)
 	free(a);
 }
 
-/* The first that is not before the extent. */
+/* The index of the first lent extent whose id is not below that of the extent. */
 static uint32_t lent_place(const struct attachment *a, uint32_t extent)
 {
 	uint32_t from = 0, to = a->lent_count;
@@ -191,7 +191,7 @@ static void lent_remove(struct attachment *a, struct lent *l)
 	memmove(l, l + 1, (size_t)(a->lent + --a->lent_count - l) * sizeof(*l));
 }
 
-/* The memory of which the extent is. */
+/* The arena that has the extent: a GPU's, or that of host memory. */
 static struct arena *arena_of(const struct cache *c, uint32_t extent)
 {
 	const struct gpu *g = vram_gpu_of_extent(c, extent);
@@ -199,13 +199,13 @@ static struct arena *arena_of(const struct cache *c, uint32_t extent)
 	return g && g->arena ? g->arena : c->host;
 }
 
-/* What is lent of an extent, and probed. */
+/* The shared file that is lent for an extent, and whose locks are probed. */
 static struct extent *lent_extent(const struct cache *c, uint32_t extent)
 {
 	return arena_extent(arena_of(c, extent), extent);
 }
 
-/* One that is not known lives. */
+/* Whether the attachment's process lives. A process that cannot be watched counts as living. */
 static bool process_lives(const struct attachment *a)
 {
 	struct pollfd p = { .fd = a->pidfd, .events = POLLIN };
@@ -215,7 +215,8 @@ static bool process_lives(const struct attachment *a)
 
 enum held { HELD_NOT, HELD, HELD_UNKNOWN };
 
-/* With the lock. Unknown: extents are being made or unmapped just now; asked again later. */
+/* Whether the process still maps the extent. With the lock. HELD_UNKNOWN: extents are being made or unmapped just now;
+ * ask again later. */
 static enum held extent_is_held(struct cache *c, struct lent *l, uint32_t number)
 {
 	const struct extent *e;
@@ -231,15 +232,15 @@ static enum held extent_is_held(struct cache *c, struct lent *l, uint32_t number
 	return held;
 }
 
-/* What keeps an extent: the lock, or the process, whose GPU may still be copying, unless it has said that it has
- * unmapped it. */
+/* Whether something keeps the lent extent: its lock, or the process, whose GPU may still be copying, unless it has said
+ * that it has unmapped the extent. */
 static bool lent_holds(struct cache *c, const struct attachment *a, struct lent *l)
 {
 	/* The process first: with 256 processes an extent has 512 locks, which the kernel walks at each question. */
 	return (!l->told && !a->host_only && process_lives(a)) || extent_is_held(c, l, a->number);
 }
 
-/* The process has unmapped the extent, or never had it. */
+/* Called when the process says that it has unmapped the extent, or never had it. */
 static void lent_told(struct cache *c, struct attachment *a, uint32_t extent)
 {
 	struct lent *l = a->lending ? NULL : lent_find(a, extent);
@@ -355,7 +356,8 @@ bool attachment_writes(struct attachment *a, uint32_t extent, bool more)
 	return true;
 }
 
-/* Whether the session may have it: any extent of its tenant. DENIED, NOT_FOUND. */
+/* Whether the session may have the extent: OK for any extent of its tenant. NOT_FOUND: no such extent, or another
+ * tenant's, of which nothing is told. */
 static enum status may_map(const struct cache *c, struct session *s, uint32_t extent)
 {
 	uint32_t tenant;
@@ -366,7 +368,8 @@ static enum status may_map(const struct cache *c, struct session *s, uint32_t ex
 						   : STATUS_NOT_FOUND; /* of another tenant's nothing is told */
 }
 
-/* May this attachment have this extent? Notes that it has. Memory of a GPU has one form only, which may be written. */
+/* Whether this attachment may have the extent now. If so, notes that it has it. Memory of a GPU has one form only,
+ * which may be written. */
 static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t extent, bool write)
 {
 	struct attachment *a = attachment_find(c, attachment);
@@ -392,7 +395,7 @@ static enum status map_begin(struct cache *c, uint64_t attachment, uint32_t exte
 	return s;
 }
 
-/* Of a GPU's: the memory, beside the hold. */
+/* Adds the descriptor of a GPU's memory to that of the hold. */
 static enum status lend_memory(struct arena *arena, uint32_t extent, struct cache_lent *out)
 {
 	struct arena_device_extent e;

@@ -49,7 +49,7 @@ enum status pins_ask(struct cache *c, const struct session *s, uint64_t bytes, c
 
 /* ---- whether one block fits ---- */
 
-/* The most that one block can take of a place. */
+/* The most bytes that one block can have in a place. */
 struct limit {
 	const char *place;
 	int number;                    /* of the GPU or disk; -1: none */
@@ -83,7 +83,7 @@ static bool fits(uint32_t layout, uint64_t need, const struct limit *l, const ch
 	return false;
 }
 
-/* Of host memory, or a GPU: an extent takes extent_bytes, but never more than all of it. */
+/* The memory of the host, or of a GPU. An extent takes extent_bytes, but never more than all of it. */
 struct memory {
 	const char *place;
 	int number;
@@ -91,7 +91,8 @@ struct memory {
 	const char *option, *both, *share; /* for more bytes; for more and larger extents; for more that may be held */
 };
 
-/* charged: what one that is leased or reserved counts for. */
+/* Whether a block of the layout can lie in that memory. charged: the bytes that a block counts for while it is leased
+ * or reserved. */
 static bool fits_memory(uint32_t layout, uint64_t need, uint64_t charged, const struct memory *m, const char **why)
 {
 	struct limit extent = { m->place, m->number, "an extent has", m->extent, "extent_bytes" };

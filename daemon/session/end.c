@@ -80,7 +80,7 @@ void session_detach(struct cache *c, struct session *s)
 	session_detached_try(c, s, &probes);
 }
 
-/* What the daemon itself is sealing or writing ends by itself. */
+/* Ends the session's reservations. A reservation that the daemon itself is sealing or writing ends by itself. */
 static void reservations_end(struct cache *c, struct session *s)
 {
 	struct reservation *next;
@@ -115,7 +115,7 @@ void session_detached_try(struct cache *c, struct session *s, uint32_t *probes)
 		session_free(c, s);
 }
 
-/* Attachments that are gone and hold nothing are of no more use to an open session. */
+/* Frees attachments that are gone and hold nothing: an open session needs them no more. */
 static void session_prune(struct cache *c, struct session *s, uint32_t *probes)
 {
 	struct attachment *next;
@@ -127,7 +127,7 @@ static void session_prune(struct cache *c, struct session *s, uint32_t *probes)
 	}
 }
 
-/* A watch is a call that lasts. */
+/* Whether the session has had no process and no call for too long. A watch is a call that lasts. */
 static bool session_is_idle(const struct cache *c, struct session *s, uint64_t now_us)
 {
 	if (s->attached || now_us - s->last_call_us <= c->options.session_idle_ms * 1000ull)
@@ -158,7 +158,7 @@ void sessions_tick(struct cache *c, uint64_t now_us)
 			session_detached_try(c, s, &probes);
 		}
 		if (probes == 0) {
-			/* Fair to the next: it goes first in the next tick. */
+			/* The session at which this tick stopped goes first in the next. */
 			c->tick_hint = (c->tick_hint + i) % c->options.sessions_max;
 			return;
 		}

@@ -37,7 +37,7 @@ enum status lease_ask(struct cache *c, const struct session *s, const struct quo
 	return quota_ask_all(s->holder, all, 1 + count, why);
 }
 
-/* The holder has them, or (on false) has given them back. */
+/* Charges the session's holder with the lease and its pins; on false gives them back. */
 static void lease_charge(const struct lease *l, bool on)
 {
 	const struct quota_wish w[] = {
@@ -99,7 +99,7 @@ void lease_unpin(struct lease *l)
 	l->count = 0;
 }
 
-/* If that comes late, some may have been removed meanwhile. */
+/* If this is called late, some blocks may have been removed meanwhile. */
 void lease_use(struct cache *c, struct lease *l)
 {
 	for (uint32_t i = l->count; i > 0; i--)
@@ -127,7 +127,7 @@ void lease_end(struct cache *c, struct lease *l)
 	free(l);
 }
 
-/* The session's next of either kind that is the call's; NULL. */
+/* The session's first lease that was granted to that call; NULL: none. */
 struct lease *lease_of_call(const struct session *s, uint64_t call)
 {
 	struct lease *l = s->leases;
@@ -137,7 +137,7 @@ struct lease *lease_of_call(const struct session *s, uint64_t call)
 	return l;
 }
 
-/* The lease was granted ahead of a copy that is not to be believed. */
+/* Whether the lease was granted ahead of a copy to that GPU which has failed. */
 static bool has_failed(struct lease *l, const struct gpu *g)
 {
 	for (uint32_t i = 0; l->gpu == g && i < l->count; i++) {
@@ -149,7 +149,7 @@ static bool has_failed(struct lease *l, const struct gpu *g)
 	return false;
 }
 
-/* None of the session's processes may believe its word of progress if one of its leases has such a copy. */
+/* If a lease of the session waits for a failed copy, fails the progress pages of all its processes. */
 static void session_copies_failed(const struct session *s, const struct gpu *g)
 {
 	struct lease *l = s->leases;

@@ -48,7 +48,7 @@ void lease_end(struct cache *c, struct lease *l);
 /* Whether the session's holder may have one lease more, and its pins (at most PINS_WISHES): OK, or EXHAUSTED. */
 enum status lease_ask(struct cache *c, const struct session *s, const struct quota_wish *pins, uint32_t count,
 		      const char **why);
-/* The session's next lease (or reservation) that was granted to that call; NULL: none. */
+/* The session's first lease, or reservation, that was granted to that call; NULL: none. */
 struct lease *lease_of_call(const struct session *s, uint64_t call);
 /* Tells the policies that the lease's blocks are used; skips blocks that have been removed meanwhile. */
 void lease_use(struct cache *c, struct lease *l);

@@ -27,7 +27,7 @@ uint32_t cache_attach_offers(struct cache *c, uint64_t attachment, int32_t gpu, 
 /* `call` is called on any thread, under the cache's lock, when there is a new extent to offer; it must only wake a
  * thread. NULL: no more calls. */
 void cache_on_extent(struct cache *c, void (*call)(void *arg), void *arg);
-/* There is a new extent. */
+/* Called when there is a new extent: has the local socket's thread offer it. */
 void offers_tell(struct cache *c);
 
 #endif

@@ -47,7 +47,8 @@ static void view_fill(struct session *s, struct cache_session_view *out)
 	}
 }
 
-/* Bytes of two versions of a format are different bytes: a session that stores both would need both of each key. */
+/* Whether the two layouts are versions of one opaque format. Their bytes differ, so a session that stores both would
+ * need two blocks a key. */
 static bool is_other_version(const struct kv_layout *a, const struct kv_layout *b)
 {
 	struct kv_layout as_b = *a;
@@ -108,7 +109,7 @@ static struct session *session_slot(struct cache *c)
 	return NULL;
 }
 
-/* There is a slot. */
+/* Opens a session in a free slot of the table, which there is. */
 static enum status session_start(struct cache *c, struct layout_pool *const *pools, const struct grid *grid,
 				 const struct cache_open_call *q, struct session **out, const char **why)
 {
@@ -139,7 +140,7 @@ static enum status session_start(struct cache *c, struct layout_pool *const *poo
 	return STATUS_OK;
 }
 
-/* The holder is the session's if that is OK. */
+/* Charges the holder with a session and opens it. On OK the holder belongs to the session. */
 static enum status session_of(struct cache *c, struct quota_holder *holder, const struct cache_open_call *q,
 			      const struct grid *grid, struct cache_session_view *out, const char **why)
 {

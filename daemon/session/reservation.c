@@ -168,7 +168,7 @@ static void reservation_empty(struct cache *c, struct reservation *r)
 	}
 }
 
-/* Charges the session's holder with one more, of so many bytes, if it may have it. */
+/* Charges the session's holder with one reservation more, of that many bytes. EXHAUSTED: it may not have it. */
 static enum status reservation_take(struct cache *c, const struct session *s, const struct gpu *gpu, uint64_t bytes,
 				    bool open, const char **why)
 {
@@ -340,7 +340,7 @@ void reservation_seal(struct cache *c, struct reservation *r, uint64_t unix_ms)
 	}
 }
 
-/* What was published is no longer the reservation's; what lost is, and goes back with it. */
+/* A published block leaves the reservation. A block that was not published stays in it, and ends with it. */
 enum status reservation_publish(struct cache *c, struct reservation *r, uint64_t now_us,
 				struct block **published)
 {

@@ -64,9 +64,10 @@ struct reservation_wish {
 	uint64_t call, attachment;     /* as in the reservation */
 };
 
-/* Why there is no slot: what holds those of host memory or of a GPU, and what to do. */
+/* A sentence that says what holds all slots of host memory or of a GPU, and what to do. */
 const char *reservation_no_room(bool gpu);
-/* BUSY with c->gpu_busy set: something will make room on the GPU. */
+/* Reserves slots for a key or an open block. OK; EXISTS; BUSY: the key is pending, or with c->gpu_busy set something
+ * will make room on the GPU; EXHAUSTED: *why has a sentence. */
 enum status reservation_create(struct cache *c, struct session *s, const struct reservation_wish *w,
 			       struct reservation **out, const char **why);
 void reservation_end(struct cache *c, struct reservation *r);
@@ -90,8 +91,8 @@ static inline uint32_t part_tokens(const struct reservation *r, const struct par
 void reserve_count(struct cache *c, enum status s);
 /* The part with that pending key, or NULL. */
 struct part *pending_key_find(struct cache *c, const struct index_ident *ident);
-/* From now on the process that writes it may map the memory of its slots writable, or (on false) no longer because of
- * it. */
+/* on: from now on the process that writes the reservation may have its slots mapped writable. Else this reservation is
+ * no reason for that any more. */
 void reservation_writes(struct cache *c, struct reservation *r, bool on);
 
 #endif

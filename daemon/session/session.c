@@ -79,7 +79,7 @@ struct session *session_with_token(struct cache *c, const uint8_t token[CACHE_TO
 	return found;
 }
 
-/* Any thread; see session_shape. */
+/* Copies the session's grid, on any thread. session_shape says when the copy is good. */
 static void shape_read(struct session *s, uint32_t layouts, struct grid *out)
 {
 	const uint64_t shape = atomic_load_explicit(&s->shape, memory_order_acquire);
@@ -94,7 +94,7 @@ static void shape_read(struct session *s, uint32_t layouts, struct grid *out)
 	out->chained = shape >> 7 & 1;
 }
 
-/* Everything after the last atomic field begins anew. */
+/* Zeroes everything after the last atomic field. */
 void session_reset(struct session *s)
 {
 	memset(&s->state, 0, sizeof(*s) - offsetof(struct session, state));

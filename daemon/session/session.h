@@ -72,7 +72,7 @@ static inline struct layout_pool *session_pool(struct session *s, uint32_t layou
 	return atomic_load_explicit(&s->pool[layout], memory_order_relaxed);
 }
 
-/* All its layouts are of one. */
+/* The session's tenant: all its layouts are of that one. */
 static inline struct tenant *session_tenant(const struct session *s)
 {
 	return s->tenant;

@@ -20,9 +20,9 @@ struct await {
 void await_init(struct await *a);
 void await_fini(struct await *a);
 void await_answer(struct await *a);
-/* False: it has not come within wait_us. */
+/* False: no answer has come within wait_us. */
 bool await_came(struct await *a, uint64_t wait_us);
-/* True: the other thread has let go, and the caller frees the struct that contains it. */
+/* Lets go of the answer. True: the other thread has let go, too, and the caller frees the struct that contains it. */
 bool await_let_go(struct await *a);
 
 #endif

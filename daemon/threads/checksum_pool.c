@@ -112,7 +112,7 @@ static bool look(struct batch *b)
 	return due;
 }
 
-/* The next number, or one before it, is due, or soon will be. */
+/* Whether the next number, or one before it, is due, or soon will be. */
 static bool is_due(struct batch *b)
 {
 	for (int looks = 0; b->due && looks < LOOKS; looks++) {
@@ -147,7 +147,8 @@ static bool batch_work(struct batch *b, uint32_t most)
 
 static uint32_t ask_for_help(struct batch *b, uint32_t most);
 
-/* Of a long batch, and of what is not due, the pool's others have their turn in between. */
+/* Runs a part of a batch on a thread of the pool, then queues itself again. So other work of the pool has its turn
+ * between parts of a long batch, and while nothing is due. */
 static void help(struct work *w)
 {
 	struct helper *h = (struct helper *)w;
@@ -180,7 +181,7 @@ static uint32_t ask_for_help(struct batch *b, uint32_t most)
 	return most;
 }
 
-/* Held by the caller. NULL: no pool, or no memory. */
+/* Makes a batch, which the caller holds. NULL: no pool, or no memory. */
 static struct batch *batch_create(struct sums *s, uint32_t count, uint32_t wanted, void (*one)(void *arg, uint32_t i),
 				  void (*ended)(void *arg), void *arg)
 {

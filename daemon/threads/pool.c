@@ -38,7 +38,7 @@ struct workers {
 	pthread_t thread[THREADS_MAX];
 };
 
-/* Work comes. With the lock. */
+/* Learns, when work comes, how long it pays to poll for the next. With the lock. */
 static void look_learn(struct workers *w)
 {
 	const uint64_t waited_us = clock_us() - w->idle_us, less = w->look_us - (w->look_us + 3) / 4;
@@ -75,7 +75,8 @@ static void look_until(struct workers *w, uint64_t until_us)
 	}
 }
 
-/* With the lock, which is let go meanwhile. False: it did not look, or in vain. */
+/* Polls for work before the thread sleeps, if it may. With the lock, which is let go meanwhile. False: it did not poll,
+ * or no work came. */
 static bool look_first(struct workers *w)
 {
 	if (w->pollers == w->pollers_max || !w->look_us)
@@ -93,7 +94,7 @@ static bool look_first(struct workers *w)
 	return has_news(w);
 }
 
-/* With the lock, which is let go meanwhile. */
+/* Waits until there is work or the pool is stopped. With the lock, which is let go meanwhile. */
 static void await_news(struct workers *w)
 {
 	if (w->pollers_max)
