@@ -1,4 +1,5 @@
-/* Leases and reservations in the order of their birth. What is overdue leaves the queue, so that a tick looks at the oldest alone. */
+/* Leases and reservations in the order of their birth. What is overdue leaves the queue, so that a tick looks at the
+ * oldest alone. */
 #include "daemon/block/aging.h"
 
 
@@ -39,7 +40,7 @@ void aging_remove(struct aging_queue *q, struct aging *a)
 		aging_unlink(q, a);
 }
 
-/* Overdue items leave the queue, and stay counted until they end. */
+/* Takes items older than ttl_us from the queue. They stay counted as overdue until they end. */
 void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us)
 {
 	for (int i = 0; i < TICK_AGINGS_MAX && q->first && now_us - q->first->since_us > ttl_us; i++) {

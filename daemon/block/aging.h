@@ -19,7 +19,7 @@ struct aging_queue {
 
 void aging_add(struct aging_queue *q, struct aging *a, uint64_t now_us);
 void aging_remove(struct aging_queue *q, struct aging *a);
-/* Overdue items leave the queue, and stay counted until they end. */
+/* Takes items older than ttl_us from the queue. They stay counted as overdue until they end. */
 void aging_tick(struct aging_queue *q, uint64_t now_us, uint64_t ttl_us);
 
 #endif

@@ -249,7 +249,7 @@ void block_free_record(struct index_record *r)
 	free(block_of(r));
 }
 
-/* Gives back its GPU slots that have no pin. */
+/* Gives back the block's GPU slots that have no pin. */
 static void release(struct block *b)
 {
 	b->pool->cache->tiers[TIER_GPU]->release(b);

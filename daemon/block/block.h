@@ -60,11 +60,11 @@ struct block {
 
 _Static_assert(sizeof(struct block) <= 216, "a million blocks are to cost at most 256 bytes each");
 
-/* A zeroed record without copies, with room for a key of so many bytes. NULL: no memory. */
+/* Makes a zeroed record without copies, with room for a key of that many bytes. NULL: no memory. */
 struct block *block_alloc(uint32_t key_bytes);
 void block_name_set(struct block *b, const struct index_ident *ident);
-/* An unpublished block with a slot, and with room for a key of so many bytes. e: what is known of the put, for
- * admission; NULL: admission is not asked. */
+/* Makes an unpublished block with a slot in memory, and with room for a key of that many bytes. e: what is known of the
+ * put, for admission; NULL: admission is not asked. */
 enum status block_create(struct cache *c, struct layout_pool *p, const struct policy_event *e, uint32_t key_bytes,
 			 struct block **out);
 /* Frees an unpublished block. */
@@ -72,8 +72,8 @@ void block_discard(struct cache *c, struct block *b);
 /* Makes the block visible under its record's name. In a read section. EXISTS: the block stays unpublished. On success
  * the caller calls block_enter_policy in the same hold of the lock. */
 enum status block_publish(struct cache *c, struct block *b, uint64_t now_us);
-/* position: of its first token in the sequence. Call it for the deepest block of a chain first: evictions then take the
- * ends of prefixes. */
+/* Enters a published block into the policies of its tiers. position: of its first token in the sequence. Call it for
+ * the deepest block of a chain first: evictions then take the ends of prefixes. */
 void block_enter_policy(struct cache *c, struct block *b, uint64_t position);
 /* Bytes that pinning memory's copy would add to the tenant's pinned bytes. */
 uint64_t block_pin_bytes(const struct block *b);
@@ -82,19 +82,19 @@ void block_pin(struct block *b);
 void block_unpin(struct block *b);
 /* Pins one copy: in that slot of a GPU, or in memory (NULL). Other copies may be evicted meanwhile. */
 void block_pin_on(struct block *b, struct vram_slot *copy);
-/* Whether more than so many pins of all copies hold it. Pins of single copies then make no difference to the
+/* Whether more than that many pins of all copies hold the block. Pins of single copies then make no difference to the
  * accounting. */
 bool block_held_beyond(const struct block *b, uint32_t pins);
 /* Turns a pin by block_pin into a pin of that copy alone. */
 void block_pin_apart(struct block *b, struct vram_slot *copy);
-/* Unpins its copy on that GPU, or in memory (NULL). */
+/* Unpins the block's copy on that GPU, or in memory (NULL). */
 void block_unpin_on(struct block *b, const struct gpu *gpu);
 /* Subtracts (`on` false) or adds the block in all accounting that depends on its pins. Call it with false before, and
  * with true after, a change of its copies or pins. */
 void block_accounting(struct block *b, bool on);
 /* Gives back the slot of memory of an unpublished or dead block. */
 void block_slot_give(struct block *b);
-/* A published block on disk or a GPU has come to memory too, into a slot that was taken for it. */
+/* Notes that a published block on a disk or a GPU has come to memory too, into a slot that was taken for it. */
 void block_arrive(struct cache *c, struct block *b, const struct memory_slot *slot, uint64_t position);
 /* Removes the copy in memory of an unpinned block that is also on disk or a GPU. */
 void block_depart(struct cache *c, struct block *b);
@@ -102,23 +102,23 @@ void block_depart(struct cache *c, struct block *b);
  * block is freed now or at its last unpin. */
 void block_remove(struct cache *c, struct block *b, enum cache_reason reason);
 void block_use(struct cache *c, struct block *b); /* of several blocks of a chain, the deepest first */
-/* The block was read on that GPU; NULL: in memory. This counts as a use in the tiers below too, but not on other
- * GPUs. */
+/* Notes a use: the block was read on that GPU, or in memory (NULL). It counts as a use in the tiers below too, but not
+ * on other GPUs. */
 void block_use_on(struct cache *c, struct block *b, const struct gpu *gpu);
 /* Notes whether no prefix needs the block which a call could be granted as things are (advice/unusable.h). An unusable
  * block is the first to be evicted, in each tier. A use makes it usable. */
 void block_unusable(struct cache *c, struct block *b, bool is);
 /* Notes whether no disk is to have the block. */
 void block_no_spill(struct block *b, bool is);
-/* Where the block lies in memory; with a slot, where it lies on that GPU. */
+/* Fills in the place where the block lies in memory; with a slot, the place where it lies on that GPU. */
 void block_place(const struct block *b, struct cache_place *out);
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out);
 /* The node of a published block: memory's, else a GPU's, else a disk's. */
 const struct policy_node *block_node(const struct block *b);
-/* A fixed word of where it is: "gpu+host+disk", ... */
+/* A fixed word that says which tiers have the block: "gpu+host+disk", ... */
 const char *block_tiers(uint8_t where);
 void block_free_record(struct index_record *r);
-/* Of block/gpu_class.h: the sum of pins of single GPU copies; a ready copy on a GPU that is not lost. */
+/* Declared in block/gpu_class.h: the sum of pins of single GPU copies; and a ready copy on a GPU that is not lost. */
 __attribute__((cold)) uint32_t vram_pins(const struct block *b);
 struct vram_slot *vram_ready(const struct block *b);
 
@@ -167,7 +167,7 @@ static inline uint32_t block_pins(const struct block *b)
 	return atomic_load_explicit(&((struct block *)b)->record.pins, memory_order_relaxed);
 }
 
-/* The pins that hold its copy in memory: leases there, and pins of all copies; INDEX_DEAD as in block_pins. */
+/* The pins that hold the block's copy in memory: leases there, and pins of all copies. INDEX_DEAD as in block_pins. */
 static inline uint32_t block_memory_pins(const struct block *b)
 {
 	return b->vram ? block_pins(b) - vram_pins(b) : block_pins(b);
@@ -190,7 +190,7 @@ static inline bool block_live(const struct block *b)
 	return !(block_pins(b) & INDEX_DEAD);
 }
 
-/* Sets or clears what lookups see of where it is. */
+/* Sets or clears bits of the word by which lookups see which tiers have the block. */
 static inline void where_set(struct block *b, uint8_t bits, bool on)
 {
 	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);

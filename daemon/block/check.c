@@ -64,7 +64,7 @@ void damage_notes_destroy(struct cache *c)
 	c->damages = NULL;
 }
 
-/* The oldest notes stay: the first damages say most. */
+/* Notes a damaged copy for the log. If there is no room, the oldest notes stay: the first damages say most. */
 static void note(struct cache *c, const struct block *b, const char *finder)
 {
 	struct damage_notes *d = c->damages;

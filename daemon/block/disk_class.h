@@ -76,7 +76,7 @@ struct disk_class {
 	struct class_cold *cold;       /* one for each asker that a short search found nothing for */
 };
 
-/* Whether its copy on a disk can be read. */
+/* Whether the block's copy on a disk can be read. */
 static inline bool slab_map_serves(const struct block *b)
 {
 	return b->slab_map && !b->slab_map->class->failed;

@@ -44,7 +44,7 @@ static struct end *list_take(struct end_list *l)
 	return e;
 }
 
-/* Before all others. */
+/* Puts e before all others in the list. */
 static void list_put_back(struct end_list *l, struct end *e)
 {
 	e->next = l->first;
@@ -108,7 +108,8 @@ static void arrivals_take(struct end_queue *q)
 
 /* ---- one hold of the lock ---- */
 
-/* GPUs first: what they bring down may want memory before what disks load. */
+/* Has tiers begin what waited for room. GPUs come first: what they bring down may want memory before what disks
+ * load. */
 static void pump(struct cache *c, uint32_t tiers)
 {
 	for (int i = TIER_KINDS - 1; i >= 0; i--)
@@ -116,7 +117,7 @@ static void pump(struct cache *c, uint32_t tiers)
 			c->tiers[i]->pump(c);
 }
 
-/* Runs at most *budget of the list. Returns the tiers that are to be pumped, a bit each. */
+/* Runs ends of the list, *budget of them at most. Returns the tiers that are to be pumped, a bit each. */
 static uint32_t list_run(struct cache *c, struct end_list *l, uint32_t *budget)
 {
 	uint32_t tiers = 0;
@@ -134,8 +135,8 @@ static uint32_t list_run(struct cache *c, struct end_list *l, uint32_t *budget)
 	return tiers;
 }
 
-/* A pump may queue ends of what it could not begin: they run within the same bound. True: the bound was reached, and
- * the rest is in `due`. */
+/* Runs the ends that the lock's holder queued. A pump may queue more, of what it could not begin: they run within the
+ * same bound. True: the bound was reached, and the rest is in `due`. */
 static bool own_run(struct cache *c, struct end_list *due, uint32_t *budget)
 {
 	struct ends *q = c->ends;
@@ -159,7 +160,7 @@ static void thread_wake(struct ends *q)
 	pthread_mutex_unlock(&q->mutex);
 }
 
-/* What cache_unlock does before it leaves the lock. */
+/* Runs ends and publishes copy batches: what cache_unlock does before it leaves the lock. */
 static void before_unlock(struct cache *c)
 {
 	uint32_t budget = ENDS_A_HOLD;
@@ -170,7 +171,7 @@ static void before_unlock(struct cache *c)
 		c->publish(c);
 }
 
-/* With the lock, which it leaves: cache_unlock would run as many ends again. True: there is more. */
+/* Runs one lot of ends. With the lock, which it leaves: cache_unlock would run as many again. True: there is more. */
 static bool hold(struct cache *c, struct end_queue *q)
 {
 	uint32_t budget = ENDS_A_HOLD;

@@ -109,11 +109,11 @@ struct vram_pool {
 /* The part of block_accounting that concerns copies on GPUs. all: the pins of all copies. Cold, since most blocks are
  * on no GPU. */
 __attribute__((cold)) void vram_accounting(struct block *b, uint32_t all, bool on);
-/* The slot is held from now on, or no longer. */
+/* Counts the slot as held from now on, or no longer. */
 void vram_slot_hold(struct vram_slot *s, bool on);
-/* The pins that hold that copy: its own, and those of all copies. */
+/* The pins that hold the slot's copy: its own, and those of all copies of the block. */
 uint32_t vram_slot_pins(const struct vram_slot *s);
-/* Where a slot begins in its extent; its address on the device. */
+/* vram_offset: where the slot begins in its extent. vram_address: its address on the device. */
 uint64_t vram_offset(const struct vram_slot *s);
 uint64_t vram_address(const struct vram_slot *s);
 /* The block's slot on that GPU, coming or ready (reserved, if the block is unpublished); NULL: none. */
@@ -123,7 +123,7 @@ struct vram_slot *vram_slot_of(const struct block *b, const struct gpu *g);
 /* Whether the block is on a GPU that is not lost, and neither in memory nor on a disk. */
 bool vram_has_alone(const struct block *b);
 
-/* A pin of that copy alone. */
+/* Adds a pin of that copy alone. */
 static inline void vram_slot_pin(struct vram_slot *s)
 {
 	const struct vram_class *k = s->span->class;

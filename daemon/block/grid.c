@@ -53,7 +53,7 @@ static void rule_make(struct grid_rule *r, uint32_t unit, const struct kv_layout
 	}
 }
 
-/* Which layout serves best: of the best kind, the one with the smallest blocks. */
+/* The layout that serves best to stand for a chain: of the best kind, the one with the smallest blocks. */
 static uint32_t main_of(const struct grid *g)
 {
 	uint32_t best = 0, best_kind = 0;
@@ -156,7 +156,7 @@ uint64_t grid_cells(const struct grid *g, uint64_t first, uint32_t count)
 
 /* ---- prefixes ---- */
 
-/* How many full blocks a prefix needs if its units leave that remainder. */
+/* The number of full blocks that a prefix needs if its units leave that remainder. */
 static uint32_t need_at(const struct grid_rule *r, uint32_t remainder)
 {
 	return r->need == GRID_ALL ? GRID_ALL : r->need - (r->need && remainder && remainder >= r->slack);

@@ -43,12 +43,12 @@ struct grid_wish {
 	bool partial, sparse;
 };
 
-/* Of a layout. */
+/* The rule of a layout. */
 struct grid_rule {
 	uint32_t need;                 /* full blocks that a prefix of a multiple of n needs; GRID_ALL */
 	uint16_t units;                /* n */
-	/* From this remainder of p modulo n on a prefix needs one full block less. Where n is 1, and there is no remainder:
-	 * tokens that the last block has at least, if one block more is not to be needed */
+	/* From this remainder of p modulo n on a prefix needs one full block less. Where n is 1, and there is no
+	 * remainder: tokens that the last block has at least, if one block more is not to be needed */
 	uint16_t slack;
 	bool partial, sparse;
 };
@@ -70,7 +70,7 @@ const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *lay
 bool grid_is_plain(const struct grid *g);
 /* Only prefixes of a multiple of so many units can be usable. */
 uint64_t grid_multiple(const struct grid *g);
-/* A rule as one word, and back. */
+/* Packs a rule into one word, and unpacks it. */
 uint64_t grid_rule_pack(const struct grid_rule *r);
 struct grid_rule grid_rule_unpack(uint64_t word);
 
@@ -84,19 +84,20 @@ static inline bool grid_has_cell(const struct grid_rule *r, uint64_t position)
 	return r->partial || grid_is_full(r, position);
 }
 
-/* Of a layout of one unit a block: see slack; 0: it does not matter how many tokens the last block has. */
+/* The least tokens that the last block of a prefix must have in a layout with one unit a block (see slack); 0: any
+ * number will do. */
 static inline uint32_t grid_least(const struct grid_rule *r)
 {
 	return r->units == 1 && r->need && r->need < GRID_ALL ? r->slack : 0;
 }
 
-/* Units of the block at that position, the valid ones. */
+/* How many units the block that ends at that position covers up to there. */
 static inline uint32_t grid_units_at(const struct grid_rule *r, uint64_t position)
 {
 	return (uint32_t)(position % r->units) + 1;
 }
 
-/* Cells of `count` keys from position `first` on. */
+/* The number of cells of `count` keys from position `first` on. */
 uint64_t grid_cells(const struct grid *g, uint64_t first, uint32_t count);
 
 /* ---- the longest prefix: struct prefix (block/key.h) is fed layout by layout, each layout key by key ---- */
@@ -108,10 +109,10 @@ struct grid_run {
 	uint32_t full, run;            /* full blocks fed; of these, how many are present in a row up to the last */
 };
 
-/* The prefix counts the call's keys. Blocks before position `first` count as present. */
+/* Begins a prefix that counts the call's keys. Blocks before position `first` count as present. */
 void grid_run_begin(struct grid_run *run, const struct grid_rule *r, uint64_t first);
-/* present: the key's block is there; false where the layout has no cell. falls_short: it has fewer valid tokens than
- * grid_least() of the rule. */
+/* Adds the next key. present: its block is there; false where the layout has no cell. falls_short: the block has fewer
+ * valid tokens than grid_least() of the rule. */
 void grid_run_feed(struct prefix *p, struct grid_run *run, bool present, bool falls_short);
 
 /* ---- what a prefix needs ---- */
@@ -121,7 +122,7 @@ struct grid_need {
 	uint64_t from, end;            /* positions: of the first full block needed; the one behind the prefix */
 };
 
-/* Of a prefix that ends behind `keys` keys from position `first` on, with a last block that falls short or not. Without
+/* What a prefix needs that ends behind `keys` keys from position `first` on. falls_short: of its last block. Without
  * keys nothing is needed. */
 void grid_need(const struct grid_rule *r, uint64_t first, uint32_t keys, bool falls_short, struct grid_need *out);
 bool grid_needs(const struct grid_need *n, uint64_t position);

@@ -13,7 +13,7 @@
 
 enum { NONE_FREE = 0xffffffff, PLACES_FIRST = 1024 };
 
-/* 0: the kernel gives none. A drawn number is removed from the stock. */
+/* Draws a number, and removes it from the stock. 0: the kernel gives none. */
 static uint64_t draw(struct handle_source *from)
 {
 	uint64_t number;

@@ -37,11 +37,11 @@ struct handle_places {
 };
 enum status handle_places_init(struct handle_places *p, uint32_t max); /* EXHAUSTED: no memory */
 void handle_places_fini(struct handle_places *p);                      /* zeroed is fine */
-/* A handle for a slot. 0: the kernel has no random numbers. */
+/* Makes a handle for a slot. 0: the kernel has no random numbers. */
 uint64_t handle_places_give(struct handle_places *p, struct handle_source *from, uint32_t slot);
 void handle_places_drop(struct handle_places *p, uint64_t handle);
-/* Any thread. The only slot that can have this handle, or HANDLE_NO_SLOT. The caller compares the handle in that
- * slot. */
+/* handle_place_slot, on any thread: the only slot that can have this handle, or HANDLE_NO_SLOT. The caller compares the
+ * handle in that slot. */
 #define HANDLE_NO_SLOT UINT32_MAX
 static inline uint32_t handle_place_slot(const struct handle_places *p, uint64_t handle)
 {
@@ -62,7 +62,7 @@ struct handles {
 /* EXHAUSTED: no memory for `max` of them. */
 enum status handles_init(struct handles *h, uint32_t max);
 void handles_fini(struct handles *h);
-/* 0: none is free, or the kernel has no random numbers. */
+/* Makes a handle for an item. 0: none is free, or the kernel has no random numbers. */
 uint64_t handles_give(struct handles *h, struct handle_source *from, void *item);
 void *handles_find(const struct handles *h, uint64_t handle); /* NULL: there is none */
 void handles_drop(struct handles *h, uint64_t handle);        /* no effect if there is none */

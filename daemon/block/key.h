@@ -43,11 +43,12 @@ static inline struct cache_keys keys_slice(const struct cache_keys *k, uint32_t 
 /* A copy of k that has the session's grid g; g NULL: it has none. */
 struct cache_keys keys_on(const struct cache_keys *k, const struct grid *g);
 
-/* Without the lock: NULL or what is wrong with the keys of a call over so many layouts. */
+/* What is wrong with the keys of a call over that many layouts; NULL: nothing. Without the lock. */
 const char *cache_keys_problem(const struct cache_keys *k, uint32_t layouts);
-/* The ident points to the caller's key. */
+/* Makes an ident, which points to the caller's key. */
 void block_ident(const struct layout_pool *p, const uint8_t *key, uint32_t key_bytes, struct index_ident *out);
-/* The ident that the header of such a block's slot has. *out has the caller's key and the pool's tenant. Any thread. */
+/* Makes the ident that the header of such a block's slot has, from the caller's key and the pool's tenant. Any
+ * thread. */
 void block_slot_ident(const struct layout_pool *p, const uint8_t *key, uint8_t key_bytes, struct slot_ident *out);
 uint64_t ident_hash(const struct index_ident *ident, uint64_t seed);
 bool ident_equal(const struct index_ident *a, const struct index_ident *b);

@@ -6,7 +6,7 @@
 
 #include "eviction/policy.h"
 
-/* Tells it only if the room differs from *told by an eighth. */
+/* Tells the policy its room, but only if the room differs from *told by an eighth. */
 static inline void room_tell(const struct policy_ops *ops, struct policy *policy, uint64_t slots, uint64_t *told)
 {
 	const uint64_t change = slots > *told ? slots - *told : *told - slots;

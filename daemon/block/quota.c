@@ -174,7 +174,7 @@ static struct quota_tenant *tenant_find(struct quota *q, uint32_t number)
 	return NULL;
 }
 
-/* With the lock. NULL: no memory. */
+/* The record of the peer's user, made if new. NULL: no memory. With the lock. */
 static struct quota_user *user_get(struct quota *q, const struct cache_peer *peer)
 {
 	struct quota_user **bucket = &q->users[bucket_of(peer->user, 0)], *u = *bucket;
@@ -206,7 +206,7 @@ static void user_drop(struct quota *q, struct quota_user *u)
 	free(u);
 }
 
-/* With the lock. NULL: no memory. */
+/* The record of the peer's process, made if new. NULL: no memory. With the lock. */
 static struct quota_holder *holder_get(struct quota *q, const struct cache_peer *peer)
 {
 	struct quota_holder **bucket = &q->holders[bucket_of(peer->user, peer->process)], *h = *bucket;
@@ -293,7 +293,7 @@ static uint64_t tenant_max(const struct quota_tenant *t, enum quota_thing thing)
 	return t->calls_max && (thing == QUOTA_CALLS || thing == QUOTA_LOCAL) ? t->calls_max : UINT64_MAX;
 }
 
-/* With the lock. n: more than 0. */
+/* Why the holder may not have n more of the thing; QUOTA_REFUSALS: it may. n is not 0. With the lock. */
 static enum quota_refusal refusal_of(const struct quota_holder *h, enum quota_thing t, uint64_t n, uint64_t free)
 {
 	const uint64_t max = h->quota->max[t];
@@ -367,7 +367,7 @@ static void say(const struct quota_holder *h, enum quota_thing t, enum quota_ref
 		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free: %s", w->name, free, h->quota->max[t], rest);
 }
 
-/* With the lock. */
+/* Counts a refusal and writes its sentence; OK if nothing is refused. With the lock. */
 static enum status answer(struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, const char **why)
 {
 	static _Thread_local char words[WORDS_MAX];
@@ -397,13 +397,13 @@ static void charge(struct quota_holder *h, enum quota_thing t, uint64_t n)
 		h->user->tenant->held[t] += n;
 }
 
-/* With the lock. */
+/* How many of the thing are free by its bound. With the lock. */
 static uint64_t free_by_bound(const struct quota *q, enum quota_thing t)
 {
 	return q->max[t] > q->used[t] ? q->max[t] - q->used[t] : 0;
 }
 
-/* With the lock. */
+/* Asks for several things, and answers with the first refusal. With the lock. */
 static enum status answer_all(struct quota_holder *h, const struct quota_wish *w, uint32_t count, const char **why)
 {
 	enum status s = STATUS_OK;

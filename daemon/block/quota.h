@@ -71,10 +71,10 @@ struct workers;
 struct quota *quota_create(void); /* NULL: no memory */
 /* No holder may be used afterwards. NULL allowed. */
 void quota_destroy(struct quota *q);
-/* The bound of a thing. Call it before the first one is taken; without it there is no bound. */
+/* Sets the bound of a thing. Call it before the first one is taken; without it there is no bound. */
 void quota_bound(struct quota *q, enum quota_thing thing, uint64_t max);
 
-/* The bounds of tenants. Call it before the first join. The names stay the caller's. EXHAUSTED: no memory. */
+/* Sets the bounds of tenants. Call it before the first join. The names stay the caller's. EXHAUSTED: no memory. */
 enum status quota_tenants(struct quota *q, const struct cache_tenant_options *t, uint32_t count);
 
 /* The holder that stands for this peer; For NULL or an unknown peer: a holder without a bound of its own. Call
@@ -113,10 +113,10 @@ void quota_give_all(struct quota_holder *h, const struct quota_wish *w, uint32_t
  * which bound. The holder stays joined until the work runs. */
 enum status quota_submit(struct workers *w, struct work *work, struct quota_holder *holder, const char **why);
 
-/* How many are taken of a thing. */
+/* How many of a thing all holders have. */
 uint64_t quota_used(struct quota *q, enum quota_thing thing);
 
-/* terrace_quota_held, terrace_quota_max and terrace_quota_refused_total of each thing that has a bound. */
+/* Emits terrace_quota_held, terrace_quota_max and terrace_quota_refused_total of each thing that has a bound. */
 void quota_stats(struct quota *q, cache_stat_fn *emit, void *arg);
 
 #endif

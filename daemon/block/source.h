@@ -53,7 +53,7 @@ enum source_word {
 	SOURCE_HAS,                    /* the source has it, or had it a moment ago */
 };
 
-/* Microseconds from now until the bytes of the first and of the last block of a run are there. */
+/* When the bytes of the first and of the last block of a run will be there, in microseconds from now. */
 struct source_cost {
 	uint64_t first_us, last_us;
 };
@@ -151,7 +151,7 @@ struct source {
 	enum tier_kind tier;           /* whose copies it brings; TIER_KINDS: of no tier, it is by_name */
 };
 
-/* Whether it may have blocks that the index does not know. */
+/* Whether the source may have blocks that the index does not know. */
 static inline bool source_by_name(const struct source *s)
 {
 	return s->tier == TIER_KINDS;

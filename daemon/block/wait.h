@@ -16,7 +16,8 @@ struct cache;
 struct gpu;
 struct vram_transfer;
 
-/* How often a call may wait. A call that has waited so often, or one of whose loads failed, takes what memory has. */
+/* How often a call may wait. A call that has waited that often, or one of whose loads has failed, takes what memory
+ * has. */
 enum { WAIT_ROUNDS = 4 };
 
 /* The unit that ends a link's event: a disk (its number) or the catalog (WAIT_CATALOG). */
@@ -77,9 +78,9 @@ void cache_wait_end(struct cache *c, struct cache_wait *w);
 /* Makes a link for something that will call wait_link_done; NULL: no memory. pin (may be NULL): stays pinned until the
  * wait ends. */
 struct cache_wait_link *wait_link(struct cache *c, struct cache_wait *w, struct block *pin);
-/* What the link waits for has ended. */
+/* Called when what the link waits for has ended. */
 void wait_link_done(struct cache *c, struct cache_wait_link *l, enum status s);
-/* Adds a pin without an event: of one copy, on that GPU or in memory (gpu NULL). */
+/* Adds a pin of one copy, on that GPU or in memory (gpu NULL), without an event. */
 bool wait_pin(struct cache *c, struct cache_wait *w, struct block *b);
 bool wait_pin_on(struct cache *c, struct cache_wait *w, struct block *b, struct gpu *gpu);
 void wait_spares_free(struct cache *c);
@@ -92,7 +93,7 @@ void wait_links_join(struct cache_wait_link **list, struct cache_wait_link *more
 void wait_link_part(struct cache_wait *w, struct cache_wait_link *l, uint32_t part);
 /* Ends the wait early: it gets no more events, and its pins are given back. */
 void wait_links_drop(struct cache *c, struct cache_wait *w);
-/* From now on the link pins only the copy on that GPU, if there is one. */
+/* From now on the link pins only the block's copy on that GPU, if there is one. */
 void wait_link_apart(struct cache_wait_link *l, struct gpu *gpu);
 static inline bool wait_wanted(struct cache_wait *w)
 {

@@ -6,7 +6,7 @@
 #include "daemon/process/config.h"
 #include "daemon/process/tenants.h"
 
-/* `options` points into the rest, and into the configuration. */
+/* The options of the cache. `options` points into the rest of the struct, and into the configuration. */
 struct cache_config {
 	uint32_t gpus[CONFIG_GPUS_MAX];
 	struct cache_options options;

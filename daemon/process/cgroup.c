@@ -14,7 +14,8 @@
 
 enum { PATH_BYTES = PATH_MAX, LINE_BYTES = 4 * PATH_MAX };
 
-/* A hierarchy as this process sees it: the folder of the mount, and under it ("" or "/a/b") that of the process's group. */
+/* A hierarchy as this process sees it: the folder of its mount, and below that ("" or "/a/b") the folder of the
+ * process's group. */
 struct hierarchy {
 	char mount[PATH_BYTES], group[PATH_BYTES];
 };
@@ -25,7 +26,7 @@ struct bound {
 	char *where; /* NULL: of no interest */
 };
 
-/* The bounds that one group's folder tells; above: it is not the process's own group. */
+/* Reads the bounds of one group. above: the group is not the process's own. */
 typedef void bounds_read(const char *folder, bool above, struct bound *b);
 
 static FILE *file_open(const char *folder, const char *name)
@@ -64,7 +65,7 @@ static void memory_2(const char *folder, bool above, struct bound *b)
 	take_bytes(b, folder, "memory.high");
 }
 
-/* A group whose use_hierarchy is 0 bounds its own processes alone, not those of the groups in it. */
+/* Whether the group's use_hierarchy is 0: it bounds its own processes alone, not those of the groups in it. */
 static bool is_flat(const char *folder)
 {
 	FILE *f = file_open(folder, "memory.use_hierarchy");
@@ -83,7 +84,7 @@ static void memory_1(const char *folder, bool above, struct bound *b)
 	take_bytes(b, folder, "memory.memsw.limit_in_bytes");
 }
 
-/* Two processors that have half of their time each are one. */
+/* Takes a bound of processors from a quota of time. Two processors that have half of their time each count as one. */
 static void take_quota(struct bound *b, uint64_t quota, uint64_t period, const char *folder, const char *name)
 {
 	if (period)
@@ -133,7 +134,8 @@ static bool lists(const char *list, const char *word)
 	return false;
 }
 
-/* The name of the process's group, "/a/b", in the hierarchy of version 1 that has the controller, or (NULL) in that of version 2. */
+/* The name of the process's group, "/a/b", in the hierarchy of version 1 that has the controller, or (NULL) in that of
+ * version 2. */
 static bool name_read(const char *root, const char *controller, char group[PATH_BYTES])
 {
 	FILE *f = file_open(root, "proc/self/cgroup");
@@ -156,7 +158,7 @@ static bool name_read(const char *root, const char *controller, char group[PATH_
 	return found;
 }
 
-/* mountinfo writes blanks and the like as \040. In place. */
+/* Replaces the octal escapes that mountinfo has for blanks and the like (\040), in place. */
 static void unescape(char *path)
 {
 	char *to = path;
@@ -172,7 +174,7 @@ static void unescape(char *path)
 	*to = 0;
 }
 
-/* Of a line of mountinfo, if it is of that hierarchy: the group that is mounted, and where. */
+/* Reads a line of mountinfo. True: it is of that hierarchy, and *group is mounted at *mount. */
 static bool line_read(char *line, const char *controller, char **group, char **mount)
 {
 	char *rest = strstr(line, " - "), *words[5], *type, *options, *state = NULL;
@@ -192,7 +194,7 @@ static bool line_read(char *line, const char *controller, char **group, char **m
 	return controller ? !strcmp(type, "cgroup") && lists(options, controller) : !strcmp(type, "cgroup2");
 }
 
-/* What of the group's name is below the group that is mounted: NULL if it is not below it. */
+/* The part of the group's name that is below the group that is mounted. NULL: it is not below that one. */
 static const char *below(const char *name, const char *mounted)
 {
 	const size_t n = strcmp(mounted, "/") ? strlen(mounted) : 0;
@@ -200,7 +202,8 @@ static const char *below(const char *name, const char *mounted)
 	return strncmp(name, mounted, n) || (name[n] && name[n] != '/') ? NULL : name + n;
 }
 
-/* Takes the first mount that shows the group, else the last one: its own group, whatever that is called here. */
+/* Finds the group below the first mount that shows it. If none does, takes the last mount of the hierarchy as the group
+ * itself, whatever name it has here. */
 static void mount_read(const char *root, const char *controller, const char *name, struct hierarchy *h)
 {
 	FILE *f = file_open(root, "proc/self/mountinfo");
@@ -221,21 +224,21 @@ static void mount_read(const char *root, const char *controller, const char *nam
 		fclose(f);
 }
 
-/* False: the process has no group there. */
+/* Finds the process's group in the hierarchy of the controller. False: it has none there. */
 static bool hierarchy_find(const char *root, const char *controller, struct hierarchy *h)
 {
 	char name[PATH_BYTES];
 
 	if (!name_read(root, controller, name))
 		return false;
-	/* Where they are if mountinfo cannot be read. */
+	/* The usual folders, if mountinfo cannot be read. */
 	snprintf(h->mount, sizeof h->mount, "%s/sys/fs/cgroup%s%s", root, controller ? "/" : "", controller ? controller : "");
 	snprintf(h->group, sizeof h->group, "%s", strcmp(name, "/") ? name : "");
 	mount_read(root, controller, name, h);
 	return true;
 }
 
-/* The group's bounds, and those of the groups above it up to the one that is mounted. */
+/* Reads the bounds of the group, and of the groups above it up to the one that is mounted. */
 static void climb(const char *root, const char *controller, bounds_read *read, struct bound *b)
 {
 	struct hierarchy h;

@@ -447,7 +447,7 @@ static bool set_option(struct config *c, const struct option *o, const char *val
 	return true;
 }
 
-/* A name of n characters; flags may have - for _. */
+/* The option of this name of n characters; NULL: none. Names of flags may have - in place of _. */
 static const struct option *find(const char *name, size_t n, bool flag)
 {
 	for (size_t i = 0; i < OPTIONS; i++) {
@@ -508,7 +508,7 @@ enum status config_parse(struct config *c, const char *name, const char *bytes, 
 	return errors->count == before ? STATUS_OK : STATUS_INVALID;
 }
 
-/* A pipe may have nothing yet. */
+/* Reads from a file or pipe. A pipe may have nothing yet, and is waited for. */
 static ssize_t read_some(int fd, char *to, size_t n)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -560,7 +560,8 @@ static const char *env_value(char *const env[], const char *name)
 	return NULL;
 }
 
-/* Behind TERRACE_, n characters: ours, the clients', or what Kubernetes tells its pods of a service named "terrace". */
+/* Whether a variable TERRACE_..., given behind TERRACE_ with n characters, is known and sets no option: one of the
+ * daemon's own or the clients', or one that Kubernetes sets for a service named "terrace". */
 static bool is_no_option(const char *name, size_t n)
 {
 	static const char *const words[] = { "CONFIG", "ADDRESS", "PORT",
@@ -576,7 +577,7 @@ static bool is_no_option(const char *name, size_t n)
 	return false;
 }
 
-/* A variable of ours that sets nothing is a spelling mistake. */
+/* Complains of variables TERRACE_... that set nothing: these are spelling mistakes. */
 static void refuse_unknown(char *const env[], struct config_errors *errors)
 {
 	for (; env && *env; env++) {
@@ -656,8 +657,8 @@ static void read_flags(struct config *c, int argc, char *const argv[], const cha
 
 /* ---- what depends on other options or on the machine ---- */
 
-/* The size that the arena would choose by itself (store/arena/arena.h). It is chosen here too, so that it is shown and
- * its limits are checked. */
+/* Chooses extent_bytes as the arena would by itself (store/arena/arena.h), so that the size is shown and its limits are
+ * checked. */
 static void derive_extent(struct config *c)
 {
 	if (c->extent_bytes)
@@ -700,8 +701,8 @@ static void derive_tenants(struct config *c, struct config_errors *errors)
 				"listen_key and listen_ca, or listen = off");
 }
 
-/* One block for each option that depends on others or on the machine. fd_socket is derived before it is compared with
- * socket. */
+/* Derives options that depend on others or on the machine, a block for each. fd_socket is derived before it is compared
+ * with socket. */
 static void derive(struct config *c, struct config_errors *errors)
 {
 	size_t n = strlen(c->socket);

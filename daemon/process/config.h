@@ -99,9 +99,9 @@ uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX
 enum { CONFIG_GPUS_MAX = 16 };
 uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
-/* NULL if `value` has the form of an address to listen on, or is off; otherwise the problem. Addresses are numbers only:
- * a name could resolve to anything. Whether an address beyond loopback has certificates is checked when all options
- * are known. */
+/* NULL if `value` has the form of an address to listen on, or is off; otherwise the problem. Addresses are numbers
+ * only: a name could resolve to anything. Whether an address beyond loopback has certificates is checked when all
+ * options are known. */
 const char *config_listen_problem(const char *value);
 
 /* Where /metrics is served: true and *out. False with *problem NULL: off. False with *problem: what is wrong with the
@@ -112,15 +112,15 @@ struct config_socket {
 	bool loopback; /* only this machine reaches it; also set for a Unix socket */
 };
 bool config_metrics(const char *value, struct config_socket *out, const char **problem);
-/* The number of the group that `admin_group` names, or gives as a number. False: this machine has no group of that
- * name. Reads the machine's list of groups. */
+/* The number of the group that admin_group names, or gives as a number. False: this machine has no group of that name.
+ * It reads the machine's list of groups. */
 bool config_group(const char *value, uint64_t *gid);
-/* The address of `listen`. False: it is off, or is not one to listen on: beyond loopback without certificates. */
+/* The address of `listen`. False: it is off, or must not be listened on: beyond loopback, without certificates. */
 bool config_listen(const struct config *c, struct config_socket *out);
 /* Turns `off` into an empty text in listen and in the three options of its certificates. Returns NULL, or a sentence
  * about what does not fit: certificates are three files or none, and an address beyond loopback needs them. */
 const char *config_listen_derive(struct config *c);
-/* True: `listen` is served over TLS alone, with the three files. */
+/* Whether `listen` is served over TLS alone, with the three files. */
 bool config_listen_tls(const struct config *c);
 
 /* Turns `off` into an empty text and sets node_name to the machine's name. Writes a sentence for each problem of the
@@ -137,7 +137,7 @@ struct config_row {
 bool config_row(const struct config *c, uint32_t i, struct config_row *out);
 
 void config_help(FILE *to);
-/* The sample file: every option at its default, as comments. */
+/* Prints the sample file: every option at its default, as comments. */
 void config_sample(FILE *to);
 
 /* Answers the result of config_load. Prints errors, or what was asked for (--help and the like), and returns the

@@ -28,7 +28,7 @@ const char *config_name_problem(const char *value)
 				       "digit";
 }
 
-/* HOST:PORT of n bytes: a name, numbers, or numbers of IPv6 in brackets. */
+/* Whether n bytes are HOST:PORT. HOST is a name, numbers, or numbers of IPv6 in brackets. */
 static bool is_endpoint(const char *at, size_t n)
 {
 	const char *colon = memrchr(at, ':', n);

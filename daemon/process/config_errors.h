@@ -15,9 +15,9 @@ struct config_errors {
 	char text[4096];
 };
 
-/* Adds one: a line. */
+/* Adds an error: one line. */
 void config_complain(struct config_errors *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The lines, and how many more there are. */
+/* Prints the errors, and how many more there are. */
 void config_errors_print(const struct config_errors *e, FILE *to);
 
 /* Reads `name = value` lines, n bytes of them, and hands each to `take`, NUL-terminated and without blanks at their

@@ -10,7 +10,8 @@
 
 #define MIB (1024ull * 1024)
 
-/* One name a folder: without a slash at the end, doubled slashes and "/." in between. */
+/* Writes a folder's name plainly: without a slash at the end, doubled slashes and "/." in between. Each folder has one
+ * such name. */
 static void folder_plain(char *folder)
 {
 	char *to = folder;
@@ -29,7 +30,7 @@ static void folder_plain(char *folder)
 	*to = 0;
 }
 
-/* One FOLDER:SIZE of n bytes. */
+/* Parses one FOLDER:SIZE of n bytes. NULL, or what is wrong. */
 static const char *disk_parse(const char *at, size_t n, struct config_disk *out)
 {
 	const char *colon = memrchr(at, ':', n);
@@ -102,7 +103,7 @@ uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all
 	}
 }
 
-/* HOST:PORT or [HOST]:PORT, in numbers. NULL, or what is wrong. */
+/* Parses HOST:PORT or [HOST]:PORT, in numbers. NULL, or what is wrong. */
 static const char *host_port(const char *value, struct config_socket *out)
 {
 	struct sockaddr_in *v4 = (struct sockaddr_in *)&out->address;

@@ -1,5 +1,5 @@
-/* Values of options: numbers with units, from text and to text. Knows no option. And forms of texts that others than the
- * configuration have, too. */
+/* Values of options: numbers with units, from text and to text. Knows no option. And forms of texts that others than
+ * the configuration have, too. */
 #ifndef TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
 #define TERRACE_DAEMON_PROCESS_CONFIG_VALUES_H
 
@@ -7,19 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A list ends with a NULL word. A unit of factor 0 is of 0 alone. */
+/* A unit of a number's text. A list ends with a NULL word. A unit of factor 0 is for the number 0 alone. */
 struct config_unit {
 	const char *word;
 	uint64_t factor;
 };
 extern const struct config_unit config_byte_units[], config_time_units[], config_no_units[];
 
-/* "64MiB" -> number. False for anything but digits and a known unit, or an overflow. */
+/* Parses "64MiB". False for anything but digits and a known unit, or an overflow. */
 bool config_number(const char *value, const struct config_unit *units, uint64_t *out);
-/* With the largest unit that divides it. */
+/* Writes a number with the largest unit that divides it. */
 void config_number_text(char *out, size_t size, uint64_t n, const struct config_unit *units);
 
-/* A size such as 512GiB, a whole number: false for anything else, or an overflow. */
+/* Parses a size such as 512GiB, a whole number. False for anything else, or an overflow. */
 bool config_bytes(const char *value, uint64_t *out);
 bool config_count(const char *value, uint64_t *out);
 

@@ -1,4 +1,5 @@
-/* See process/data_dir_lock.h. The kernel drops the lock with the process, however it ends; the lock file itself stays. */
+/* See process/data_dir_lock.h. The kernel drops the lock with the process, however it ends; the lock file itself
+ * stays. */
 #include "daemon/process/data_dir_lock.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 enum { PATH_BYTES = 4096, TURN_MS = 5000, TURN_LOOK_MS = 10 };
 
-/* mkdir -p; the folders made get `mode` whatever the umask. */
+/* Makes the folders as mkdir -p does; the folders made get `mode` whatever the umask. */
 static int make_folders(const char *path, mode_t mode)
 {
 	char part[PATH_BYTES];
@@ -72,8 +73,8 @@ enum status data_dir_lock(const char *path, int *fd, char *why, size_t size)
 	return STATUS_OK;
 }
 
-/* 1: a process answers there; a listener whose backlog is full counts. 0: none does. -1: it cannot be told, and errno
- * says why. */
+/* Whether a process answers at the socket. 1: yes; a listener whose backlog is full counts. 0: no. -1: it cannot be
+ * told, and errno says why. */
 static int is_answered(const char *path)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -96,7 +97,7 @@ static int is_answered(const char *path)
 	return 0;
 }
 
-/* OK: nothing is there, or (*stale) a socket at which no daemon answers. */
+/* Looks at a path for a socket. OK: nothing is there, or (*stale) a socket at which no daemon answers. */
 static enum status path_look(const char *path, bool *stale, char *why, size_t size)
 {
 	struct stat st;
@@ -136,7 +137,7 @@ enum status data_dir_lock_path(const char *path, char *why, size_t size)
 	return STATUS_IO;
 }
 
-/* PATH.lock, open and locked. -1, and errno EWOULDBLOCK: another process has it, or has just removed it. */
+/* Opens and locks PATH.lock. -1, and errno EWOULDBLOCK: another process has it, or has just removed it. */
 static int turn_try(const char *file)
 {
 	struct stat st;

@@ -16,14 +16,14 @@ enum status data_dir_lock(const char *path, int *fd, char *why, size_t size);
  * another's socket. A turn is a lock on PATH.lock, and *turn is its descriptor. Makes the path's folder (0755). BUSY:
  * the turn did not come in five seconds. IO. */
 enum status data_dir_lock_turn(const char *path, int *turn, char *why, size_t size);
-/* Ends it, and removes the lock's file. turn -1: there was none. */
+/* Ends the turn, and removes the lock's file. turn -1: there was none. */
 void data_dir_lock_turn_end(const char *path, int turn);
 
-/* In a turn: makes way for a socket at `path`: a socket at which no daemon answers is removed. BUSY: a daemon answers, or what is there is no
- * socket. IO. */
+/* Makes way, in a turn, for a socket at `path`: removes a socket at which no daemon answers. BUSY: a daemon answers, or
+ * what is there is no socket. IO. */
 enum status data_dir_lock_path(const char *path, char *why, size_t size);
 
-/* data_dir_lock_path in a turn of its own: to know at the start of the daemon whether the path can be had. */
+/* data_dir_lock_path in a turn of its own: finds out at the daemon's start whether the path can be had. */
 enum status data_dir_lock_socket(const char *path, char *why, size_t size);
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Said once, at the start. */
+/* Whether the disk is not in use since the start, which is logged once. */
 static bool is_unusable(const struct cache_disk_state *d)
 {
 	return !*d->engine;
@@ -70,7 +70,8 @@ static void look_at_bytes(struct disk_log *log, uint32_t i, const struct cache_d
 	log->corrupt[i] = d->corrupt;
 }
 
-/* Of a disk that is small for the sizes that there are, once for each larger number of them. */
+/* Logs a disk that is too small for a slab of each block size, once for each larger number of sizes; and at the start a
+ * disk with room for few slabs. */
 static void look_at_size(struct disk_log *log, uint32_t i, const struct cache_disk_state *d)
 {
 	const bool few = !log->begun && d->slabs_room < DISK_LOG_FEW_SLABS;

@@ -33,12 +33,13 @@ struct disk_log {
 	int trace_error;                     /* said of the trace that is being recorded */
 };
 
-/* In how many milliseconds the next look is due. */
+/* The milliseconds until the next look is due. */
 static inline long disk_log_due_ms(const struct disk_log *log)
 {
 	return log->begun && !log->restored && log->looks < DISK_LOG_SOON ? DISK_LOG_SOON_MS : DISK_LOG_EVERY_MS;
 }
-/* Logs what has changed since the last look; the first one of a zeroed struct logs the state at the start. One thread. */
+/* Logs what has changed since the last look; the first one of a zeroed struct logs the state at the start. One
+ * thread. */
 void disk_log_look(struct disk_log *log, struct cache *c);
 
 #endif

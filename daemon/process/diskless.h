@@ -20,10 +20,10 @@ struct diskless {
 
 /* Makes the mark, or looks for it, as there are disks or none. IO, and why[size] says it for people. */
 enum status diskless_begin(struct diskless *l, const struct config *c, char *why, size_t size);
-/* The disks, if there are any, are open and wiped: removes the mark. If it cannot be removed, a later start wipes the
- * disks again. */
+/* Called when the disks, if there are any, are open and wiped: removes the mark. If it cannot be removed, a later start
+ * wipes the disks again. */
 void diskless_opened(const struct diskless *l);
-/* The run's end. ended: no call is left that could delete. */
+/* Called at the end of the run. ended: no call is left that could delete. */
 void diskless_end(const struct diskless *l, bool ended);
 
 #endif

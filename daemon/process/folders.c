@@ -54,7 +54,7 @@ static void __attribute__((format(printf, 3, 4))) tell(struct check *k, enum pla
 
 /* ---- real names ---- */
 
-/* Takes the last part of `path` off, which goes before `rest`; ".." and the part before it are both gone. */
+/* Moves the last part of `path` to the front of `rest`. A ".." and the part before it both vanish. */
 static void part_off(char *path, char rest[PATH_MAX], uint32_t *ups)
 {
 	char *slash = strrchr(path, '/'), before[PATH_MAX];
@@ -126,7 +126,7 @@ static bool is_same(const struct place *a, const struct place *b)
 	return !strcmp(a->real, b->real) || (a->there && b->there && a->st.st_dev == b->st.st_dev && a->st.st_ino == b->st.st_ino);
 }
 
-/* One of the folders above a, or a itself, is b. */
+/* Whether b is a, or one of the folders above a. */
 static bool is_inside(const struct place *a, const struct place *b)
 {
 	char path[PATH_MAX];
@@ -160,7 +160,7 @@ static void overlaps(struct check *k)
 
 /* ---- one folder ---- */
 
-/* Of the folder that exists already, or in which the first missing one is to be made: an errno, or 0. */
+/* Why the folder cannot be written, or made in the nearest folder above that exists: an errno; 0: it can. */
 static int write_problem(const char *real)
 {
 	char path[PATH_MAX];
@@ -208,7 +208,7 @@ static void disk_check(struct check *k, const struct place *p)
 
 /* ---- sizes ---- */
 
-/* Bytes of the file system that root has no claim to; 0: not known. */
+/* The bytes of the file system that are not reserved for root; 0: not known. */
 static uint64_t size_of(const struct place *p)
 {
 	char path[PATH_MAX];
@@ -220,7 +220,7 @@ static uint64_t size_of(const struct place *p)
 	return statvfs(*path ? path : "/", &fs) ? 0 : (uint64_t)fs.f_blocks * fs.f_frsize;
 }
 
-/* All disks of the file system of the i-th place, once: with its first one. */
+/* Checks that all disks on the file system of the i-th place fit there. Once a file system, with its first disk. */
 static void size_check(struct check *k, uint32_t i)
 {
 	const struct place *p = &k->place[i];
@@ -290,7 +290,7 @@ static void refuse(void *arg, enum place_fault fault, const char *text)
 		config_complain(r->errors, "%s (%s)", text, effect[fault]);
 }
 
-/* A start finds the same when it makes the TLS of `listen` (rpc/tls.h). */
+/* Checks the certificates of `listen`, as the start does when it makes the TLS (rpc/tls.h). */
 static void check_certificates(const struct config *c, struct config_errors *errors)
 {
 	const struct tls_files files = { .cert = c->listen_cert, .key = c->listen_key, .ca = c->listen_ca };

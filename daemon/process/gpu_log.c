@@ -14,7 +14,7 @@ static void log_corrupt(uint32_t gpu, const char *way, uint64_t *known, uint64_t
 	*known = now;
 }
 
-/* At the start, of one that is not lost. */
+/* Logs at the start a GPU that is not lost. */
 static void log_found(uint32_t gpu, const struct cache_gpu_view *g)
 {
 	log_info("gpu", LOG_NUM("gpu", gpu), LOG_NUM("ordinal", g->ordinal), LOG_TEXT("name", g->name), LOG_NUM("budget_bytes", g->bytes));
@@ -24,7 +24,7 @@ static void log_found(uint32_t gpu, const struct cache_gpu_view *g)
 			 LOG_TEXT("remedy", "copies of small blocks are slower, by copy engines alone; when the reason is mended, restart the daemon"));
 }
 
-/* Once a GPU, whatever the reasons. */
+/* Logs that the GPU computes no checksums of commits. Once a GPU, whatever the reasons. */
 static void log_unsummed(uint32_t gpu, const struct cache_gpu_view *g, bool *told)
 {
 	if (*told || g->lost || !*g->unsummed_why)

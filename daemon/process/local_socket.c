@@ -11,7 +11,7 @@
 #include "daemon/process/data_dir_lock.h"
 #include "store/shortage.h"
 
-/* The umask gives the path its mode from its first moment. */
+/* Binds the path. The umask gives the path its mode from its first moment. */
 static bool bind_at(struct local_socket *s, const struct sockaddr_un *at, unsigned mode)
 {
 	const mode_t mask = umask(~(mode_t)mode & 0777);
@@ -65,7 +65,8 @@ enum status local_socket_open(struct local_socket *s, const char *path, int type
 	return status;
 }
 
-/* The open socket keeps its inode, so that nothing else has got the number. */
+/* Whether the path is still this socket's. The open socket keeps its inode, so that no other file has got the
+ * number. */
 static bool is_own(const struct local_socket *s)
 {
 	struct stat st;
@@ -73,7 +74,8 @@ static bool is_own(const struct local_socket *s)
 	return !lstat(s->path, &st) && st.st_dev == s->device && st.st_ino == s->inode;
 }
 
-/* Without a turn too, as when the lock cannot be made on a full file system: the socket still answers, so that a daemon that starts leaves it. */
+/* Removes the path in a turn, or without one if the lock cannot be made, as on a full file system. The socket still
+ * answers, so a daemon that starts leaves it. */
 void local_socket_remove(struct local_socket *s)
 {
 	char why[DATA_DIR_LOCK_WHY_MAX];

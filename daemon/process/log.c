@@ -56,7 +56,7 @@ uint32_t log_character(const unsigned char *p, size_t *length)
 	return *p;
 }
 
-/* \uXXXX, or two of them. */
+/* Puts a code point as \uXXXX, or as two of these. */
 static bool put_code(struct cursor *c, uint32_t code)
 {
 	char hex[16];
@@ -193,7 +193,8 @@ bool log_again(struct log_again *a, uint64_t now_us, uint64_t *held)
 	return true;
 }
 
-/* True: all of it. A line of which only the beginning was written is ended before the next one. */
+/* Writes a line. True: all of it was written. A line of which only the beginning was written is ended before the next
+ * one. */
 static bool write_whole(const char *bytes, size_t n)
 {
 	size_t done = 0;
@@ -220,7 +221,7 @@ static uint64_t unix_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-/* Of lines that were lost since the last one that was not: in the log itself, now that it can be written. */
+/* Logs how many lines were lost since the last such report, now that the log can be written. */
 static void tell_lost(void)
 {
 	const uint64_t count = atomic_load(&lost) - atomic_load(&lost_told);

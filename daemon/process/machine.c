@@ -98,7 +98,7 @@ static uint32_t disks_read(const struct config *c, struct config_disk disks[CONF
 	return c->disks[0] ? config_disks(c->disks, disks, &problem) : 0;
 }
 
-/* How many slab files there may be of all disks. */
+/* The number of slab files that all disks may have. */
 static uint64_t slabs_wanted(const struct config *c)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];
@@ -110,7 +110,7 @@ static uint64_t slabs_wanted(const struct config *c)
 	return wanted;
 }
 
-/* Descriptors of all but the disks. */
+/* The descriptors that all but the disks need. */
 static uint64_t files_beside(const struct config *c)
 {
 	return FILES_OTHER + FILES_CONNECTION * c->connections_max + 8 + c->host_bytes / c->extent_bytes;
@@ -129,7 +129,7 @@ uint32_t machine_slab_files(const struct config *c, uint64_t files)
 #define ADDRESS_OTHER (384ull << 20)  /* the catalog's map and queues, calls */
 #define ADDRESS_THREAD (20ull << 20)  /* a stack, and what malloc reserves for a thread */
 
-/* Of a file, and RLIM_INFINITY if there is no limit. */
+/* The largest size of a file that the process may write; RLIM_INFINITY: there is no limit. */
 static uint64_t file_bytes_max(void)
 {
 	struct rlimit limit;
@@ -171,7 +171,8 @@ static void *wait_main(void *gate)
 	return NULL;
 }
 
-/* How many of so many threads the process may have at once. Each waits for the gate to be opened. */
+/* How many of `wanted` threads the process could have at once. It starts them, and each waits until the gate is
+ * opened. */
 static uint32_t threads_had(uint32_t wanted)
 {
 	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -189,7 +190,8 @@ static uint32_t threads_had(uint32_t wanted)
 	return had;
 }
 
-/* gRPC and liburcu end the process, or hang, where a thread of theirs cannot be started: so the daemon finds out before. */
+/* Whether the process may have the threads that it needs. gRPC and liburcu end the process, or hang, where a thread of
+ * theirs cannot be started, so the daemon finds out before. */
 static enum status threads_problem(const struct config *c, char *why, size_t size)
 {
 	const uint32_t all = threads_wanted(c), wanted = all < THREADS_TRIED_MAX ? all : THREADS_TRIED_MAX, had = threads_had(wanted);
@@ -203,7 +205,8 @@ static enum status threads_problem(const struct config *c, char *why, size_t siz
 	return STATUS_EXHAUSTED;
 }
 
-/* gRPC ends the process, too, if it finds no descriptor for a pipe of its own. */
+/* Whether the process may have the descriptors that it needs. gRPC ends the process if it finds no descriptor for a
+ * pipe of its own. */
 static enum status descriptors_problem(char *why, size_t size)
 {
 	int fds[FILES_LEAST], n = 0, error = 0;
@@ -226,7 +229,8 @@ static enum status descriptors_problem(char *why, size_t size)
 	return STATUS_EXHAUSTED;
 }
 
-/* Where address space runs out in the middle of the start some library hangs. */
+/* Whether there is address space for what the process needs. Where it runs out in the middle of the start, some library
+ * hangs. */
 static enum status address_problem(const struct config *c, char *why, size_t size)
 {
 	const uint64_t wanted = c->host_bytes + ADDRESS_OTHER + threads_wanted(c) * ADDRESS_THREAD;
@@ -293,7 +297,8 @@ static bool may_lock(void)
 	return !syscall(SYS_capget, &head, data) && data[0].effective >> CAP_IPC_LOCK & 1;
 }
 
-/* io_uring counts what is registered with it against the limit, for each disk, unless the process has CAP_IPC_LOCK. */
+/* Warns if too little memory may be locked. io_uring counts what is registered with it against that limit, for each
+ * disk, unless the process has CAP_IPC_LOCK. */
 static void warn_of_locked(const struct config *c)
 {
 	struct config_disk disks[CONFIG_DISKS_MAX];

@@ -23,7 +23,8 @@ enum { ID_UNMAPPED = 65534 };
 
 enum role { ROLE_METRICS, ROLE_ENGINE, ROLE_ADMIN, ROLES };
 
-/* name: "Cache.Lookup" of a method, "fd HELLO" of a packet that a client sends over fd_socket, "http /metrics" of a page. */
+/* name: "Cache.Lookup" of a method, "fd HELLO" of a packet that a client sends over fd_socket, "http /metrics" of a
+ * page. */
 struct right {
 	const char *name;
 	enum role role;
@@ -45,7 +46,7 @@ struct who {
 	uint32_t tenant;           /* its number; 0: there is no table of tenants; WHO_NO_TENANT: it is in none */
 };
 #define WHO_NO_TENANT UINT32_MAX
-/* Any thread. */
+/* Finds out who the other end of a connection is. Any thread. */
 void rights_identify(const struct config *c, int fd, struct who *out);
 /* The tenant of a client of which nothing is known: 0, or with a table WHO_NO_TENANT. */
 uint32_t rights_unknown_tenant(const struct config *c);

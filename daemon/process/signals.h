@@ -15,16 +15,18 @@
 #include <signal.h>
 #include <stdbool.h>
 
-/* First of all in the process: a daemon that is starting does not end by a signal that means no end. */
+/* Called first of all in the process: a daemon that is starting does not end by a signal that means no end. */
 void signals_spare(void);
 
-/* Before any thread: blocks, for the calling thread and those that it starts, all that signals_wait is to return, and tells which in *set. */
+/* Blocks all signals that signals_wait is to return, for the calling thread and those that it starts, and tells which
+ * in *set. Call it before any thread is started. */
 void signals_block(sigset_t *set);
 
-/* The signal that came within wait_ms, or 0. One that only a line in the log is due to has been logged. */
+/* Waits for a signal, wait_ms at most. Returns it, or 0. A signal that asks only for a line in the log has been
+ * logged. */
 int signals_wait(const sigset_t *set, long wait_ms);
 
-/* Whether the daemon is to stop by it. */
+/* Whether the daemon is to stop by this signal. */
 bool signals_ends(int signal);
 
 #endif

@@ -4,8 +4,8 @@
 
 struct cache_peer;
 
-/* fd: a connected socket. Of a Unix socket *out is the peer's user and process, of TCP its address as the user; all
- * zeros if the peer has left. Any thread. */
+/* Tells who the other end of a connected socket is. Of a Unix socket *out is the peer's user and process, of TCP its
+ * address as the user; all zeros if the peer has left. Any thread. */
 void socket_peer(int fd, struct cache_peer *out);
 
 #endif

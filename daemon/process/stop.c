@@ -56,7 +56,7 @@ static void calls_stop(const struct daemon *d, uint64_t grace_us)
 			d->parts[i].ops->calls_stop(d->parts[i].part, grace_us);
 }
 
-/* Looks at each part for LOOK_US at most. */
+/* Waits for each part's calls, LOOK_US at most. True: all have ended. */
 static bool calls_ended(const struct daemon *d)
 {
 	bool ended = true;
@@ -67,7 +67,7 @@ static bool calls_ended(const struct daemon *d)
 	return ended;
 }
 
-/* False: a call has not ended though it was cancelled: a worker is in it. */
+/* Cancels the calls and waits for their end. False: a call has not ended though it was cancelled: a worker is in it. */
 static bool calls_end(const struct daemon *d, const sigset_t *signals)
 {
 	uint64_t until = daemon_now_us() + GRACE_US + timeout_us(d);
@@ -89,7 +89,7 @@ static bool calls_end(const struct daemon *d, const sigset_t *signals)
 	return true;
 }
 
-/* Of the parts that use workers, or of those that do not. */
+/* Ends the threads of the parts that use workers, or of those that do not. True: all have ended. */
 static bool threads_end(const struct daemon *d, bool use_workers, uint64_t wait_us)
 {
 	bool ended = true;
@@ -107,7 +107,7 @@ static bool threads_end(const struct daemon *d, bool use_workers, uint64_t wait_
 	return ended;
 }
 
-/* ended: what was asked to end before has ended. */
+/* Ends the threads of parts that use workers, then the workers. ended: what was asked to end before has ended. */
 static bool workers_end(const struct daemon *d, bool ended)
 {
 	struct workers_view v;

@@ -64,7 +64,7 @@ static const char *const names[NAMES] = {
 	[N_CALLS_MAX] = "calls_max",
 };
 
-/* FNV-1a of the name, from 2 on and below WHO_NO_TENANT. */
+/* A tenant's number: FNV-1a of its name, from 2 on and below WHO_NO_TENANT. */
 static uint32_t number_of(const char *name)
 {
 	uint32_t h = 2166136261u;
@@ -173,7 +173,7 @@ static const char *add_name(struct reading *r, enum role role, char *word)
 	return "not of the form dns:HOST, ip:ADDRESS, uri:URI or email:ADDRESS";
 }
 
-/* Each word of a list, without blanks around it. *bad: the one that is wrong. */
+/* Takes each word of a list, without blanks around it. *bad: the word that is wrong. */
 static const char *take_list(struct reading *r, int name, char *value, const char **bad)
 {
 	const char *problem = NULL;
@@ -294,7 +294,8 @@ struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, str
 	return NULL;
 }
 
-/* The whole file, at most CONFIG_FILE_MAX bytes, for free(). NULL: it cannot be read: an error was added. */
+/* Reads the whole file, at most CONFIG_FILE_MAX bytes; the caller frees it. NULL: it cannot be read, and an error was
+ * added. */
 static char *bytes_of(const char *file, size_t *n, struct config_errors *errors)
 {
 	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

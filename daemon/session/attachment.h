@@ -66,9 +66,9 @@ void cache_attach_watch(struct cache *c, uint64_t attachment, int pidfd);
  * counts. */
 void cache_attach_host_only(struct cache *c, uint64_t attachment);
 /* Descriptors of an extent of the session's tenant, one of host memory and two of a GPU's; with
- * CACHE_EXTENT_PROGRESS_PAGE of the attachment's progress page. The caller sends and closes them. DENIED (another
- * tenant's extent, or the attachment or its session is gone), NOT_FOUND (no such extent), EXHAUSTED (also: GPU memory,
- * and its process is not watched). write, of host memory: PRECONDITION unless the attachment has a reservation in the
+ * CACHE_EXTENT_PROGRESS_PAGE of the attachment's progress page. The caller sends and closes them. NOT_FOUND (no such
+ * extent, or another tenant's), DENIED (the attachment or its session is gone), EXHAUSTED (also: GPU memory, and its
+ * process is not watched). write, of host memory: PRECONDITION unless the attachment has a reservation in the
  * extent. */
 enum status cache_attach_lend(struct cache *c, uint64_t attachment, uint32_t extent, bool write, struct cache_lent *out);
 /* The process says that it has unmapped the extent, or (CACHE_EXTENT_NONE) all; this is verified with the kernel. */
