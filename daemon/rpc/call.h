@@ -35,7 +35,7 @@ struct rpc_arena {
 	} kept;
 	_Alignas(16) uint8_t first[RPC_ARENA_FIRST];
 };
-/* 16-byte aligned, not zeroed; NULL beyond RPC_ARENA_MAX. */
+/* Takes 16-byte aligned memory, not zeroed. NULL: it would pass RPC_ARENA_MAX. */
 void *rpc_arena_take(struct rpc_arena *a, size_t bytes);
 void rpc_arena_keep(struct rpc_arena *a);
 void rpc_arena_rewind(struct rpc_arena *a);
@@ -79,7 +79,7 @@ struct rpc_call {
 	void *stream;                  /* a streaming handler's own state (malloc) */
 };
 
-/* Takes from the arena. NULL: too much was asked for; answer with rpc_too_big(). */
+/* Takes memory from the call's arena. NULL: too much was asked for; answer with rpc_too_big(). */
 void *rpc_take(struct rpc_call *c, size_t bytes);
 void *rpc_take_zero(struct rpc_call *c, size_t count, size_t bytes);
 
@@ -93,9 +93,9 @@ uint64_t rpc_own_session(const struct rpc_call *c, uint64_t session);
 
 /* Whether an administrator calls. By the call's owner. */
 bool rpc_is_admin(struct rpc_call *c);
-/* DENIED, with a sentence: the caller is of no tenant. */
+/* Fails the call with DENIED and a sentence: the caller belongs to no tenant. */
 enum status rpc_no_tenant(struct rpc_call *c);
-/* DENIED, with a sentence that says who may, and who calls. */
+/* Fails the call with DENIED and a sentence that says who may make it, and who did. */
 enum status rpc_denied(struct rpc_call *c, const char *what);
 
 /* The wait to pass to a cache function that may need the disks. When most of the call's time is over, the wait says

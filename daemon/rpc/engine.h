@@ -152,7 +152,7 @@ static inline bool state_put_aside(struct wire_call *w, enum call_state s)
 	return !(atomic_exchange_explicit(&w->state, CALL_WOKEN | s, memory_order_acq_rel) & CALL_WOKEN);
 }
 
-/* The OP_WAKE has come back. */
+/* Notes that the call's OP_WAKE has come back. Returns the state that the call is in. */
 static inline enum call_state state_unwake(struct wire_call *w)
 {
 	return atomic_fetch_and_explicit(&w->state, ~(unsigned)CALL_WOKEN, memory_order_acq_rel) & ~(unsigned)CALL_WOKEN;
@@ -191,9 +191,9 @@ static inline uint32_t posts_wanted(uint32_t method)
 void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *ops, size_t n, enum call_op op);
 /* Puts a call aside; it goes on when it is woken, or at c.resume_us. */
 void rpc_step_put_aside(struct wire_call *w, enum call_state state);
-/* Asks to be told when the client is gone. */
+/* Asks gRPC to tell when the client is gone. */
 void rpc_step_watch_close(struct wire_call *w);
-/* In the server's statistics. */
+/* Counts the ended call in the server's statistics. */
 void rpc_step_count(struct wire_call *w, enum status status);
 /* Sends what is left to send: metadata, reply, status. */
 void rpc_step_finish(struct wire_call *w, enum status status, const ProtobufCMessage *reply);
@@ -203,15 +203,15 @@ void rpc_step_refuse(struct wire_call *w, enum status status);
 /* Unpacks the request into w->request. */
 enum status rpc_step_unpack(struct wire_call *w);
 void rpc_step_inline(struct wire_call *w);
-/* The next step of a call of kind RPC_INLINE that was put aside. */
+/* Goes on with a call of kind RPC_INLINE that was put aside. */
 void rpc_step_again(struct wire_call *w);
-/* What a call's `wake` is. */
+/* The function behind a call's `wake`. */
 void rpc_step_wake(struct rpc_call *c);
 /* The number by which gRPC knows the connection of a call; -1: none. Asked once a call: w->connection. */
 int rpc_step_connection(struct wire_call *w);
-/* What a call's `peer` is. */
+/* The function behind a call's `peer`. */
 void rpc_step_peer(struct rpc_call *c, struct cache_peer *out);
-/* What a call's `who` is. */
+/* The function behind a call's `who`. */
 void rpc_step_who(struct rpc_call *c, struct who *out);
 bool rpc_step_unnamed(struct rpc_call *c);
 /* False: the call's client has no right to its method, and c->why says so. */
@@ -222,7 +222,7 @@ void rpc_step_pump(struct wire_call *w, bool worker);
 void rpc_step_receive(struct wire_call *w);
 /* Hands the call to a worker. A call that has begun waits for room in the queue; a new one is refused. */
 void rpc_step_hand_over(struct wire_call *w, bool may_wait);
-/* What workers run. */
+/* The function that workers run for a call. */
 void rpc_step_work(struct work *work);
 
 /* ---- rpc/loop.c ---- */

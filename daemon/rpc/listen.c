@@ -88,7 +88,8 @@ static void admit(struct rpc_listener *l, int fd, const struct cache_peer *peer,
 	l->peers_us = 0; /* there may be one more to look at */
 }
 
-/* True: it is gRPC's, or in its handshake, or closed: its client has left, or it has no share or no number. */
+/* Looks at a connection that has not been handed over. False: it has sent nothing yet. True: it is with gRPC or in its
+ * handshake, or closed, as its client has left or may have no connection more. */
 static bool hand_over(struct rpc_listener *l, int fd)
 {
 	struct cache_peer peer;
@@ -110,7 +111,7 @@ static bool hand_over(struct rpc_listener *l, int fd)
 	return true;
 }
 
-/* The oldest ones. */
+/* Closes the n oldest connections that have sent nothing. */
 static void close_silent(struct rpc_listener *l, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -152,7 +153,7 @@ static void look_at_silent(struct rpc_listener *l)
 	atomic_fetch_add_explicit(&l->silent_closed, late, memory_order_relaxed);
 }
 
-/* How long to sleep. */
+/* How long the thread may sleep, in milliseconds; -1: until something comes. */
 static int rest_ms(const struct rpc_listener *l, bool resting)
 {
 	const uint64_t now_us = daemon_now_us(), silent = l->silent ? l->until_us[0] : UINT64_MAX;
@@ -162,7 +163,7 @@ static int rest_ms(const struct rpc_listener *l, bool resting)
 	return resting && ms > REST_MS ? REST_MS : first != UINT64_MAX ? (int)ms : -1;
 }
 
-/* False: those that wait are to be left waiting for a while. */
+/* Accepts some connections. False: no descriptor is left for the others, which wait for a while. */
 static bool accept_some(struct rpc_listener *l, int listener)
 {
 	const int on = 1;

@@ -34,12 +34,12 @@ struct rpc_listen_parts {
 };
 enum status rpc_listen_start(struct rpc_listener *l, const struct rpc_listen_parts *parts, uint64_t silent_us,
 			     void (*take)(void *arg, int fd), void *arg);
-/* Stops accepting, and removes the socket; take is not called afterwards. NULL allowed, and a second call. */
+/* Stops accepting, and removes the socket; take is not called afterwards. May be called twice. NULL allowed. */
 void rpc_listen_stop(struct rpc_listener *l);
-/* Stops and frees. NULL allowed. */
+/* Stops accepting, and frees the listener. NULL allowed. */
 void rpc_listen_destroy(struct rpc_listener *l);
 
-/* The port of `listen`, or 0. */
+/* The port of `listen`; 0: it is off. */
 int rpc_listen_port(const struct rpc_listener *l);
 
 void rpc_listen_stats(const struct rpc_listener *l, cache_stat_fn *emit, void *arg);

@@ -68,7 +68,7 @@ static void give_to_pool(struct wire_call *w)
 
 /* ---- shares ---- */
 
-/* Takes what the call needs of its caller's shares; or says why not. */
+/* Takes the shares of its caller that the call needs. If one is not to be had, *w says why. */
 static enum status quota_of(struct wire_call *w)
 {
 	const char *why = "its connection has ended";
@@ -106,7 +106,7 @@ static void quota_drop(struct wire_call *w)
 	w->holder = NULL;
 }
 
-/* Nothing of the call is under way any more. */
+/* Frees a call of which nothing is under way any more. */
 static void free_call(struct wire_call *w)
 {
 	struct rpc_server *s = w->server;
@@ -198,8 +198,8 @@ static bool is_stopping(struct rpc_server *s)
 	return stopping;
 }
 
-/* If the caller has its share of requests being received already, this one waits: what has been sent of it stays with the client, but for a
- * little. */
+/* Begins to receive the request. If the caller has its share of requests being received already, this one waits: all
+ * but a little of it stays with the client meanwhile. */
 static void receive_request(struct wire_call *w)
 {
 	w->reading = quota_try(w->holder, QUOTA_READS, 1);
@@ -214,7 +214,7 @@ static void receive_request(struct wire_call *w)
 	rpc_step_put_aside(w, CALL_SLEEPING);
 }
 
-/* The request has come, or will not. */
+/* Goes on with a call whose request has come, or will not come. */
 static void begin_received(struct wire_call *w)
 {
 	quota_give(w->holder, QUOTA_READS, 1);
@@ -302,7 +302,7 @@ static void on_new(struct wire_call *w, bool ok, uint64_t now_us)
 	post(s, method);
 }
 
-/* Lets a call that no thread owns at the moment see that it was cancelled. */
+/* Ends a call that no thread owns at the moment, as it was cancelled. */
 static void end_idle(struct wire_call *w, enum status status)
 {
 	enum call_state state = state_of(w);
@@ -323,7 +323,7 @@ static void on_close(struct wire_call *w)
 	free_if_over(w);
 }
 
-/* The next step of a call that was put aside. */
+/* Goes on with a call that was put aside. */
 static void resume(struct wire_call *w)
 {
 	if (w->unasked)
@@ -469,7 +469,8 @@ static void tick(struct rpc_server *s, uint64_t now_us)
 		}
 		check_overdue(w, now_us);
 	}
-	/* The core waits for its clients to hang up, and an idle one does not look: with no call left it is not waited for. */
+	/* The core waits for its clients to hang up, and an idle one does not look: with no call left it is not waited
+	 * for. */
 	if (cancel || s->quiet_ticks > QUIET_TICKS)
 		grpc_server_cancel_all_calls(s->server);
 }

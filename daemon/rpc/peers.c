@@ -71,7 +71,7 @@ enum status rpc_peers_create(struct quota *q, uint64_t max, struct rpc_peers **o
 	return STATUS_OK;
 }
 
-/* With the lock. */
+/* Forgets a connection. With the lock. */
 static void forget(struct rpc_peers *p, struct connection *k)
 {
 	k->prev->next = k->next;
@@ -102,7 +102,7 @@ void rpc_peers_destroy(struct rpc_peers *p)
 	free(p);
 }
 
-/* With the lock: a slot for that number. */
+/* Makes room in the table for that number. False: no memory. With the lock. */
 static bool slots_for(struct rpc_peers *p, int fd)
 {
 	int slots = p->slots ? p->slots : SLOTS_FIRST;
@@ -121,7 +121,7 @@ static bool slots_for(struct rpc_peers *p, int fd)
 	return true;
 }
 
-/* Whether it may stay, perhaps for a moment only. */
+/* Whether the connection may stay, perhaps only for a moment, in which its calls are refused. */
 static bool admit(struct rpc_peers *p, struct connection *k, const struct cache_peer *peer, uint64_t now_us)
 {
 	const char *why = "";
@@ -141,7 +141,7 @@ static bool admit(struct rpc_peers *p, struct connection *k, const struct cache_
 	return p->refused < REFUSED_MAX;
 }
 
-/* With the lock. */
+/* Adds the connection to the table. With the lock. */
 static void link_up(struct rpc_peers *p, struct connection *k)
 {
 	k->next = p->all.next;
@@ -190,7 +190,7 @@ int rpc_peers_fd(const struct rpc_peers *p)
 	return p->ended;
 }
 
-/* What gRPC cannot write it keeps, without a bound of its own. */
+/* Whether the client has not read for too long. What gRPC cannot write it keeps, without a bound of its own. */
 static bool stalls(struct connection *k, uint64_t now_us)
 {
 	int unread = 0;
@@ -203,7 +203,8 @@ static bool stalls(struct connection *k, uint64_t now_us)
 	return now_us - k->moved_us > RPC_STALL_US;
 }
 
-/* With the lock. gRPC sees the end of it, and so does its peer; then it is forgotten. why: NULL: it has been told. */
+/* Cuts a connection: gRPC and the peer see its end, and then it is forgotten. why: the reason for the log; NULL: it has
+ * been told. With the lock. */
 static void cut(struct rpc_peers *p, struct connection *k, const char *why)
 {
 	uint64_t held;

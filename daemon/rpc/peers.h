@@ -27,12 +27,12 @@ struct rpc_peers;
 enum { RPC_STALL_US = 10 * 1000 * 1000, RPC_REFUSED_US = 1000 * 1000, RPC_LOOK_US = 500 * 1000, RPC_REFUSAL_MAX = 200 };
 enum { RPC_REFUSALS_A_SECOND = 256 };
 
-/* For at most `max` connections. EXHAUSTED, IO. */
+/* Makes a table for at most `max` connections. EXHAUSTED, IO. */
 enum status rpc_peers_create(struct quota *q, uint64_t max, struct rpc_peers **out);
 /* NULL allowed. */
 void rpc_peers_destroy(struct rpc_peers *p);
 
-/* A connection that gRPC is to be given now; peer: its other end. False: it is to be closed. */
+/* Adds a connection that gRPC is to be given now; peer: its other end. False: the caller closes it. */
 bool rpc_peers_add(struct rpc_peers *p, int fd, const struct cache_peer *peer, uint64_t now_us);
 /* A descriptor that can be read when a connection has ended. */
 int rpc_peers_fd(const struct rpc_peers *p);
@@ -49,7 +49,7 @@ struct quota_holder *rpc_peers_holder(struct rpc_peers *p, int fd, char *why);
  * ended, a peer that is not known. */
 void rpc_peers_peer(struct rpc_peers *p, int fd, struct cache_peer *out);
 
-/* A call of that connection has been refused because of its share. */
+/* Notes that a call of that connection has been refused because of its share. */
 void rpc_peers_called_in_vain(struct rpc_peers *p, int fd, uint64_t now_us);
 
 void rpc_peers_stats(struct rpc_peers *p, cache_stat_fn *emit, void *arg);

@@ -27,7 +27,7 @@ void rpc_roles_fini(struct rpc_roles *p)
 	*p = (struct rpc_roles){ .kind = NULL };
 }
 
-/* False: the number is another kind's, or beyond the table. kind: as in the table. */
+/* Takes a number for connections of a kind. False: it is another kind's, or beyond the table. kind: as in the table. */
 static bool take(struct rpc_roles *p, int number, uint64_t kind)
 {
 	uint64_t has;
@@ -49,7 +49,8 @@ int rpc_roles_settle(struct rpc_roles *p, int fd, const struct who *who)
 
 	while (!take(p, fd, kind)) {
 		passed[n++] = fd;
-		/* Free ones of its own may lie between those of the others; at last one that none has had. */
+		/* Among numbers of other kinds free ones of this kind may lie. The last try is a number that no
+		 * connection has had. */
 		fd = n > TRIES ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, n < TRIES && fd + 1 < p->fresh ? fd + 1 : p->fresh);
 		if (fd < 0) {
 			error = EMFILE;

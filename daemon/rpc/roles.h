@@ -30,7 +30,7 @@ void rpc_roles_fini(struct rpc_roles *p);
 int rpc_roles_settle(struct rpc_roles *p, int fd, const struct who *who);
 /* The role of a number that rpc_roles_settle has returned. Any thread. */
 enum role rpc_roles_role(const struct rpc_roles *p, int number);
-/* The tenant, as in struct who; and whether a certificate identifies the client. */
+/* The tenant of a number, as in struct who; and whether a certificate identifies its client. */
 uint32_t rpc_roles_tenant(const struct rpc_roles *p, int number);
 bool rpc_roles_certified(const struct rpc_roles *p, int number);
 

@@ -51,7 +51,8 @@ static grpc_arg int_arg(const char *key, uint64_t value)
 	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = (int)value };
 }
 
-/* The library's buffers have a bound of their own: what its clients send and do not finish, and what they ask for and do not read. */
+/* Makes gRPC's server. The library's buffers get a bound of their own: for what clients send and do not finish, and for
+ * what they ask for and do not read. */
 static grpc_server *make_server(const struct config *config)
 {
 	grpc_resource_quota *quota = grpc_resource_quota_create("terraced");
@@ -81,8 +82,8 @@ static grpc_server *make_server(const struct config *config)
 static bool register_methods(struct rpc_server *s)
 {
 	for (uint32_t m = 0; m < rpc_methods_count; m++) {
-		/* A request is read when its call has been admitted: gRPC would read those of all its streams at once, and wait for ever for the
-		 * rest of one. */
+		/* A request is read when its call has been admitted: gRPC would read those of all its streams at once,
+		 * and wait for ever for the rest of one. */
 		s->registered[m] = grpc_server_register_method(s->server, rpc_methods[m].path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
 		if (!s->registered[m])
 			return false;
@@ -90,7 +91,7 @@ static bool register_methods(struct rpc_server *s)
 	return true;
 }
 
-/* A connection, on the listener's thread. */
+/* Hands a connection to gRPC, on the listener's thread. */
 static void take(void *server, int fd)
 {
 	struct rpc_server *s = server;
@@ -148,7 +149,7 @@ static void free_server(struct rpc_server *s)
 	grpc_shutdown();
 }
 
-/* Called before the thread runs: there is no thread to wait for. */
+/* Ends a server whose thread has not been started: there is no thread to wait for. */
 static void undo_server(struct rpc_server *s)
 {
 	rpc_listen_stop(s->listener);

@@ -75,7 +75,8 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *m)
 	return b;
 }
 
-/* The client's own deadline has passed too: no caller would receive the reply. */
+/* Whether a call's deadline is over; if so undoes what it was granted. The client's own deadline has passed too, so no
+ * caller would receive the reply. */
 static bool too_late(struct wire_call *w)
 {
 	if (w->c.deadline_us > daemon_now_us() && !is_cancelled(w))
@@ -85,7 +86,8 @@ static bool too_late(struct wire_call *w)
 	return true;
 }
 
-/* gRPC keeps a reply until its client has read it. Small ones are bounded as calls are. */
+/* Charges the caller with a large reply, which gRPC keeps until the client has read it. Small replies are bounded by
+ * the number of calls. */
 static enum status take_reply_bytes(struct wire_call *w, size_t bytes)
 {
 	const char *why;
@@ -232,7 +234,7 @@ void rpc_step_put_aside(struct wire_call *w, enum call_state state)
 		start(call, NULL, 0, w, OP_WAKE);
 }
 
-/* Runs a step on the rpc thread. A call that is put aside wants to know when its client is gone. */
+/* Runs a step on the rpc thread. If it puts the call aside, asks to be told when the client is gone. */
 static void step_here(struct wire_call *w)
 {
 	ProtobufCMessage *reply = NULL;

@@ -132,7 +132,7 @@ static bool is_alike(const struct vram_slot *a, const struct vram_slot *b)
 	return p == q || kv_same_shape(&p->geometry, &q->geometry);
 }
 
-/* How many of those that stand first go into one list. */
+/* How many of the first slots in the queue go into one list. */
 static uint32_t list_count(const struct vram_slot *first)
 {
 	const struct layout_pool *p = first->pool->pool;

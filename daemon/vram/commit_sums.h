@@ -45,7 +45,7 @@ struct sum_list {
 	uint64_t at[];                 /* the same; behind it slots, blocks and sums */
 };
 
-/* NULL: no memory. free() destroys it. */
+/* Makes a GPU's queue of checksums. NULL: no memory. free() destroys it. */
 struct commit_sums *vram_sums_create(void);
 
 /* ---- with the cache's lock ---- */
@@ -53,13 +53,13 @@ struct commit_sums *vram_sums_create(void);
 /* Queues a slot. Its block is pinned until its list has ended, or vram_sums_unsent() has returned it. */
 void vram_sum_stage(struct vram_slot *s);
 bool vram_sums_staged(const struct gpu *g);
-/* Slots whose checksum has not begun, by sum_next. They are the caller's. */
+/* Takes the slots whose checksum has not begun, linked by sum_next. They are the caller's. */
 struct vram_slot *vram_sums_unsent(struct gpu *g);
-/* A download has come of a block whose checksum is due on that GPU: it waits for the checksum. */
+/* Has a download that has come wait for the checksum of its block, which is due on that GPU. */
 void vram_sum_wait(struct vram_transfer *m, struct gpu *g);
-/* The downloads that wait. They are the caller's. */
+/* Takes the downloads that wait for checksums. They are the caller's. */
 struct vram_transfer *vram_summed_take(struct gpu *g);
-/* The end of the list has begun; it is over, and the list is freed. */
+/* vram_sums_end_begun: the list's end has begun. vram_sums_ended: the end is over, and the list is freed. */
 void vram_sums_end_begun(const struct sum_list *l);
 void vram_sums_ended(struct sum_list *l);
 /* Whether the GPU is lost. An ended list may have reported that before the tier knows. */
@@ -67,9 +67,10 @@ bool vram_sums_lost(const struct gpu *g);
 
 /* ---- with the lock of the GPU's queues ---- */
 
-/* Staged slots become the submission thread's. */
+/* Hands the staged slots to the submission thread. */
 void vram_sums_publish(struct gpu *g);
-/* A list for vram_sums_send(). NULL: there is none now, or no memory for one; then the next tick rings again. */
+/* Makes a list for vram_sums_send(). NULL: no checksum is due now, or there is no memory for a list; then the next tick
+ * rings again. */
 struct sum_list *vram_sums_take(struct gpu *g);
 
 /* ---- without ---- */

@@ -74,7 +74,7 @@ bool vram_clean(const struct vram_slot *s)
 	return false;
 }
 
-/* What a search met and passed over: of the arrays, what the counts say. */
+/* What a search for a victim met and passed over. The counts say how much of the arrays is filled. */
 struct met {
 	struct cache *cache;
 	struct vram_slot *pinned[VICTIM_SCAN], *dirty[VICTIM_SCAN];
@@ -96,7 +96,8 @@ static bool may_go(const struct policy_node *n, void *arg)
 	return false;
 }
 
-/* What is pinned for long drifts to the cold end: the policy is told that it is in use, and it is out of the way. */
+/* The copy to evict that costs least; NULL: there is none. Copies that are pinned for long drift to the cold end. The
+ * policy is told that they are in use, so that they are out of the way. */
 static struct vram_slot *victim(struct cache *c, struct vram_class *k, struct met *met)
 {
 	met->pinned_count = met->dirty_count = 0;
@@ -163,7 +164,8 @@ enum status vram_write_through(struct cache *c, struct block *b, bool spare, str
 
 /* ---- slots ---- */
 
-/* Begins to bring down what a search met: until memory has no place for one, as it then has none for the others. True: some of it is on its way. */
+/* Begins to download the dirty blocks that a search met, until memory has no place for one, as it then has none for the
+ * others. True: some are on their way. */
 static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct met *met)
 {
 	uint32_t begun = 0;
@@ -192,8 +194,8 @@ static void want_growth(struct vram_class *k)
 	vram_completion_wake(k->gpu);
 }
 
-/* A free slot, or one of a new span, behind which the completion thread sees that the next one need not be waited for
- * either. */
+/* Takes a free slot, or one of a new span. After a new span, has the completion thread preallocate, so that no caller
+ * need wait for the next span either. */
 static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struct arena_slot *out)
 {
 	bool cut;
@@ -207,7 +209,8 @@ static bool take_free(struct cache *c, struct vram_class *k, bool reserve, struc
 	return true;
 }
 
-/* One that clean copies of the class make room for. Not all do: what leaves a span that is being emptied makes none. */
+/* Takes a slot by evicting clean copies of the class. Not each eviction makes room: one from a span that is being
+ * emptied makes none. */
 static bool take_evicting(struct cache *c, struct vram_class *k, struct met *met, struct arena_slot *out)
 {
 	struct vram_slot *s;
@@ -220,7 +223,7 @@ static bool take_evicting(struct cache *c, struct vram_class *k, struct met *met
 	return false;
 }
 
-/* One that copies make room for that are nowhere else: what was met is dropped. */
+/* Takes a slot by dropping the dirty copies that a search met. No other tier has their blocks. */
 static bool take_shedding(struct cache *c, struct vram_class *k, const struct met *met, struct arena_slot *out)
 {
 	for (uint32_t i = 0; i < met->dirty_count; i++) {
@@ -253,7 +256,7 @@ static enum status take_dirty(struct cache *c, struct vram_pool *vp, enum vram_n
 	return (need == NEED_NOW || need == NEED_SOON) && k->coming ? STATUS_BUSY : STATUS_EXHAUSTED;
 }
 
-/* The class has nothing to give up: another class's memory becomes its own. */
+/* Takes a slot for a class that has nothing to evict: another class's memory becomes its own. */
 static bool take_over(struct cache *c, struct vram_class *k, enum vram_need need, struct arena_slot *out)
 {
 	for (int tries = 0; tries < WINDOWS_MAX && vram_trade_force(c, k, need == NEED_NOW); tries++) {
@@ -310,7 +313,7 @@ enum status vram_slot_take(struct cache *c, struct vram_pool *vp, const struct v
 	return STATUS_EXHAUSTED;
 }
 
-/* Slots that it keeps free. */
+/* How many slots of the class are kept free. */
 static uint64_t kept(const struct vram_class *k)
 {
 	return k->slots / KEPT_SHARE < KEPT_MAX ? k->slots / KEPT_SHARE : KEPT_MAX;
@@ -349,7 +352,8 @@ bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us)
 	return n && vram_room_free(k) > 0;
 }
 
-/* Victims, in their order. What is to be known of one is in its block, mostly no cache's: the last few that were met are on their way there. */
+/* Victims, in their order. What must be known of a victim is in its block, which is mostly in no processor's cache. So
+ * the blocks of the last few that were met are prefetched. */
 struct pick {
 	struct vram_slot *slot[VICTIM_SCAN];
 	uint64_t count, most;
@@ -380,7 +384,8 @@ static bool pick_clean(const struct policy_node *n, void *arg)
 	return p->count == p->most;
 }
 
-/* Evicts the next of them, as a policy that can tell its order gives them: how many. What is pinned is met once by it, not by each. */
+/* Evicts the next victims, if the policy can tell its order; returns how many. A walk meets each pinned copy once,
+ * where a search for each victim would meet it again. */
 static uint64_t evict_next(struct cache *c, struct vram_class *k, uint64_t wanted)
 {
 	struct pick p;
@@ -434,7 +439,8 @@ void vram_room_early(struct cache *c, struct vram_class *k, uint32_t slots)
 		vram_evict(c, s, COUNTER_EVICTED_GPU_FULL);
 }
 
-/* Some of what is missing. True: more is. What has nowhere else to go, or is held, is not looked through for it at each list's end. */
+/* Frees some of the slots that are to be kept free. True: more are missing. Dirty and held copies are not searched
+ * through for that at each list's end. */
 static bool keep_some(struct cache *c, struct vram_class *k)
 {
 	const uint64_t slots = kept(k), before = slots ? vram_room_free(k) : 0;
@@ -512,7 +518,7 @@ static bool pick_dirty(const struct policy_node *n, void *arg)
 	return false;
 }
 
-/* The coldest of what was written back and is too much. */
+/* Queues the coldest dirty copies for download, as far as there are more of them than the class is to have. */
 static void pick_write_through(struct cache *c, struct vram_class *k)
 {
 	struct pick p = { .count = 0 };
@@ -532,7 +538,7 @@ static void pick_write_through(struct cache *c, struct vram_class *k)
 		vram_queue_write_through(p.slot[i]);
 }
 
-/* What memory has and no disk yet does not go for it while disks write. */
+/* Downloads a dirty copy. While disks write, no block goes for it that only memory has. */
 static enum status write_through(struct cache *c, const struct vram_slot *s)
 {
 	const enum status down = vram_write_through(c, s->block, c->tier, NULL);
@@ -613,7 +619,8 @@ static void bring_ready(void *arg)
 	await_answer(arg);
 }
 
-/* Begun; BUSY: with `spare`, memory has no place now, but will have one, as disks write. */
+/* Begins to bring a block to host memory. OK: it is there, or on its way. BUSY: with `spare`, memory has no place now,
+ * but will have one, as disks write. */
 static enum status bring_block(struct cache *c, struct block *b, bool spare, struct cache_wait *w)
 {
 	enum status s = STATUS_UNAVAILABLE;

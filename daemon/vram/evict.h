@@ -23,7 +23,7 @@ struct vram_slot;
  * dropped, neither here nor in memory. */
 enum vram_need { NEED_NOW, NEED_SOON, NEED_OPTIONAL, NEED_SPARE };
 
-/* What a slot is wanted for. */
+/* The block that a slot is wanted for, and how much it is wanted. */
 struct vram_slot_want {
 	struct block *block;
 	enum vram_need need;
@@ -34,7 +34,7 @@ struct vram_slot_want {
  * EXHAUSTED: nothing will, or no memory. */
 enum status vram_slot_take(struct cache *c, struct vram_pool *vp, const struct vram_slot_want *w,
 			   struct vram_slot **out);
-/* An unpublished block with a slot there. */
+/* Makes an unpublished block with a slot on that GPU. */
 enum status vram_block_create(struct cache *c, struct gpu *g, struct layout_pool *p, uint32_t key_bytes,
     struct block **out);
 /* Tells the policies how many slots their classes have now. */
@@ -42,16 +42,17 @@ void vram_rooms_tell(struct cache *c);
 /* Evicts enough copies for so many slots at once, as far as no download is needed. Slots taken one by one then lie side
  * by side. */
 void vram_room_early(struct cache *c, struct vram_class *k, uint32_t slots);
-/* In each class that has all the memory that it can get, a few slots are kept free before a lease or a put asks for
- * them. Leaves the lock. */
+/* Frees a few slots in each class that has all the memory that it can get, before a lease or a put asks for them.
+ * Leaves the lock. */
 void vram_room_keep(struct cache *c, struct gpu *g);
-/* Whether a slot is free beyond those, or can be freed by evicting a clean copy that was not used for so long. */
+/* Whether a slot is free beyond those that vram_room_keep keeps free, or can be freed by evicting a clean copy that has
+ * been idle for idle_us. */
 bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us);
-/* Without the lock, after BUSY: waits until something came free, 20 ms at most. */
+/* Waits, after BUSY, until something has come free, 20 ms at most. Without the lock. */
 void vram_room_wait(struct cache *c);
-/* Without the lock: makes an extent, if the class needs one. */
+/* Makes an extent, if the class needs one. Without the lock. */
 void vram_room_grow(struct cache *c, struct vram_class *k);
-/* Without the lock, by the completion thread: one step of preallocation. */
+/* One step of preallocation. Without the lock, by the completion thread. */
 void vram_preallocate(struct cache *c, struct gpu *g);
 void vram_evict(struct cache *c, struct vram_slot *s, enum counter why);
 /* Whether a ready copy can be dropped without loss, since the block has another one. */

@@ -25,16 +25,16 @@ struct gpu_ends {
 	bool feed_due, keep_due;
 };
 
-/* NULL: no memory. free() destroys it. */
+/* Makes a GPU's queues of ends. NULL: no memory. free() destroys them. */
 struct gpu_ends *gpu_ends_create(void);
 
 /* ---- with the lock of the GPU's queues, any thread ---- */
 
-/* The completion thread runs the end. It may be gone when this returns. */
+/* Has the completion thread run the end. The end may be gone when this returns. */
 void gpu_ends_push(struct gpu *g, struct end *e);
-/* The completion thread has work for the batch, and pushes its end after that. */
+/* Hands the completion thread a batch whose end needs work first. The thread pushes the end after that work. */
 void gpu_ends_push_unready(struct gpu *g, struct copy_batch *f);
-/* By the completion thread: the first of those. NULL: there is none. */
+/* Takes the first batch whose end needs work. NULL: there is none. By the completion thread. */
 struct copy_batch *gpu_ends_take_unready(struct gpu *g);
 
 #endif

@@ -66,7 +66,8 @@ static void fail_each(struct cache *c, struct vram_transfer *doomed)
 	}
 }
 
-/* Takes the GPU's of those that wait, and has them end. Those of others that would come from it look for another copy when they go on. */
+/* Fails the transfers of a list that wait for the lost GPU. Transfers to other GPUs that would have come from it look
+ * for another copy when they go on. */
 static void fail_waiting(struct cache *c, struct vram_transfer **first, struct vram_transfer ***end,
 			 const struct gpu *g)
 {
@@ -109,7 +110,7 @@ void vram_transfers_fail(struct cache *c, struct gpu *g)
 
 /* ---- copies ---- */
 
-/* By a list that has begun. */
+/* Whether a list that has begun reads the block. */
 static bool is_read(const struct cache *c, const struct block *b)
 {
 	const struct vram_transfer *m = *vram_transfers_of(c, b);

@@ -17,7 +17,8 @@ void vram_transfers_fail(struct cache *c, struct gpu *g);
 /* By its completion thread, of a lost GPU: takes some of its copies off the accounting; sets `swept` when there are no
  * more. */
 void vram_sweep(struct cache *c, struct gpu *g);
-/* A transfer of a batch has ended so. Copies on lost GPUs that the sweep left for it end with it. */
+/* Called when a transfer of a batch has ended with status s. Copies on lost GPUs that the sweep left for the transfer
+ * end with it. */
 void vram_read_ended(struct cache *c, struct vram_transfer *m, enum status s);
 /* By its completion thread: asks the device whether it is lost, without the lock, as the driver may take long. After
  * vram_stop the device is not asked any more: returns g->lost. */

@@ -31,13 +31,13 @@ bool vram_placed(const struct block *b, const struct vram_want *want);
  * NULL: the block's place is in memory, or it has none yet. */
 struct vram_slot *vram_place_slot(const struct block *b, const struct vram_want *want);
 struct gpu *vram_place_gpu(const struct block *b, const struct vram_want *want);
-/* Bytes that leasing it there would add to what is held of the GPU. */
+/* The bytes that leasing the block on that GPU would add to what is held of the GPU. */
 uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g);
 /* The block's slot on that GPU, if the copy there is complete; else NULL. */
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g);
-/* The numbers of the layouts, those with the fewest layers first. */
+/* Writes the numbers of the layouts to order[], those with the fewest layers first. */
 void vram_order(struct layout_pool *const *pools, uint32_t layouts, uint32_t *order);
-/* The number of layers of the layout with the most. */
+/* The number of layers of the layout that has the most. */
 uint32_t vram_layers_most(struct layout_pool *const *pools, uint32_t layouts);
 /* Puts a fence behind the uploads that have begun: the progress page's word for that GPU shows their progress.
  * overtakes: the uploads that it shows are not in vram_tail's range. False: no memory. */
@@ -47,7 +47,7 @@ bool vram_fence(struct gpu *g, struct progress_page *progress_page, uint32_t lay
 void vram_fence_early(struct gpu *g, struct progress_page *progress_page, uint32_t layers, struct cache_wait *w);
 void vram_fence_place(struct cache_wait *w);
 void vram_fence_drop(struct cache_wait *w); /* the wait ends without its fence */
-/* The fence's batch has ended so, or will never begin. Frees the fence. */
+/* Ends and frees a fence, whose batch has ended with status s or will never begin. */
 void vram_fence_end(struct vram_transfer *fence, enum status s);
 
 #endif

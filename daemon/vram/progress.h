@@ -52,7 +52,7 @@ void vram_fences_fail(struct gpu *g);
 bool progress_page_tells(const struct progress_page *b, const struct gpu *g);
 /* Any thread: whether the copies of layers to that GPU have reached this value. */
 bool progress_page_copied(const struct progress_page *b, const struct gpu *g, uint32_t value);
-/* Any thread: the checksums of copies to that GPU have been verified up to this value, which never falls. */
+/* Notes that the checksums of copies to that GPU have been verified up to this value, which never falls. Any thread. */
 void progress_page_summed(struct progress_page *b, const struct gpu *g, uint32_t value);
 
 #endif

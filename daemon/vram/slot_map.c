@@ -42,7 +42,7 @@ static struct vram_class *class_make(struct cache *c, struct gpu *g, struct aren
 	return k;
 }
 
-/* The class for the layout's blocks; NULL: no memory, or a block is larger than an extent. */
+/* The class for the layout's blocks, made if new. NULL: no memory, or a block is larger than an extent. */
 static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const struct layout_pool *p)
 {
 	struct arena_class *arena;
@@ -313,7 +313,7 @@ static bool is_lent(const struct vram_slot *s)
 	return s->pins || s->state == VRAM_RESERVED;
 }
 
-/* With its span, if it is the last: s is no more then. */
+/* Frees a slot, and its span with the last slot: s is no more then. */
 static void slot_free(struct vram_slot *s)
 {
 	struct vram_span *span = s->span;
@@ -340,7 +340,7 @@ static void slot_free(struct vram_slot *s)
 	g->cache->vram->room_due = true;
 }
 
-/* From the accounting of what is ready. */
+/* Takes a copy off the accounting of ready copies. */
 static void unready(struct vram_slot *s)
 {
 	struct vram_class *k = s->span->class;

@@ -36,30 +36,31 @@ struct vram_slot *vram_near(const struct block *b, const struct gpu *g);
 /* The block's download; NULL: it has none. vram_downloading: whether it has one. */
 struct vram_transfer *vram_down_of(const struct cache *c, const struct block *b);
 bool vram_downloading(struct cache *c, const struct block *b);
-/* A slot that room gave becomes the block's. */
+/* Gives the block a slot that room has given. */
 struct vram_slot *vram_attach(struct block *b, struct vram_pool *vp, const struct arena_slot *from, enum vram_state state);
-/* The slot leaves its block, and is freed. Its transfer has ended. */
+/* Takes the slot from its block, and frees it. Its transfer has ended. */
 void vram_detach(struct vram_slot *s);
 void vram_ready_now(struct cache *c, struct vram_slot *s);
-/* Keeps what the block's put said, so that the block's header is not needed. */
+/* Keeps what the block's put said, so that the header need not be read for it. */
 void vram_remember_info(struct vram_slot *s, const struct slot_info *info, uint64_t unix_ms);
-/* After a change of where the block is: counts the copy as dirty or not. */
+/* Called when the tiers that have the block have changed: counts the copy as dirty or not. */
 void vram_sync(struct block *b);
-/* The block was used on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes here. */
+/* Notes a use of the block on that GPU or (NULL) on all. Cold, since most blocks are on no GPU, and each passes
+ * here. */
 __attribute__((cold)) void vram_used(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e);
-/* See block/tier.h: `unusable`. */
+/* The member `unusable` of block/tier.h for GPUs. */
 void vram_unusable(struct cache *c, struct block *b, bool is);
 /* Notes a use if the copy is still coming. False: it is ready, and the caller tells the policy. */
 bool vram_used_coming(struct vram_slot *s);
-/* A published block is removed: its copies are dead. The caller has taken it out of the accounting. */
+/* Marks the copies of a removed block as dead. The caller has taken the block out of the accounting. */
 void vram_removed(struct cache *c, struct block *b);
-/* Out of its block's chain. */
+/* Takes the slot out of its block's chain. */
 void vram_unchain(struct vram_slot *s);
-/* A copy, ready or coming, is corrupt: it is not leased any more, and its slot is freed when nothing holds it. */
+/* Marks a copy, ready or coming, as corrupt: it is not leased any more, and its slot is freed when nothing holds it. */
 void vram_corrupt(struct cache *c, struct vram_slot *s);
 /* Gives back the slots of an unpublished block, and dead ones that nothing holds. */
 __attribute__((cold)) void vram_give(struct block *b);
-/* The block was put on a GPU, and is to be downloaded at once. */
+/* Has the copy downloaded at once: its block was put on a GPU. */
 void vram_queue_down(struct block *b);
 void vram_queue_write_through(struct vram_slot *s);
 void vram_unqueue_write_through(struct vram_slot *s);

@@ -14,10 +14,11 @@ struct source;
 extern struct source gpus_source;
 /* The rate of a new GPU. NULL: no memory. free() destroys it. */
 struct rate *gpu_rate_create(void);
-/* A download of that block has begun, or is over. */
+/* Called when a download of that block has begun, and when it is over. */
 void vram_down_begun(struct gpu *g, const struct block *b);
 void vram_down_over(struct gpu *g, const struct block *b);
-/* A copy batch has ended; one of downloads shows how fast they are. Call it before their vram_down_over. */
+/* Called when a copy batch has ended; a batch of downloads shows how fast they are. Call it before their
+ * vram_down_over. */
 void vram_copy_batch_timed(const struct copy_batch *f);
 
 #endif

@@ -72,7 +72,7 @@ static void times_row(struct cache *c, const struct times_row *row, cache_stat_f
 		}
 }
 
-/* Rows of one name stand next to each other. */
+/* Emits the times of lists. The table keeps rows of one name next to each other. */
 static void times_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 {
 	static const char lists[] = "lists of blocks that were copied", bytes[] = "bytes of their blocks",

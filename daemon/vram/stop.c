@@ -46,7 +46,7 @@ static struct timespec close_deadline(const struct cache *c)
 
 /* ---- threads ---- */
 
-/* With the lock. Copies under way end; those that have not begun fail. */
+/* Stops the GPUs' threads: copies under way end, and those that have not begun fail. With the lock. */
 static void halt(struct cache *c)
 {
 	struct vram *v = c->vram;
@@ -106,7 +106,7 @@ bool vram_stop(struct cache *c, bool wait)
 
 /* ---- memory ---- */
 
-/* One thing more that a driver has let go. */
+/* Counts one thing more that a driver has let go. */
 static void gave_back(struct cache *c)
 {
 	cache_lock(c);
@@ -144,7 +144,7 @@ static void extents_unregister(struct cache *c)
 	}
 }
 
-/* All that a driver may take long over, on a thread that can be left in it. */
+/* Does all that a driver may take long over, on a thread that can be left in it. */
 static void *closer_main(void *cache)
 {
 	struct cache *c = cache;
@@ -165,7 +165,7 @@ static void *closer_main(void *cache)
 	return NULL;
 }
 
-/* False: nothing was given back for so long. */
+/* Waits for the thread that closes the GPUs. False: for gpu_close_ms nothing was given back. */
 static bool closer_ends(struct cache *c)
 {
 	struct vram *v = c->vram;

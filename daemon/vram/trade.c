@@ -57,7 +57,8 @@ static bool goes_at_once(const struct policy_node *n, void *arg)
 	return any_unpinned(n, arg) && vram_clean(slot_of_node(n));
 }
 
-/* How long what the class would evict next has been idle. What is nowhere else stays as long as others can go. */
+/* For how long the class's next victim has been idle. A copy of which there is no other is a victim only if there is
+ * none else. */
 static uint64_t own_idle_us(const struct cache *c, const struct vram_class *k)
 {
 	const struct policy_node *n = c->policy->victim(k->policy, goes_at_once, NULL, VICTIM_SCAN);
@@ -67,7 +68,7 @@ static uint64_t own_idle_us(const struct cache *c, const struct vram_class *k)
 	return n && c->now_us > n->last_use_us ? c->now_us - n->last_use_us : 0;
 }
 
-/* All of the window has been idle for longer, by a quarter. */
+/* Whether all of the window has been idle longer than own_us, by a quarter. */
 static bool is_colder(const struct cache *c, const struct arena_window *w, uint64_t own_us)
 {
 	const uint64_t until_us = ((uint64_t)w->newest + 1) * ARENA_USE_STEP_US; /* it may have been used as late */
@@ -120,7 +121,7 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 		e->in_use = true;
 }
 
-/* The span is no more when its last slot has gone. */
+/* Empties a span. When its last slot is freed the span is no more. */
 static void span_empty(struct cache *c, struct emptying *e, struct arena *a, const struct arena_span *place)
 {
 	const uint32_t extent = place->extent, granule = place->granule, slots = place->slots;
@@ -136,7 +137,7 @@ static void span_empty(struct cache *c, struct emptying *e, struct arena *a, con
 	}
 }
 
-/* A step of the class's claim, if it has one. */
+/* Takes a step in emptying the window that the class has claimed, if it has. */
 static void claim_empty(struct cache *c, struct vram_class *k, bool drops)
 {
 	struct emptying e = { .drops = drops, .waits = c->now_us - k->claim_us < SPILLS_US };
@@ -159,7 +160,7 @@ static void claim_empty(struct cache *c, struct vram_class *k, bool drops)
 
 /* ---- whose turn it is ---- */
 
-/* Copies that a span of the class holds. */
+/* The number of copies that a span of the class holds. */
 static uint32_t span_worth(const struct vram_class *k)
 {
 	struct arena_class_usage u;

@@ -57,8 +57,8 @@ struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, c
 	return m;
 }
 
-/* Moves are made by one thread and ended by another, thousands at a time: they are kept rather than freed. NULL: no
- * memory. */
+/* Takes a transfer from the spare ones, or new memory. Transfers are made by one thread and ended by another, thousands
+ * at a time, so they are kept rather than freed. NULL: no memory. */
 static struct vram_transfer *transfer_alloc(struct vram *v)
 {
 	struct vram_transfer *m = v->spare;
@@ -108,7 +108,8 @@ static struct vram_transfer *transfer_create(struct cache *c, struct gpu *g, str
 	return m;
 }
 
-/* Of one in its place already nothing but the end is to come: its copy has come to nothing. */
+/* Has the call wait for the transfer's end, or for its place in the queue. An upload in its place already has its end
+ * alone to come: its copy has come to nothing. */
 static enum status transfer_join(struct cache *c, struct vram_transfer *m, struct cache_wait *w, bool wait_end)
 {
 	struct cache_wait_link *l, **list = wait_end || m->way != DEVICE_UP || m->step == STEP_QUEUED ? &m->done : &m->placed;
@@ -134,7 +135,7 @@ static void transfer_tell(struct cache *c, struct cache_wait_link **list, enum s
 	}
 }
 
-/* From now on the waiting calls need the copy on this GPU, and none in memory. */
+/* The waiting calls need the copy on this GPU from now on, and none in memory. */
 static void links_apart(struct cache_wait_link *l, struct gpu *g)
 {
 	for (; l; l = l->transfer_next)
@@ -216,7 +217,7 @@ static uint64_t host_address(const struct block *b, const struct gpu *g)
 	return s && s->memory->device ? s->memory->device[g->number] : 0;
 }
 
-/* Where the bytes come from, if not from host memory. */
+/* The slot from which the bytes come, if they do not come from host memory; NULL. */
 static struct vram_slot *source_across(const struct vram_transfer *m)
 {
 	struct vram_slot *s = m->way == DEVICE_ACROSS ? vram_near(m->block, m->gpu) : NULL;
@@ -231,8 +232,8 @@ static enum device_way way_of(const struct gpu *g, const struct block *b, bool w
 	return b->vram && (b->span ? wait_end && vram_near(b, g) : vram_ready(b) != NULL) ? DEVICE_ACROSS : DEVICE_UP;
 }
 
-/* What the header said travels with the bytes; that of a copy in memory is read by the submission thread, beside
- * them. */
+/* Copies to the new slot what the header said, from the slot that the bytes come from. The header of a block in memory
+ * is read by the submission thread, beside the copies. */
 static void take_along(const struct vram_transfer *m)
 {
 	struct vram_slot *s = m->slot;
@@ -268,7 +269,7 @@ static enum status slot_take(struct cache *c, struct vram_transfer *m)
 	return STATUS_OK;
 }
 
-/* If it has one, its copy has come there, or will not. */
+/* Counts the transfer's slot, if it has one, as no longer coming: its copy has come, or will not. */
 static void slot_leave(const struct vram_transfer *m)
 {
 	if (m->slot)
@@ -387,7 +388,7 @@ static void up_end(struct cache *c, struct vram_transfer *m, enum status s)
 	transfer_leave(c, m, s);
 }
 
-/* What the GPUs cannot do among themselves goes by host memory. */
+/* Begins a copy between GPUs that has failed again, by way of host memory. False: the transfer ends. */
 static bool again_by_host(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	if (m->way != DEVICE_ACROSS || s == STATUS_OK || !block_live(m->block) || m->gpu->lost || c->vram->stopping)
@@ -400,7 +401,7 @@ static bool again_by_host(struct cache *c, struct vram_transfer *m, enum status 
 	return up_go_on(c, m, m->gpu->waiting) == STATUS_OK;
 }
 
-/* A more urgent caller has joined the transfer. */
+/* Gives a transfer the priority of a more urgent caller that has joined it. */
 static void up_hurry(struct cache *c, struct vram_transfer *m, enum ring_priority priority)
 {
 	if (priority >= m->priority)
@@ -462,7 +463,7 @@ enum status vram_up(struct cache *c, struct gpu *g, struct block *b, enum ring_p
 	return s;
 }
 
-/* The next of the block's ups that wait for host memory. */
+/* The next upload of the block that waits for it in host memory. */
 static struct vram_transfer *awaiting(const struct cache *c, const struct block *b)
 {
 	struct vram_transfer *m = *vram_transfers_of(c, b);
@@ -472,7 +473,7 @@ static struct vram_transfer *awaiting(const struct cache *c, const struct block 
 	return m;
 }
 
-/* The block has come to memory, or has not. */
+/* Goes on with an upload whose block has come to host memory, or has not come. */
 static void up_came(struct cache *c, struct end *e)
 {
 	struct vram_transfer *m = vram_transfer_of_end(e);
@@ -505,7 +506,7 @@ void vram_host_came(struct cache *c, struct block *b, enum status s)
 		transfer_due(c, m, up_came, s);
 }
 
-/* What waited for room comes to nothing. */
+/* Ends an upload that waited for room and gets none. */
 static void up_over(struct cache *c, struct end *e)
 {
 	struct vram_transfer *m = vram_transfer_of_end(e);
@@ -592,7 +593,7 @@ static enum status down_go_on(struct cache *c, struct vram_transfer *m)
 	return STATUS_OK;
 }
 
-/* Ends the transfer with that status. Calls that wait for the block in memory get it from another copy, if there is
+/* Ends the download with status s. Calls that wait for the block in memory get it from another copy, if there is
  * one. */
 static void down_from_another(struct cache *c, struct vram_transfer *m, enum status s)
 {
@@ -630,7 +631,8 @@ static void down_corrupt(struct cache *c, struct vram_transfer *m)
 	down_from_another(c, m, STATUS_CORRUPT);
 }
 
-/* When memory can spare a place; when the driver can again, which is not asked at once. */
+/* Queues the copy for another download. It begins when memory can spare a place; if the driver failed, after a
+ * while. */
 static void write_through_again(struct vram_slot *s, enum status why)
 {
 	if (why != STATUS_BUSY)
@@ -638,7 +640,7 @@ static void write_through_again(struct vram_slot *s, enum status why)
 	vram_queue_write_through(s);
 }
 
-/* What came before the sum of the block's commit is not what was summed. */
+/* Whether bytes that came before the checksum of the block's commit differ from it. */
 static bool is_wrong_early(const struct vram_transfer *m)
 {
 	return m->early && m->slot->block == m->block && m->slot->summed && m->slot->sums != m->sums;
@@ -680,13 +682,14 @@ static void down_ended(struct cache *c, struct vram_transfer *m, enum status s)
 		write_through_again(from, s);
 }
 
-/* The sum that what came is to be compared with is gone with its GPU. */
+/* Whether the download was to be compared with a checksum of a commit that is lost with its GPU. */
 static bool has_lost_sum(const struct vram_transfer *m)
 {
 	return m->early && vram_sums_lost(m->gpu) && !(m->slot->block == m->block && m->slot->summed);
 }
 
-/* What has come before the sum of the block's commit waits for that: the GPU copies and sums side by side. */
+/* Ends a download. If the checksum of the block's commit is still due, the end waits for it: the GPU copies and sums
+ * side by side. */
 static void down_end(struct cache *c, struct vram_transfer *m, enum status s)
 {
 	if (!s && m->early && vram_sum_due(m->block))
@@ -802,7 +805,8 @@ void vram_summed_end(struct cache *c, struct gpu *g)
 
 /* ---- ends ---- */
 
-/* What has come to another GPU is not what its sums say: the copy that it is of goes, too, as of what comes down. */
+/* Whether the bytes that have come to another GPU differ from their checksum. Then the copy that they came from goes,
+ * too, as with a download. */
 static bool is_wrong_across(const struct vram_transfer *m)
 {
 	return m->way == DEVICE_ACROSS && m->arrived && m->slot->summed && m->slot->sums != m->sums &&
@@ -828,7 +832,7 @@ static void across_corrupt(struct cache *c, struct vram_transfer *m)
 	block_unpin(b);
 }
 
-/* Copied from what was found to be wrong meanwhile. */
+/* Whether the slot that was copied from was found corrupt meanwhile. */
 static bool from_corrupt(const struct vram_transfer *m)
 {
 	return m->from && m->from->state == VRAM_DEAD && block_live(m->block);

@@ -26,15 +26,15 @@ enum status vram_fetch(struct cache *c, struct block *b, const struct fetch_how 
 void vram_host_came(struct cache *c, struct block *b, enum status s);
 /* The block's upload to that GPU; NULL: it has none. */
 struct vram_transfer *vram_up_of(const struct cache *c, const struct block *b, const struct gpu *g);
-/* Begins transfers that wait for memory: on that GPU, or of the host. */
+/* Begin transfers that wait for memory: of that GPU, or of the host. */
 void vram_feed(struct cache *c, struct gpu *g);
 void vram_feed_host(struct cache *c);
-/* Downloads that have come, and waited for checksums of that GPU, end when the lock is left, or go on waiting for those
- * that are still due. */
+/* Goes on with the downloads that waited for checksums of that GPU, when the lock is left. A download whose checksum is
+ * still due waits on. */
 void vram_summed_end(struct cache *c, struct gpu *g);
-/* Ends the transfer so, and tells its links. By the completion thread, or by an end. */
+/* Ends the transfer with status s, and tells its links. By the completion thread, or by an end. */
 void vram_transfer_end(struct cache *c, struct vram_transfer *m, enum status s);
-/* The transfer ends with UNAVAILABLE when the lock is left. The caller has taken it out of all lists. */
+/* Has the transfer end with UNAVAILABLE when the lock is left. The caller has taken it out of all lists. */
 void vram_transfer_fail(struct cache *c, struct vram_transfer *m);
 void vram_spares_free(struct vram *v);
 

@@ -54,7 +54,7 @@ static void gpu_refuse(struct gpu *g, const char *why)
 	snprintf(g->why, sizeof(g->why), "%s", why && *why ? why : "it cannot be opened");
 }
 
-/* For fences without a list of their own, and for zeroes. */
+/* Makes the memory that fences without a list of their own write to, and zeroes to copy from. */
 static enum status scratch_make(struct gpu *g, const struct device_ops *ops, const char **why)
 {
 	const uint64_t bytes = g->info.granularity;
@@ -199,7 +199,7 @@ enum status vram_create(struct cache *c, const char **why)
 
 /* ---- the completion thread ---- */
 
-/* The completion thread leaves the lock for a call that a driver may take long over. */
+/* Leaves the lock before the completion thread makes a call that a driver may take long over. */
 static void driver_enter(struct cache *c)
 {
 	cache_unlock(c);
@@ -220,7 +220,8 @@ static struct vram_class *class_wanting(const struct gpu *g)
 	return k;
 }
 
-/* With the lock, which it leaves if need be. False: there is nothing to do. */
+/* Does one piece of the completion thread's work besides ends, by which it may leave the lock. False: there is nothing
+ * to do. With the lock. */
 static bool keep_once(struct cache *c, struct gpu *g)
 {
 	struct vram_transfer *host = c->vram->waiting_host;
@@ -258,7 +259,7 @@ static bool keep_once(struct cache *c, struct gpu *g)
 	return true;
 }
 
-/* False: it was asked a moment ago. */
+/* Asks the device whether it is lost. False: it was asked a moment ago. With the lock. */
 static bool loss_look(struct cache *c, struct gpu *g)
 {
 	const uint64_t now = vram_clock_us();
@@ -271,7 +272,7 @@ static bool loss_look(struct cache *c, struct gpu *g)
 	return true;
 }
 
-/* With the lock, which it leaves: until there is something to do, or the device is to be asked. */
+/* Waits until there is something to do, or the device is to be asked. With the lock, which it leaves. */
 static void completion_wait(struct cache *c, struct gpu *g)
 {
 	const uint64_t until = vram_clock_us() + ASK_EVERY_US;
@@ -289,7 +290,7 @@ static void completion_wait(struct cache *c, struct gpu *g)
 	cache_lock(c);
 }
 
-/* With the lock, which it leaves: does all that there is to do. True: the tier stops, and nothing is under way. */
+/* Does all that there is to do. True: the tier stops, and nothing is under way. With the lock, which it leaves. */
 static bool is_over(struct cache *c, struct gpu *g)
 {
 	while (gpu_ends_run(c, g) || (!c->vram->stopping && (loss_look(c, g) || keep_once(c, g))))

@@ -73,7 +73,7 @@ static enum status list_wait(struct gpu_zero *z)
 	return z->stuck ? STATUS_DEADLINE : z->status;
 }
 
-/* The pairs, of so many bytes each. */
+/* Copies the first `count` pairs, of `bytes` each, and waits for that. */
 static enum status list_run(struct gpu_zero *z, enum device_way way, uint32_t count, uint64_t bytes)
 {
 	enum status s;
@@ -95,7 +95,7 @@ struct rest {
 	uint32_t chunks;               /* of the block: a layer's, a head's */
 };
 
-/* How many pieces of so many bytes lie in one half, up to `left`. */
+/* How many pieces of `bytes` fit in one half of the buffer and in the pairs; `left` at most. */
 static uint32_t pieces(uint64_t bytes, uint32_t left)
 {
 	const uint64_t fit = ZERO_HALF / bytes, most = fit < ZERO_PAIRS ? fit : ZERO_PAIRS;
@@ -103,7 +103,7 @@ static uint32_t pieces(uint64_t bytes, uint32_t left)
 	return left < most ? left : (uint32_t)most;
 }
 
-/* Pairs of the pieces `offset` behind the beginning of chunks first .. first + n - 1, with those of one half. */
+/* Fills pairs: from pieces of one half of the buffer to the bytes at `offset` in chunks first .. first + n - 1. */
 static void pair_up(const struct rest *r, uint64_t half, uint32_t first, uint32_t n, uint64_t offset, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -119,7 +119,7 @@ static void pairs_turn(struct gpu_zero *z, uint32_t n)
 		z->pairs[i] = (struct device_pair){ .from = z->pairs[i].to, .to = z->pairs[i].from };
 }
 
-/* The atoms of these chunks in which the valid tokens end. */
+/* Zeroes, in these chunks, the rest of the atom in which the valid tokens end. The atoms go by way of the host. */
 static enum status atoms_keep(const struct rest *r, uint32_t first, uint32_t n, uint32_t tokens)
 {
 	const uint64_t offset = (uint64_t)(tokens / KV_ATOM_TOKENS) * r->geometry->atom_bytes;
@@ -160,7 +160,7 @@ static enum status piece_zero(const struct rest *r, uint64_t offset, uint64_t by
 	return s;
 }
 
-/* The atoms of which no token is valid. */
+/* Zeroes the atoms of which no token is valid. */
 static enum status atoms_zero(const struct rest *r, uint32_t tokens)
 {
 	const uint32_t full = (tokens + KV_ATOM_TOKENS - 1) / KV_ATOM_TOKENS;
@@ -178,7 +178,7 @@ static uint64_t tail_of(const struct kv_geometry *g)
 	return -g->block_bytes % ZERO_UNIT;
 }
 
-/* What the least slot for the block has behind it. */
+/* Zeroes the bytes behind the block up to the end of the least slot for it. */
 static enum status tail_zero(const struct rest *r)
 {
 	struct gpu_zero *z = r->zero;

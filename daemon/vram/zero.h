@@ -31,7 +31,7 @@ enum {
 	ZERO_UNIT = 256,               /* what is behind a block is zeroed up to a multiple of it, as slots begin at */
 };
 
-/* Of one GPU. Zeroed: it has none, and vram_zero is not called. */
+/* A GPU's buffers for zeroing. Zeroed: there are none, and vram_zero is not called. */
 struct gpu_zero {
 	const struct device_ops *ops;
 	struct device *device;
@@ -48,10 +48,10 @@ struct gpu_zero {
 };
 
 void gpu_zero_init(struct gpu_zero *z, const struct device_ops *ops, struct device *d, uint8_t *host, uint64_t address);
-/* No list is the device's any more. Zeroed is fine. */
+/* Frees the buffers, once the device has none of their lists. Zeroed is fine. */
 void gpu_zero_fini(struct gpu_zero *z);
 
-/* Whether there are bytes to zero behind so many tokens of a block, or behind the block. */
+/* Whether there are bytes to zero behind that many tokens of a block, or behind the block. */
 bool gpu_zero_wants(const struct kv_layout *l, const struct kv_geometry *g, uint32_t tokens);
 /* Zeroes behind the block at that address of the GPU, and waits. UNAVAILABLE: the GPU is lost. EXHAUSTED: its driver
  * has no memory. DEADLINE: a batch has not ended, and may still write; the GPU must be given up. */

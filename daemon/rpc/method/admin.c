@@ -69,7 +69,7 @@ static void stats_row(void *arg, const char *name, const char *labels, double va
 		s->full = true;
 }
 
-/* False: too much was asked for. */
+/* Fills the reply's faults. False: that takes too much memory. */
 static bool faults_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
 {
 	struct cache_fault *faults = rpc_take(c, FAULTS_MAX * sizeof *faults);
@@ -92,7 +92,7 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if (!r || !s.rows)
 		return rpc_too_big(c);
 	s.names = rpc_is_admin(c);
-	/* The daemon's own counts tell of what others do. */
+	/* The daemon's own counts tell what other tenants do. */
 	if (c->tenant && !s.names)
 		cache_tenant_stats(d->cache, c->tenant, stats_row, &s);
 	else

@@ -12,7 +12,7 @@
 
 enum { SLICE_US = 500000 };           /* on a worker at a time; a file takes as long as it takes */
 
-/* The wished size of a disk's files. */
+/* Finds the size to which a disk's files are to shrink. */
 static enum status target(struct rpc_call *c, const Terrace__V1__CompactRequest *q, uint64_t *bytes)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];

@@ -20,7 +20,7 @@ static bool is_in_part(const enum status *statuses, uint32_t count)
 	return i < count;
 }
 
-/* Of a call that made sense: the blocks are out of sight, but not known to be gone for good. */
+/* The status and sentence of a delete whose blocks are out of sight, but not known to be gone for good. */
 static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 {
 	char problem[RPC_WHY_MAX] = "";

@@ -16,7 +16,7 @@ enum {
 	EDGES_MAX = 128,
 };
 
-/* Of a block's copies. */
+/* The rows of a block's copies in a reply. */
 struct tier_rows {
 	Terrace__V1__ExplainTier tier[CACHE_TIERS_EXPLAINED], *list[CACHE_TIERS_EXPLAINED];
 	Terrace__V1__ExplainFeature feature[CACHE_TIERS_EXPLAINED][CACHE_FEATURES_MAX],
@@ -83,7 +83,7 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->tiers = rows->list;
 }
 
-/* Other blocks' keys are other engines', perhaps. */
+/* Removes what an answer says of other blocks: these may be another engine's. */
 static void rivals_hide(struct cache_explained *v)
 {
 	v->rival_bytes = 0;
@@ -94,7 +94,8 @@ static void rivals_hide(struct cache_explained *v)
 	}
 }
 
-/* Over the layouts of one session: an engine's own, by its handle, or, for an administrator, that of a public number. */
+/* Explains over the layouts of one session: an engine's own, by its handle; for an administrator any, by its public
+ * number. */
 static enum status explain_session(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
 {
 	uint64_t ids[CACHE_LAYOUTS_MAX];

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The words for a flush that cannot go on, or is out of time: no status of a key says that. */
+/* The status and sentence of a flush that cannot go on, or is out of time. No status of a key says that. */
 static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 {
 	if (s == STATUS_BUSY && c->wait.unverified)
@@ -25,7 +25,7 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	return rpc_fail_why(c, s, why);
 }
 
-/* Why all is UNAVAILABLE: what the cache says, and which disk it is about. "" without memory for it. */
+/* Why everything is UNAVAILABLE: what the cache says, and which disk it is about. "": there is no memory for it. */
 static char *reason_without_disk(struct rpc_call *c, const char *why)
 {
 	struct cache_fault *fault = rpc_take(c, sizeof *fault);
@@ -38,7 +38,7 @@ static char *reason_without_disk(struct rpc_call *c, const char *why)
 	return rpc_text(text);
 }
 
-/* What a flush of everything says is its own outcome, unless the call made no sense. */
+/* Whether the status is a flush's own outcome. Other statuses say that the call made no sense. */
 static bool is_outcome(enum status s)
 {
 	return s == STATUS_OK || s == STATUS_EXHAUSTED || s == STATUS_IO || s == STATUS_UNAVAILABLE;
@@ -49,7 +49,7 @@ static bool is_failed(enum status s)
 	return s != STATUS_OK && s != STATUS_MISS;
 }
 
-/* What keeps blocks from being durable. "" without memory for it, or words. */
+/* What keeps blocks from being durable. "": nothing to be told, or no memory for it. */
 static char *reason(struct rpc_call *c, enum status s, const char *why, const Terrace__V1__FlushReply *r)
 {
 	char *text;

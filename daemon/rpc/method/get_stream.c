@@ -178,7 +178,7 @@ static bool is_miss(enum status s)
 	return s == STATUS_MISS || s == STATUS_CORRUPT || s == STATUS_STALE;
 }
 
-/* Anything but a block. */
+/* The next message where there is no block to send: waits, ends the stream, or says that the key is a miss. */
 static enum rpc_next get_block_none(struct rpc_call *c, struct get *g, enum status s, const char *why, struct rpc_out *out,
 				    enum status *failure)
 {
@@ -201,7 +201,8 @@ static enum rpc_next get_block_none(struct rpc_call *c, struct get *g, enum stat
 	return RPC_NEXT_MESSAGE;
 }
 
-/* A block that memory had wrong may be right elsewhere: from there it comes by the same way. */
+/* Begins to send a block. If memory's copy is wrong, another tier may have a right one, and the block comes from there
+ * by the same way. */
 static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct rpc_out *out, enum status *failure)
 {
 	struct get_block *b = calloc(1, sizeof *b);

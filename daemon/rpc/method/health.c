@@ -54,7 +54,7 @@ static enum status health_open(struct rpc_call *c, const ProtobufCMessage *reque
 	return STATUS_OK;
 }
 
-/* The server wakes every endless stream when draining begins or ends. */
+/* Sends the state when it has changed. The server wakes every endless stream when draining begins or ends. */
 static enum rpc_next health_next(struct rpc_call *c, bool worker, struct rpc_out *out, enum status *failure)
 {
 	struct health_watch *w = c->stream;

@@ -17,7 +17,8 @@
 
 #include <string.h>
 
-/* So often a Reserve leaves its thread while pages are taken that it waits for; then it waits on a worker. */
+/* How often a Reserve leaves its thread while it waits for pages that are being taken. After that it waits on a
+ * worker. */
 enum { COMES_MAX = 256 };
 
 /* The infos of a Reserve: one a key, or none (*out is NULL then, but for open blocks, which they count). */
@@ -231,7 +232,7 @@ enum status rpc_commit(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	return STATUS_OK;
 }
 
-/* The commit stands: only its lease has no holder. */
+/* Gives up the lease that a commit was granted for a client that is gone. What was committed stays. */
 void rpc_commit_undo(struct rpc_call *c, const ProtobufCMessage *request, const ProtobufCMessage *reply)
 {
 	const Terrace__V1__CommitRequest *q = (const Terrace__V1__CommitRequest *)request;

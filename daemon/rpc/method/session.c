@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-/* A sentence about a GPU goes to its row of the reply. */
+/* The rows of the reply's GPUs. A sentence about a GPU goes to its row. */
 struct unfit_rows {
 	struct rpc_call *call;
 	Terrace__V1__Gpu *rows;
@@ -46,7 +46,7 @@ static void unfit_log(void *arg, const struct cache_unfit *u)
 						  "no block of this layout goes to this disk"));
 }
 
-/* What engines may ask for the memory of. */
+/* Fills the reply's GPUs, whose memory engines may ask for. False: that takes too much memory. */
 static bool reply_gpus(struct rpc_call *c, uint64_t session, Terrace__V1__OpenSessionReply *r)
 {
 	const uint32_t count = cache_gpus(rpc_cache(c), NULL, 0);
@@ -68,7 +68,7 @@ static bool reply_gpus(struct rpc_call *c, uint64_t session, Terrace__V1__OpenSe
 	return true;
 }
 
-/* The session's unit and what of its prefixes can be usable; with_rules: the rules too. */
+/* Fills in the session's unit, and which of its prefixes can be usable; with_rules: the rules too. False: no memory. */
 static bool reply_grid(struct rpc_call *c, const struct cache_session_view *v, bool with_rules,
 		       Terrace__V1__OpenSessionReply *r)
 {
@@ -95,7 +95,7 @@ static bool reply_grid(struct rpc_call *c, const struct cache_session_view *v, b
 	return true;
 }
 
-/* with_layouts: Attach's caller has not got them. */
+/* Makes the reply that describes a session. with_layouts: the caller, of an Attach, does not have its layouts yet. */
 static enum status session_reply(struct rpc_call *c, const struct cache_session_view *v, bool with_layouts,
 				 ProtobufCMessage **reply)
 {
@@ -156,7 +156,7 @@ static bool is_library_before(struct rpc_call *c)
 	return c->unnamed && c->unnamed(c);
 }
 
-/* None, or one a layout. */
+/* Reads the rules of the request: none (*out is NULL then), or one a layout. */
 static enum status open_rules(struct rpc_call *c, const Terrace__V1__OpenSessionRequest *q, struct grid_wish **out)
 {
 	struct grid_wish *wishes;

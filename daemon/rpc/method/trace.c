@@ -1,4 +1,5 @@
-/* TraceStart and TraceStop: a recording goes to a new file of the daemon's own folder; a client names it, but not where it is. */
+/* TraceStart and TraceStop: a recording goes to a new file of the daemon's own folder; a client names it, but not where
+ * it is. */
 #include "daemon/advice/trace.h"
 #include "daemon/block/views.h"
 #include "daemon/process/config.h"
@@ -76,7 +77,7 @@ enum status rpc_trace_start(struct rpc_call *c, const ProtobufCMessage *request,
 	return STATUS_OK;
 }
 
-/* What was written before is there. */
+/* The status and sentence of a trace whose file is not complete. What was written before stays in it. */
 static enum status not_whole(struct rpc_call *c, enum status s, const struct cache_trace_result *result, const char *why)
 {
 	char words[SHORTAGE_WORDS_MAX];

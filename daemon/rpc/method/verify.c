@@ -20,7 +20,7 @@ enum {
 };
 #define ON_DISKS (1ull << 63)
 
-/* When the bytes so far are within the rate. */
+/* When the bytes that were read so far are within the rate. */
 static uint64_t due_us(const struct rpc_call *c, uint64_t bytes_per_second)
 {
 	double seconds = bytes_per_second ? (double)c->step.verify.sum.bytes / (double)bytes_per_second : 0;
@@ -28,7 +28,7 @@ static uint64_t due_us(const struct rpc_call *c, uint64_t bytes_per_second)
 	return c->began_us + (seconds < 86400 ? (uint64_t)(seconds * 1e6) : 86400000000ull);
 }
 
-/* One step of either scrub; *cursor as the client's. */
+/* One step of the scrub of memory or of that of the disks. *cursor is the client's, which says which. */
 static enum status verify_step(struct cache *cache, uint64_t *cursor, uint64_t bytes, struct cache_verified *sum)
 {
 	uint64_t at = *cursor & ~ON_DISKS;
@@ -44,13 +44,13 @@ static enum status verify_step(struct cache *cache, uint64_t *cursor, uint64_t b
 	return s;
 }
 
-/* Nine tenths of the call's time: the answer must still arrive. */
+/* When the call stops: after nine tenths of its time, as the answer must still arrive. */
 static uint64_t last_us(const struct rpc_call *c)
 {
 	return c->began_us + (c->deadline_us - c->began_us) / 10 * 9;
 }
 
-/* Until when this call goes on; a client that names no time knows no end but the end. */
+/* Until when this call goes on. A client that names no time waits for the end of the scrub. */
 static uint64_t until_us(const struct rpc_call *c, uint64_t max_ms)
 {
 	if (!max_ms)
