@@ -17,7 +17,7 @@ SAME(ROLE_ASSISTANT);
 SAME(ROLE_TOOL);
 #undef SAME
 
-/* Tokens that an info may say of a key, or of an open block, which no block of the session has more of. */
+/* The most tokens that an info may give a key or an open block: no block of the session has more. */
 static uint32_t tokens_most(const struct client_view *view, bool open)
 {
 	uint32_t most = client_view_unit(view);

@@ -7,7 +7,7 @@
 
 struct client_view;
 
-/* The infos of a call. `pointers` is the form that a repeated field needs. NULL and 0: there are none. */
+/* The infos of a call. `pointers` is the form that a repeated field needs. NULL and 0: the call has none. */
 struct client_infos {
 	Terrace__V1__BlockInfo *infos;
 	Terrace__V1__BlockInfo **pointers;

@@ -16,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the reply ---------------------------------------------------------------------------------------------------- */
+/* ---- the reply
+ * ---------------------------------------------------------------------------------------------------- */
 
-/* The reply's statuses stand an item, the reservation's a key; `stored` says which items are stored now. */
+/* Takes the statuses over: the reply has one an item, and the reservation one a key. `stored` says which items are
+ * stored now. */
 static void statuses_read(struct terrace_reservation *r, const Terrace__V1__CommitReply *reply, uint8_t *stored)
 {
 	for (uint32_t key = 0, item = 0; key < r->count; key++) {
@@ -29,7 +31,7 @@ static void statuses_read(struct terrace_reservation *r, const Terrace__V1__Comm
 	}
 }
 
-/* A lease over items becomes one over the reservation's keys. */
+/* Turns a lease over items into one over the reservation's keys. */
 static enum terrace_status lease_spread(struct terrace_lease *lease, const struct terrace_reservation *r)
 {
 	struct client_places *p = &lease->places;
@@ -68,7 +70,7 @@ static enum terrace_status lease_read(struct client_committing *g, const Terrace
 				      const uint8_t *stored)
 {
 	struct terrace_reservation *r = g->reservation;
-	/* What another has put first may lie in host memory. */
+	/* A block that another process put first may lie in host memory. */
 	const struct client_placing placing = {.view = r->view,
 					       .reply = reply->places,
 					       .keys = g->items,
@@ -129,7 +131,8 @@ enum terrace_status client_commit_read(struct client_committing *committing, con
 	return status;
 }
 
-/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+/* ---- the calls
+ * ---------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status sync_take(void *arg, const struct client_message *message)
 {
@@ -246,7 +249,8 @@ enum terrace_status terrace_commit(struct terrace_reservation *r, uint64_t timeo
 	return status;
 }
 
-/* With nothing to publish the daemon is asked nothing but whether it lives: the operation must complete like any other. */
+/* With nothing to publish the daemon is asked nothing but whether it lives: the operation must complete like any
+ * other. */
 static struct client_job nothing_job(const Grpc__Health__V1__HealthCheckRequest *q, uint64_t deadline_us)
 {
 	return (struct client_job){
@@ -332,7 +336,7 @@ enum terrace_status terrace_commit_finish(struct terrace_op *op, enum terrace_st
 	return status;
 }
 
-/* Tokens of an open block whose session's blocks cover several keys. */
+/* Checks the tokens of an open block in a session whose blocks cover several keys. */
 static enum terrace_status open_cells_check(const struct terrace_reservation *r, uint32_t tokens)
 {
 	const uint32_t unit = client_view_unit(r->view);

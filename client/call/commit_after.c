@@ -97,7 +97,7 @@ enum terrace_status terrace_commit_after(struct terrace_reservation *r, void *st
 	status = client_after_start(&w->after, r->view->attachment, gpu, stream);
 	if (!status)
 		return TERRACE_OK;
-	/* Nothing was begun: the handle stays the caller's. */
+	/* Nothing has begun: the handle stays the caller's. */
 	*op = NULL;
 	w->op->committing.reservation = NULL;
 	client_op_end(&w->op->op);

@@ -68,7 +68,7 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 	return client_flush_read(&((struct flush_op *)arg)->flushing, message);
 }
 
-/* keys NULL: everything. */
+/* Fills in a flush's request. keys NULL: it is to flush everything. */
 static void request_fill(Terrace__V1__FlushRequest *request, Terrace__V1__Keys *names, const struct client_view *view,
 			 const struct terrace_keys *keys)
 {

@@ -92,7 +92,7 @@ enum terrace_status client_lease_create(struct client_view *view, uint64_t id, c
 	return TERRACE_OK;
 }
 
-/* The copies that are still to come, if the daemon speaks of any. */
+/* Reads which copies are still to come, if the reply says that some are. */
 static enum terrace_status promise_read(const struct client_leasing *g, const Terrace__V1__LeaseReply *reply)
 {
 	struct client_promise *p = &g->lease->promise;
@@ -172,7 +172,7 @@ static enum terrace_status sync_take(void *arg, const struct client_message *mes
 	return client_lease_read(arg, message);
 }
 
-/* The driver takes as long over it as the call is on its way. */
+/* Asks the driver whether the GPU is lost, which takes as long as the call is on its way. */
 static void gpu_ask(void *arg)
 {
 	const struct client_leasing *g = arg;
@@ -186,7 +186,7 @@ static enum terrace_status async_take(void *arg, const struct client_message *me
 	return client_lease_read(&((struct lease_op *)arg)->leasing, message);
 }
 
-/* Checks what a lease is asked with, and takes the options over. NULL: the defaults. */
+/* Checks a lease's arguments, and takes the options over. options NULL: the defaults. */
 static enum terrace_status lease_check(struct terrace_session *session, const struct terrace_keys *keys,
 				       const struct terrace_lease_options *options, const void *place,
 				       struct terrace_lease_options *o)
@@ -230,7 +230,8 @@ static const ProtobufCMessage *request_fill(struct lease_request *r, const struc
 	return &r->request.base;
 }
 
-/* Fills *g from checked arguments, and makes the GPU ready if it is one's. asked: whether that is lost is asked now. */
+/* Fills *g from checked arguments, and makes the GPU ready if the lease is on one. asked: asks now whether the GPU is
+ * lost. */
 static enum terrace_status leasing_begin(struct client_leasing *g, struct client_view *view,
 					 const struct terrace_keys *keys, const struct terrace_lease_options *o,
 					 uint64_t timeout_us, bool asked)

@@ -27,7 +27,7 @@ enum terrace_status terrace_lease_addresses(const struct terrace_lease *lease, u
 	return status ? client_fail_in(status, "lease") : TERRACE_OK;
 }
 
-/* The GPU that the lease is for. */
+/* Finds the GPU that the lease is for. */
 static enum terrace_status gpu_of(const struct terrace_lease *lease, struct client_gpu **out)
 {
 	if (lease->places.gpu < 0)
@@ -96,7 +96,7 @@ enum terrace_status terrace_lease_check(struct terrace_lease *lease)
 	return status ? client_fail_in(status, "lease") : TERRACE_OK;
 }
 
-/* A lost GPU's streams touch nothing any more. */
+/* Releases the lease: its stream has come so far, or the GPU is lost and its streams touch nothing any more. */
 static void release_run(struct client_after *after, bool lost)
 {
 	(void)lost;

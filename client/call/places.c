@@ -36,7 +36,8 @@ static enum terrace_status place_fail(uint32_t key, const char *what)
 	return client_fail(TERRACE_INTERNAL, "the daemon's place of key %u %s", key, what);
 }
 
-/* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that alone. */
+/* Where a layout's last block was, for the next: its mapping (NULL: there was none yet), and what depends on that
+ * alone. */
 struct spot {
 	struct client_mapping *mapping;
 	uint64_t align, last; /* offsets are multiples of the one, and at most the other */
@@ -51,7 +52,7 @@ struct reading {
 	struct spot spots[CLIENT_LAYOUTS_MAX]; /* a layout each, as many as there are */
 };
 
-/* NULL, or why the blocks cannot be in such memory. */
+/* Why the blocks cannot be in such memory; NULL: they can. */
 static const char *memory_problem(const struct client_placing *p, const struct client_mapping *m)
 {
 	if (m->extent == FDSOCK_EXTENT_PROGRESS_PAGE)
@@ -61,7 +62,7 @@ static const char *memory_problem(const struct client_placing *p, const struct c
 	return p->gpu < 0 || m->gpu != (uint32_t)p->gpu ? "is on another GPU, or on one unasked" : NULL;
 }
 
-/* The mapping of an extent, which this handle then counts as used once. */
+/* Finds the mapping of an extent. The handle then counts as one use of it. */
 static enum terrace_status mapping_of(struct client_places *p, const struct client_placing *g, uint32_t extent,
 				      struct client_mapping **out)
 {
@@ -86,7 +87,7 @@ static enum terrace_status mapping_of(struct client_places *p, const struct clie
 	return status;
 }
 
-/* Goes over to another extent. */
+/* Moves the spot to another extent: finds its mapping, and what depends on that alone. */
 static enum terrace_status spot_move(struct client_places *p, struct reading *r, uint32_t key, uint32_t l, uint32_t extent)
 {
 	const struct client_layout *layout = &r->p->view->layouts[l];
@@ -128,8 +129,8 @@ static enum terrace_status runs_grow(struct client_places *p)
 	return TERRACE_OK;
 }
 
-/* Slots may lie up to a sixteenth further apart than they are large: what is between neighbours belongs to the first.
- * */
+/* Whether the slot stands behind the run. Slots may lie up to a sixteenth further apart than they are large: what is
+ * between neighbours belongs to the first. */
 static bool run_goes_on(const struct client_run *run, const struct client_run *slot)
 {
 	const uint64_t end = run->offset + run->bytes;
@@ -137,7 +138,7 @@ static bool run_goes_on(const struct client_run *run, const struct client_run *s
 	return run->mapping == slot->mapping && slot->offset >= end && slot->offset - end <= slot->bytes / 16;
 }
 
-/* A slot that is to be writable, behind the last one of its layout. */
+/* Adds a slot that is to be writable, to the last run of its layout if it stands behind that. */
 static enum terrace_status run_add(struct client_places *p, struct spot *spot, const struct client_run *slot)
 {
 	struct client_run *last = spot->run ? &p->runs[spot->run - 1] : NULL;
@@ -199,7 +200,7 @@ static enum terrace_status runs_open(struct client_places *p)
 	return status;
 }
 
-/* One entry of the arrays. An extent of none leaves the block NULL. */
+/* Reads one entry of the reply's arrays. If its extent is none, the block is NULL. */
 static enum terrace_status place_one(struct client_places *p, struct reading *r, uint32_t key, uint32_t l)
 {
 	const struct client_placing *g = r->p;
@@ -236,8 +237,8 @@ static enum terrace_status place_one(struct client_places *p, struct reading *r,
 	return TERRACE_OK;
 }
 
-/* A key's blocks: in all layouts, or in none of them; windowed layouts may lack it, and any layout of a session that
- * says units or rules. */
+/* Reads a key's blocks: all layouts have one, or none has. Windowed layouts may lack it, and any layout of a session
+ * with units or rules. */
 static enum terrace_status place_key(struct client_places *p, struct reading *r, uint32_t key)
 {
 	uint32_t present = 0, missing = 0;
@@ -315,7 +316,8 @@ void client_places_fini(struct client_places *places)
 
 /* ---- what was written; with the attachment's lock ---- */
 
-/* Mappings in the table may have been unmapped, and wait for the daemon to be told. */
+/* Closes pages of a mapping that no reservation uses, and unmaps a mapping that rests for long. A mapping in the table
+ * may be unmapped already, and wait for the daemon to be told. */
 static void mapping_tend(struct client_attachment *a, struct client_mapping *m, uint64_t until_us)
 {
 	if (client_pages_rest(m->pages, CLIENT_REST_A_SECOND, until_us) || m->uses)
@@ -324,7 +326,7 @@ static void mapping_tend(struct client_attachment *a, struct client_mapping *m, 
 		client_fds_retire(a, m);
 }
 
-/* True: there are writable mappings. */
+/* Closes pages of all mappings that no reservation uses. True: there are writable mappings. */
 static bool tend(struct client_attachment *a)
 {
 	const uint64_t until_us = client_deadline_us(CLOSING_US);

@@ -50,7 +50,7 @@ struct client_placing {
  * TERRACE_INTERNAL: a number is impossible. Otherwise as client_fds_map and client_fds_register. */
 enum terrace_status client_places_init(struct client_places *places, const struct client_placing *placing);
 
-/* Ends the use of the mappings. */
+/* Ends the handle's use of the mappings. */
 void client_places_fini(struct client_places *places);
 
 /* Called every CLIENT_REST_US (memory/pages.h) by one thread, once the attachment's `tends` was set. Closes pages that
@@ -62,7 +62,7 @@ bool client_places_tend(struct client_attachment *attachment, bool *closed);
  * TERRACE_INVALID: no such layout. */
 enum terrace_status client_places_addresses(const struct client_places *places, uint32_t layout, uint64_t *addresses);
 
-/* Valid tokens of a key's block in a layout; 0: there is none. */
+/* The valid tokens of a key's block in a layout; 0: there is no block. */
 uint32_t client_places_tokens(const struct client_places *places, const struct client_view *view, uint32_t key,
 			      uint32_t layout);
 

@@ -126,7 +126,8 @@ void *terrace_reservation_block(const struct terrace_reservation *reservation, u
 
 /* ---- writable pages: a task (driver/driver_thread.h); a driver's call that lasts delays it ---- */
 
-/* The task has no reference: the attachment's close, which finds `tends` set, leaves it one. */
+/* Runs the task that closes unused pages. The task has no reference to the attachment: if the attachment's close finds
+ * `tends` set, it leaves the task one. */
 static bool tending_run(struct client_driver_task *task)
 {
 	struct client_attachment *a = (struct client_attachment *)((char *)task -
@@ -163,7 +164,7 @@ static void tending_begin(struct client_attachment *a, const struct client_place
 /* ---- the reply
  * ---------------------------------------------------------------------------------------------------- */
 
-/* Takes statuses and numbers over; wanted[i] tells which keys have a slot. */
+/* Takes statuses and numbers over from the reply; wanted[i] tells whether key i has a slot. */
 static enum terrace_status slots_read(struct terrace_reservation *r, const Terrace__V1__ReserveReply *reply,
 				      uint8_t *wanted)
 {
@@ -286,7 +287,7 @@ static enum terrace_status request_init(struct reserve_request *r, const struct 
 	return TERRACE_OK;
 }
 
-/* Checks what slots are asked with. open: keys is NULL. */
+/* Checks a reserve's arguments. open: keys is NULL. */
 static enum terrace_status reserve_check(struct terrace_session *session, const struct terrace_keys *keys, bool open,
 					 const struct terrace_reserve_options *options, const void *place,
 					 struct terrace_reserve_options *o)
@@ -316,7 +317,7 @@ static enum terrace_status reserve_check(struct terrace_session *session, const 
 	return status;
 }
 
-/* Fills *g from checked arguments, and makes the GPU ready if it is one's. */
+/* Fills *g from checked arguments, and makes the GPU ready if the slots are on one. */
 static enum terrace_status reserving_begin(struct client_reserving *g, struct client_view *view, uint32_t count,
 					   bool open, const struct terrace_reserve_options *o, uint64_t timeout_us)
 {
@@ -356,7 +357,7 @@ static enum terrace_status reserve_run(struct client_reserving *reserving, const
 	return status;
 }
 
-/* keys NULL: an open block. name: of the call. */
+/* Carries out a reserve call. keys NULL: for an open block. name: of the call, for messages. */
 static enum terrace_status slots_run(struct client_view *view, const struct terrace_keys *keys, const struct terrace_block_info *info,
 				     const struct terrace_reserve_options *o, uint64_t timeout_us, const char *name,
 				     struct terrace_reservation **out)
@@ -391,7 +392,7 @@ static enum terrace_status slots_reserve(struct terrace_session *session, const 
 	return status;
 }
 
-/* For the caller of one that was carried out: why keys got no slot. */
+/* Sets the error text of a call that was carried out, if keys got no slot: why. */
 static void refusal_say(const struct terrace_reservation *r)
 {
 	for (uint32_t i = 0; i < r->count; i++)
@@ -518,7 +519,8 @@ enum terrace_status terrace_reserve_finish(struct terrace_op *op, enum terrace_s
 	return status;
 }
 
-/* Where blocks cover several keys: an open block begins where a block of each of its layouts does. */
+/* Checks where an open block begins in a session whose blocks cover several keys: a block of each of its layouts must
+ * begin there. */
 static enum terrace_status open_place_check(const struct client_view *view, const struct terrace_block_info *in,
 					    uint64_t cells)
 {

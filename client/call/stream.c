@@ -39,7 +39,8 @@ uint32_t client_crc32c(uint32_t crc, const void *bytes, size_t size)
 	return ~crc;
 }
 
-/* ---- what a stream call is about ----------------------------------------------------------------------------------- */
+/* ---- what a stream call is about
+ * ----------------------------------------------------------------------------------- */
 
 struct target {
 	uint32_t layout;
@@ -61,14 +62,15 @@ static enum terrace_status target_check(struct terrace_session *session, const s
 	return client_keys_check(&(struct terrace_keys){t->key, 1, t->key_bytes});
 }
 
-/* No operation could be made. */
+/* Fails a call for which no operation could be made. */
 static enum terrace_status op_fail(struct terrace_op **place, const char *call)
 {
 	return place ? client_fail(TERRACE_EXHAUSTED, "%s: no memory", call)
 		     : client_fail(TERRACE_INVALID, "%s: the pointer for the operation is NULL", call);
 }
 
-/* ---- put ----------------------------------------------------------------------------------------------------------- */
+/* ---- put
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status put_reply_read(struct client_putting *p, const Terrace__V1__PutReply *reply)
 {
@@ -111,7 +113,8 @@ static void put_chunk(struct client_putting *p, struct client_out *out)
 	out->last = p->sent == p->block_bytes;
 }
 
-/* Of the key, in units: where a block covers several keys that says what its tokens are. */
+/* Reads the key's position, in units. Where a block covers several keys, the position says which tokens the block
+ * has. */
 static enum terrace_status put_position(const struct client_view *view, const struct terrace_block_info *info,
 					uint64_t *out)
 {
@@ -244,7 +247,8 @@ enum terrace_status terrace_put_finish(struct terrace_op *op)
 	return status;
 }
 
-/* ---- get ----------------------------------------------------------------------------------------------------------- */
+/* ---- get
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status get_header_check(struct client_getting *g, const Terrace__V1__GetHeader *header)
 {

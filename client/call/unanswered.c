@@ -23,7 +23,8 @@ static void recall_done(void *arg, enum terrace_status status)
 	client_view_drop(arg);
 }
 
-/* What a daemon that has granted may have been answered with, by the library itself. */
+/* Whether a call that ended with this status may have been granted by the daemon: the library itself sets these
+ * statuses. */
 static bool may_be_granted(enum terrace_status status)
 {
 	return status == TERRACE_DEADLINE || status == TERRACE_CANCELLED || status == TERRACE_UNAVAILABLE;

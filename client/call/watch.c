@@ -21,7 +21,7 @@ SAME(WATCH_RESYNC);
 SAME(WATCH_SYNCED);
 #undef SAME
 
-/* Of the first version, whose keys had at most 32 bytes. */
+/* Bytes of the first version's event, whose keys had at most 32 bytes. */
 enum { EVENT_BYTES_FIRST = offsetof(struct terrace_watch_event, whole_key) };
 
 struct terrace_watch {
@@ -46,7 +46,7 @@ static bool tier_named(const char *tiers, const char *word)
 	return false;
 }
 
-/* Unknown words are no tier: what a later daemon may tell of. */
+/* Reads the tiers of an event. An unknown word, which a later daemon may tell, is no tier. */
 static enum terrace_state state_read(const char *tiers)
 {
 	if (tier_named(tiers, "host"))
@@ -148,7 +148,7 @@ enum terrace_status terrace_watch_open(struct terrace_session *session, bool fro
 	return TERRACE_OK;
 }
 
-/* One reader at a time; the others wait with their own deadlines. */
+/* Lets one reader read at a time. The others wait, each until its own deadline. */
 static enum terrace_status read_begin(struct terrace_watch *watch, uint64_t deadline_us)
 {
 	struct timespec until = {(time_t)(deadline_us / 1000000), (long)(deadline_us % 1000000 * 1000)};
@@ -172,7 +172,7 @@ static void read_end(struct terrace_watch *watch)
 	pthread_mutex_unlock(&watch->lock);
 }
 
-/* A caller of an earlier version has room for `key` alone. */
+/* Whether the caller's event has room for the key. A caller of an earlier version has room in `key` alone. */
 static bool has_room(const struct terrace_watch_event *caller, const struct terrace_watch_event *event)
 {
 	return event->key_bytes <= sizeof(event->key) || caller->size >= EVENT_BYTES_FIRST + sizeof(event->whole_key);

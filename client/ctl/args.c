@@ -46,7 +46,7 @@ static int print_version(void)
 	return CTL_OK;
 }
 
-/* -1: taken. */
+/* Takes a text option. -1: it was taken; else an exit code. */
 static int take_text(const char *name, const char *value, const char **to, const struct ctl_args *args)
 {
 	if (!*value)
@@ -55,7 +55,7 @@ static int take_text(const char *name, const char *value, const char **to, const
 	return -1;
 }
 
-/* -1: taken. */
+/* Takes an option that every command has. -1: it was taken; else an exit code. */
 static int take_global(int option, const char *value, struct ctl_args *args)
 {
 	switch (option) {
@@ -95,7 +95,7 @@ static int take_global(int option, const char *value, struct ctl_args *args)
 	}
 }
 
-/* What getopt would have said itself. `word`: what it looked at last. */
+/* Says what getopt would have said. `word`: the word that it looked at last. */
 static int refuse_option(int answer, const char *word, const struct ctl_command *command)
 {
 	if (optopt > ' ' && optopt < 0x7f)
@@ -107,7 +107,7 @@ static int refuse_option(int answer, const char *word, const struct ctl_command 
 	return ctl_usage(command, "%s: no such option%s", word, command ? "" : " before a command");
 }
 
-/* "status, stat, config, ..." */
+/* Lists the commands: "status, stat, config, ...". */
 static const char *command_list(void)
 {
 	static char list[256];
@@ -162,7 +162,7 @@ static const struct ctl_command *find_command(const char *name)
 	return NULL;
 }
 
-/* "help" and "help COMMAND". */
+/* Runs "help" and "help COMMAND". */
 static int run_help(int argc, char **argv)
 {
 	const struct ctl_command *command = argc > 1 ? find_command(argv[1]) : NULL;

@@ -41,7 +41,7 @@ static void encode_vector(const struct codec *c, const uint8_t *in, uint8_t *out
 		encode_part(c, c->rope, KV_ROPE_DIM, in + 2 * (size_t)c->dim, out + kv_linear_bytes(c->format, c->dim));
 }
 
-/* What passes the dtype's largest number, as by a scale that was rounded up, comes out as that. */
+/* Rounds to the dtype. A number beyond its largest, as after a scale that was rounded up, becomes the largest. */
 static uint16_t number_of(const struct codec *c, float x)
 {
 	float limit = c->bf16 ? KV_BF16_MAX : KV_FINITE_MAX;
@@ -128,7 +128,7 @@ static int convert(const struct codec *c, uint8_t *in, uint8_t *out)
 	return CTL_OK;
 }
 
-/* The format of a rope part, if one is asked for. CTL_OK or CTL_USAGE. */
+/* Reads the format of a rope part, if one is asked for. CTL_OK or CTL_USAGE. */
 static int parse_rope(const struct ctl_args *args, struct codec *c)
 {
 	const char *rope = args->value[OPTION_ROPE];
@@ -144,7 +144,7 @@ static int parse_rope(const struct ctl_args *args, struct codec *c)
 	return CTL_OK;
 }
 
-/* CTL_OK or CTL_USAGE. */
+/* Reads the options. CTL_OK or CTL_USAGE. */
 static int parse(const struct ctl_args *args, struct codec *c)
 {
 	const char *format = args->value[OPTION_FORMAT], *dim = args->value[OPTION_DIM],
@@ -176,7 +176,7 @@ static int parse(const struct ctl_args *args, struct codec *c)
 	return parse_rope(args, c);
 }
 
-/* Bytes of one vector on both sides. */
+/* Computes the bytes of one vector, packed and not. */
 static void measure(struct codec *c)
 {
 	const bool rope = c->rope != KV_NONE;

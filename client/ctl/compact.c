@@ -12,7 +12,7 @@ enum { OPTION_DISK, OPTION_MAX };
 enum { PAUSE_MS = 100, TRIES_IDLE = 20 };
 #define COMPACT_TIMEOUT_US (600ull * 1000000)
 
-/* unusable: a bit each of those that the daemon does not use. */
+/* Asks how many disks the daemon has. unusable: a bit for each disk that the daemon does not use. */
 static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count, uint64_t *unusable)
 {
 	Terrace__V1__StatsRequest request = TERRACE__V1__STATS_REQUEST__INIT;
@@ -27,7 +27,7 @@ static int ask_count(struct ctl_daemon *d, uint64_t timeout_us, uint32_t *count,
 	return *count ? CTL_OK : ctl_failed("compact: the daemon has no disks: it was started without --disks");
 }
 
-/* Until there is nothing more, or what is left is in use all the time. */
+/* Compacts a disk until there is nothing more, or what is left is in use all the time. */
 static int compact_disk(const struct ctl_args *args, struct ctl_daemon *d, const Terrace__V1__CompactRequest *request,
 			struct json_t *rows)
 {

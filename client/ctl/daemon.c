@@ -35,7 +35,7 @@ static const char *address_of(const struct ctl_args *args)
 	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
 }
 
-/* CTL_OK: *tls is what the line and the environment say. */
+/* Reads the certificates' paths from the line and the environment. CTL_OK: *tls has them. */
 static int tls_of(const struct ctl_args *args, struct client_tls *tls)
 {
 	const struct client_tls_options given = {args->tls_cert, args->tls_key, args->tls_ca, args->tls_name};

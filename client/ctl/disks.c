@@ -23,7 +23,7 @@ static const Terrace__V1__Stat *find(const Terrace__V1__StatsReply *stats, const
 	return NULL;
 }
 
-/* What stands behind `label` in the statistic's labels, to their end. */
+/* The rest of the statistic's labels behind `label`; "": it has no such label. */
 static const char *word(const Terrace__V1__Stat *stat, const char *label)
 {
 	const char *at = stat ? strstr(stat->labels, label) : NULL;

@@ -11,7 +11,8 @@
 
 struct ctl_command;
 
-/* From now on errors are JSON. Called before any parsing, so that errors of the command line are JSON too. */
+/* Has errors printed as JSON from now on. Called before any parsing, so that errors of the command line are JSON
+ * too. */
 void ctl_errors_as_json(void);
 /* Sets the command that errors are about; NULL: none yet. */
 void ctl_errors_of(const struct ctl_command *command);

@@ -144,7 +144,7 @@ static void hex_text(const uint8_t *bytes, size_t n, char out[HEX_TEXT])
 	out[n < TERRACE_KEY_BYTES_MAX ? 2 * n : HEX_TEXT - 1] = 0;
 }
 
-/* For Graphviz. A block that is nowhere has its name in the graph for a label. */
+/* Prints the graph for Graphviz. A block that is nowhere has its name in the graph for a label. */
 static int graph_dot(const Terrace__V1__GraphRequest *q, const Terrace__V1__GraphReply *reply)
 {
 	char from[HEX_TEXT], to[HEX_TEXT];

@@ -21,7 +21,8 @@ struct flush {
 	char why[512];             /* the words of the first call that said no */
 };
 
-/* A block that is not durable anywhere counts more than one that is, and that more than none. */
+/* Merges a key's status into those of other layouts. A block that is not durable counts more than a durable one, and
+ * that more than no block. */
 static void merge(int *status, enum terrace_status said)
 {
 	if (*status == STATUS_UNSAID || *status == TERRACE_MISS || (*status == TERRACE_OK && said != TERRACE_MISS))

@@ -50,7 +50,7 @@ static void put_format(struct json_t *object, const char *name, Terrace__V1__For
 								  : "unknown");
 }
 
-/* What it has beside packed ones, and without what is of codecs. */
+/* Shows an opaque layout: the fields that it has beside packed ones, without the fields of codecs. */
 static struct json_t *opaque_to_json(const Terrace__V1__Layout *l)
 {
 	struct json_t *o = out_object();
@@ -129,7 +129,7 @@ static bool read_number(const char *name, const json_t *value, struct terrace_la
 	return false;
 }
 
-/* The version follows from the head dims. */
+/* Whether the object's rotation version, if it has one, is the one that follows from the head dims. */
 static bool has_rotation_version(const json_t *object, const struct terrace_layout *l)
 {
 	const json_t *version = json_object_get(object, "rotation_version");
@@ -146,7 +146,8 @@ static bool read_bytes(const json_t *value, struct terrace_layout *l)
 	return true;
 }
 
-/* One that is too long has no end, which terrace_layout_problem tells. */
+/* Reads the name of an opaque layout. A name that is too long gets no end, of which terrace_layout_problem
+ * complains. */
 static bool read_name(const json_t *value, struct terrace_layout *l)
 {
 	if (!json_is_string(value))
@@ -185,7 +186,7 @@ static bool read_flag(const json_t *value, bool *out)
 	return json_is_boolean(value);
 }
 
-/* 1: the field is of the layout's rule, and was read; 0: it has no such value; -1: it is another field. */
+/* Reads a field of the layout's rule. 1: it was read; 0: it cannot have this value; -1: it is no field of a rule. */
 static int read_rule(const char *name, const json_t *value, struct terrace_layout_rule *rule)
 {
 	const json_int_t n = json_integer_value(value);
@@ -250,7 +251,8 @@ static int read_fields(const struct place *at, json_t *object, struct terrace_la
 	return problem ? wrong(at, NULL, problem) : CTL_OK;
 }
 
-/* A row of 'layouts' or 'inspect' says which id the layout has: a layout that this library reads differently is not the daemon's. */
+/* A row of 'layouts' or 'inspect' says which id the layout has: a layout that this library reads differently is not the
+ * daemon's. */
 static bool has_id(const json_t *row, const struct terrace_layout *l)
 {
 	const json_t *id = json_object_get(row, "layout_id");
@@ -277,7 +279,8 @@ static int read_layout(const struct place *at, json_t *object, struct terrace_la
 	return code;
 }
 
-/* The layouts of a document: it is one, or an array of them, or an object with such an array, as 'layouts' and 'inspect' print it. */
+/* The layouts of a document: it is one, or an array of them, or an object with such an array, as 'layouts' and
+ * 'inspect' print it. */
 static json_t *rows_of(json_t *root)
 {
 	json_t *rows = json_object_get(root, "layouts");
@@ -309,7 +312,7 @@ static int read_rows(const char *path, json_t *rows, struct ctl_layouts *out)
 	return code;
 }
 
-/* Beside the array of layouts. */
+/* Reads unit_tokens, which stands beside the array of layouts. */
 static int read_unit(const char *path, const json_t *root, struct ctl_layouts *out)
 {
 	const json_t *unit = json_object_get(root, "unit_tokens");

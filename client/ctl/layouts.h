@@ -33,7 +33,7 @@ int layouts_load(const char *path, struct ctl_layouts *out);
 /* Opens the session that the file describes. */
 enum terrace_status layouts_session(struct terrace_client *client, const struct ctl_layouts *l,
 				    struct terrace_session **session);
-/* The tokens of a key in that session. */
+/* The tokens that a key has in that session. */
 uint32_t layouts_unit(const struct ctl_layouts *l);
 /* Whether a key may have no cell in some layout: then the length of the prefix says more than the number of stored
  * keys. */

@@ -32,7 +32,7 @@ struct lookup {
 	uint32_t prefix, stored; /* keys */
 };
 
-/* In the order of the file's layouts; NULL: there is no file. */
+/* Adds the cells of a key, in the order of the file's layouts. NULL: there is no file. */
 static void put_cells(const struct lookup *l, struct json_t *row, const uint8_t *states)
 {
 	static const char *const names[] = {"absent", "host", "disk", "gpu", "none"};
@@ -53,7 +53,7 @@ static void put_cells(const struct lookup *l, struct json_t *row, const uint8_t 
 		out_put_text(row, "cells", text);
 }
 
-/* One row: a key and the ids of the layouts that have it. */
+/* Adds one row: a key and the ids of the layouts that have it. */
 static void add_row(struct lookup *l, uint32_t i, const uint64_t *ids, uint32_t n, const uint8_t *states)
 {
 	struct json_t *row = out_object(), *list = out_array(), *id;

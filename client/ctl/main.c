@@ -10,7 +10,8 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/output.h"
 
-/* No file or socket gets the number of a standard stream that is not there, and what is printed with it: a write to this fails. */
+/* Opens standard streams that are not there, so that no file or socket gets their numbers, and with them what is
+ * printed. A write to them fails. */
 static void fill_streams(void)
 {
 	int fd;

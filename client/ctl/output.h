@@ -16,16 +16,16 @@ struct json_t;
 struct json_t *out_object(void);
 struct json_t *out_array(void);
 void out_free(struct json_t *tree);
-/* The parent owns the child from then on. */
+/* Adds a child, which the parent then owns. */
 void out_put(struct json_t *object, const char *name, struct json_t *child);
 void out_append(struct json_t *array, struct json_t *child);
 
-/* text may be NULL (printed as empty); bytes that are no UTF-8 become '?'. */
+/* Adds a text. text may be NULL (printed as empty); bytes that are no UTF-8 become '?'. */
 void out_put_text(struct json_t *object, const char *name, const char *text);
 void out_put_uint(struct json_t *object, const char *name, uint64_t value);
 void out_put_number(struct json_t *object, const char *name, double value);
 void out_put_bool(struct json_t *object, const char *name, bool value);
-/* Two hex digits a byte. */
+/* Adds bytes as two hex digits each. */
 void out_put_hex(struct json_t *object, const char *name, const uint8_t *bytes, size_t n);
 /* A text as an element of a list; it is UTF-8. */
 struct json_t *out_text(const char *text);

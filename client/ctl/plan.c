@@ -25,7 +25,7 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
 
 static const char *const kinds[] = { "full", "window", "latent", "state" };
 
-/* NULL: stderr says why. The caller frees it. */
+/* Reads a file for the caller to free. NULL: stderr says why. */
 static char *read_config(const char *path, size_t *bytes)
 {
 	char *text = malloc(CONFIG_BYTES_MAX + 1);
@@ -74,7 +74,7 @@ static int read_format(const struct ctl_args *args, int option, const char *name
 	return -1;
 }
 
-/* -1: *o is what the line says. */
+/* Reads the options into *o. -1: it has them; else an exit code. */
 static int read_options(const struct ctl_args *args, struct terrace_plan_options *o)
 {
 	int code = read_format(args, OPTION_FORMAT, "format", &o->k_format);
@@ -131,7 +131,7 @@ static void put_tier(struct json_t *tiers, const char *name, uint64_t bytes, uin
 	out_append(tiers, o);
 }
 
-/* As 'lookup --layouts' reads them, but for the fingerprint. */
+/* Shows a layout as 'lookup --layouts' reads it, but for the fingerprint. */
 static struct json_t *layout_shown(const struct terrace_layout *layout)
 {
 	Terrace__V1__Layout l = TERRACE__V1__LAYOUT__INIT;

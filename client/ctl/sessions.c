@@ -11,7 +11,7 @@
 #include "kernels/format.h"
 #include "proto/layout_message.h"
 
-/* False: not a layout that this library makes: of another version. */
+/* Reads a row's layout. False: this library does not make such a layout, as it is of another version. */
 static bool layout_read(const Terrace__V1__LayoutRow *row, struct terrace_layout *out)
 {
 	struct kv_layout kv;
@@ -75,7 +75,7 @@ void ctl_sessions_close(struct ctl_sessions *s)
 	*s = (struct ctl_sessions){.args = s->args};
 }
 
-/* The next session: of the file, or of layout i. *id: the layout's; 0 for those of a file. */
+/* Opens the next session: of the file, or of layout i. *id: the layout's; 0 for a session of the file. */
 static enum terrace_status next_session(struct ctl_sessions *s, uint32_t i, struct terrace_session **session,
 					uint64_t *id)
 {

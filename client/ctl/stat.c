@@ -70,7 +70,7 @@ static const struct sample *watch_find(const struct watch *w, const char *name)
 	return NULL;
 }
 
-/* Rates are a convenience: without memory for the samples the next round has none. */
+/* Keeps the round's values, from which the next round shows rates. Without memory the next round shows none. */
 static void watch_keep(struct watch *w, const Terrace__V1__StatsReply *reply, uint64_t now_us)
 {
 	char name[512];
@@ -170,7 +170,7 @@ static void pause_us(uint64_t us)
 	nanosleep(&t, NULL); /* a signal ends it early */
 }
 
-/* rounds 0: until interrupted. */
+/* Prints rounds. rounds 0: until interrupted. */
 static int print_rounds(const struct ctl_args *args, struct ctl_daemon *d, uint64_t every_us, uint64_t rounds)
 {
 	struct sigaction action = {.sa_handler = on_signal};

@@ -19,7 +19,7 @@ static const char *serving_text(Grpc__Health__V1__HealthCheckResponse__ServingSt
 	}
 }
 
-/* What the daemon goes on without, if it does. */
+/* Adds what the daemon works without, if there is anything. */
 static void put_faults(struct json_t *tree, const Terrace__V1__StatsReply *stats)
 {
 	struct json_t *rows = stats->n_faults ? out_array() : NULL;
@@ -34,7 +34,8 @@ static void put_faults(struct json_t *tree, const Terrace__V1__StatsReply *stats
 		out_put(tree, "degraded", rows);
 }
 
-/* The first reply lies in memory of the second call: only its number is kept. */
+/* Asks for the daemon's state and statistics. The second call reuses the memory of the first reply, of which only a
+ * number is kept. */
 static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct json_t *tree)
 {
 	Grpc__Health__V1__HealthCheckRequest check = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;

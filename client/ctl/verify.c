@@ -30,7 +30,8 @@ static void on_signal(int number)
 	interrupted = 1;
 }
 
-/* One line on a terminal, written over and over. Blocks come and go meanwhile: it never says more than all. */
+/* Shows the progress in one line of a terminal, which is written over and over. Blocks come and go meanwhile: it never
+ * says more than all. */
 static void show_bar(const struct sums *s)
 {
 	const double seconds = (double)(client_now_us() - s->began_us + 1) / 1e6;
@@ -48,7 +49,7 @@ static void clear_bar(void)
 	fputs("\r\x1b[K", stderr);
 }
 
-/* For the rate, until then at most; an interrupt is seen soon. */
+/* Waits to keep the rate, until_us at most. An interrupt is seen soon. */
 static void rest(uint64_t wait_ms, uint64_t until_us)
 {
 	const uint64_t began_us = client_now_us(), left_ms = until_us > began_us ? (until_us - began_us) / 1000 : 0;

@@ -24,7 +24,7 @@ struct warm {
 	bool cells;            /* of a session where a key may have no block, and need none */
 };
 
-/* The keys that this session has something of, in their order. */
+/* Picks the keys of which this session has a block, in their order. */
 static uint32_t pick(struct warm *w, uint32_t layouts)
 {
 	const uint32_t n = w->keys.key_bytes;

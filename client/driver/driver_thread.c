@@ -46,15 +46,17 @@ bool client_thread_start(void *(*main)(void *))
 	return started;
 }
 
-/* ---- the thread's side --------------------------------------------------------------------------------------------- */
+/* ---- the thread's side
+ * --------------------------------------------------------------------------------------------- */
 
-/* The less of two times; -1: none. */
+/* The lesser of two times; -1 stands for none. */
 static int sooner(int ms, int other_ms)
 {
 	return ms < 0 || (other_ms >= 0 && other_ms < ms) ? other_ms : ms;
 }
 
-/* Waits until the bell is rung, or one of these can be read, or it is time. What is one too many to be heard is looked at. */
+/* Waits until the bell is rung, a task's descriptor can be read, or a task is due. If there are too many descriptors to
+ * wait for, the others are looked at now and then. */
 static void wait_for(const struct client_driver_task *todo, bool watched)
 {
 	struct pollfd heard[1 + HEARD_MAX] = {{.fd = tasks.bell, .events = POLLIN}};
@@ -78,7 +80,8 @@ static void wait_for(const struct client_driver_task *todo, bool watched)
 			;
 }
 
-/* Waits for something to do, and puts what is new behind what is to be run again. Whether GPUs are to be asked. */
+/* Waits for something to do, and puts new tasks behind those that are to be run again. True: the GPUs are to be
+ * asked. */
 static bool tasks_take(struct client_driver_task **todo, bool watched)
 {
 	wait_for(*todo, watched);
@@ -133,7 +136,8 @@ static void *tasks_main(void *arg)
 	return NULL;
 }
 
-/* ---- the others' --------------------------------------------------------------------------------------------------- */
+/* ---- the others'
+ * --------------------------------------------------------------------------------------------------- */
 
 void client_driver_tasks_wake(void)
 {

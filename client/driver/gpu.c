@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* By the process's own count. */
+/* The process's GPUs, by the numbers that the process knows them by. */
 static struct {
 	pthread_mutex_t lock;
 	struct {
@@ -53,7 +53,7 @@ void client_gpus_ask(void)
 			client_gpu_lost(&gpus.seen[i].gpu);
 }
 
-/* With the lock. */
+/* Opens a GPU, if it is not open. With the lock. */
 static enum terrace_status open_at(const struct device_ops *ops, uint32_t ordinal)
 {
 	struct client_gpu *g = &gpus.seen[ordinal].gpu;
@@ -100,7 +100,7 @@ enum terrace_status client_gpu_uuid(uint32_t ordinal, uint8_t uuid[DEVICE_UUID_B
 	return s == STATUS_OK ? TERRACE_OK : client_gpu_fail(s, "a GPU is not known", why);
 }
 
-/* With the lock. */
+/* Finds the GPU of that UUID, and opens it. With the lock. */
 static enum terrace_status find(const struct device_ops *ops, const uint8_t uuid[DEVICE_UUID_BYTES], struct client_gpu **out)
 {
 	enum terrace_status status, failed = TERRACE_OK;

@@ -94,7 +94,7 @@ enum terrace_status client_cuda_devices(const struct device_ops **out)
 	return TERRACE_OK;
 }
 
-/* The plugin, of which the current device will do: threads may have different ones, so each call asks. */
+/* The plugin, if the current device will do for it. Threads may have different devices, so each call asks. */
 static enum terrace_status plugin(const struct kv_cuda_plugin **out)
 {
 	enum terrace_status status = TERRACE_OK;
@@ -117,7 +117,7 @@ static enum terrace_status formats_fail(const struct kv_layout *l, const char *w
 			   l->head_dim_v, where);
 }
 
-/* Of a launcher; the numbers are the same. */
+/* The status for the caller of a launcher's status; the numbers are the same. */
 static enum terrace_status answer(const struct kv_cuda_plugin *p, enum status s, const char *what)
 {
 	switch (s) {
@@ -161,7 +161,7 @@ struct call {
 	struct kv_geometry geometry;
 };
 
-/* Of attention and extend, whose kernels want more of a layout than the others. */
+/* The answer of attention and extend, whose kernels want more of a layout than the others. */
 static enum terrace_status attention_answer(const struct call *c, enum status s, const char *what)
 {
 	const struct kv_layout *l = &c->layout;

@@ -82,7 +82,7 @@ static enum terrace_status broken_by(const struct client_promise *p, void *arg)
 	return l->now > p->until_us || client_gpu_was_lost(p->gpu) ? TERRACE_UNAVAILABLE : TERRACE_OK;
 }
 
-/* With the lock. False: no promise is left. */
+/* Looks which promises are kept or broken. False: no promise is left. With the lock. */
 static bool promises_look(struct client_progress_page *b, bool gone)
 {
 	struct look l = {client_now_us(), gone};

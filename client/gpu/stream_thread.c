@@ -55,7 +55,8 @@ static void wake(void)
 		;
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------------------------- */
+/* ---- tokens
+ * -------------------------------------------------------------------------------------------------------- */
 
 static struct after_token *token_take(void)
 {
@@ -94,9 +95,10 @@ static void token_drop(struct after_token *token)
 		token_give(token);
 }
 
-/* ---- the thread's side --------------------------------------------------------------------------------------------- */
+/* ---- the thread's side
+ * --------------------------------------------------------------------------------------------- */
 
-/* True if the task is over. */
+/* Looks whether the stream has reached the task's point, is late or given up. True: the task is over. */
 static bool task_look(struct client_after *t, uint64_t now)
 {
 	bool reached = atomic_load_explicit(&t->token->reached, memory_order_acquire), lost = !reached && client_gpu_was_lost(t->gpu);
@@ -147,7 +149,7 @@ static void progress_pages_look(struct watched **progress_pages)
 	}
 }
 
-/* Takes over what is new. */
+/* Takes over new tasks and progress pages. */
 static void tasks_take(struct client_after **tasks, struct watched **progress_pages)
 {
 	pthread_mutex_lock(&after.lock);
@@ -193,7 +195,8 @@ static void *after_main(void *arg)
 	return NULL;
 }
 
-/* ---- the others' --------------------------------------------------------------------------------------------------- */
+/* ---- the others'
+ * --------------------------------------------------------------------------------------------------- */
 
 static void start_once(void)
 {

@@ -18,7 +18,7 @@
 #include <poll.h>
 #include <stddef.h>
 
-/* Without the lock, but for unasked packets. */
+/* Asks for an extent and waits for the answer. Without the lock, but for packets that answer no request. */
 static enum terrace_status extent_ask(struct client_attachment *a, uint32_t extent, bool writable,
 				      uint64_t deadline_us, struct client_packet *answer)
 {
@@ -107,7 +107,7 @@ static enum terrace_status extent_map(struct client_attachment *a, uint32_t exte
 	return status;
 }
 
-/* With the lock held and the turn to talk: says of what is unmapped that it is, which the daemon has not heard so far. */
+/* Tells the daemon that a memory is unmapped, of which it has not heard. With the lock held and the turn to talk. */
 static enum terrace_status untold_tell(struct client_attachment *a, struct client_mapping *m, uint64_t deadline_us, bool *broken)
 {
 	const struct fdsock_unmapped told = client_unmapped_of(m->extent, m->writable);
@@ -122,7 +122,7 @@ static enum terrace_status untold_tell(struct client_attachment *a, struct clien
 	return status;
 }
 
-/* With the lock held and the turn to talk. *broken: the socket is of no more use. */
+/* Maps an extent. *broken: the socket cannot be used any more. With the lock held and the turn to talk. */
 static enum terrace_status mapping_make(struct client_attachment *a, uint32_t extent, bool writable,
 					uint64_t deadline_us, struct client_mapping **out, bool *broken)
 {
@@ -151,7 +151,8 @@ static enum terrace_status mapping_make(struct client_attachment *a, uint32_t ex
 			 : client_fail(TERRACE_EXHAUSTED, "no memory to keep another mapping of the daemon's memory");
 }
 
-/* With the lock held: waits while it is being imported ahead, which may come to nothing. It may be gone after. */
+/* Waits while the mapping is being imported ahead, which may fail. The mapping may be gone afterwards. With the lock
+ * held. */
 static enum terrace_status coming_await(struct client_attachment *a, uint32_t extent, bool writable, uint64_t deadline_us)
 {
 	struct timespec until = client_time_of(deadline_us);
@@ -163,7 +164,7 @@ static enum terrace_status coming_await(struct client_attachment *a, uint32_t ex
 	return TERRACE_OK;
 }
 
-/* With the lock held: finds it mapped, or maps it, and counts one use. */
+/* Finds the mapping, or makes it, and counts one use. With the lock held. */
 static enum terrace_status mapping_want(struct client_attachment *a, uint32_t extent, bool writable,
 					uint64_t deadline_us, struct client_mapping **out)
 {
@@ -207,7 +208,7 @@ enum terrace_status client_fds_map(struct client_attachment *a, uint32_t extent,
 	return status;
 }
 
-/* With the lock held and the turn to talk. */
+/* Registers a mapping with GPU g. With the lock held and the turn to talk. */
 static enum terrace_status mapping_register(struct client_attachment *a, struct client_mapping *m, uint32_t g)
 {
 	enum terrace_status status;
@@ -222,7 +223,7 @@ static enum terrace_status mapping_register(struct client_attachment *a, struct 
 	return status;
 }
 
-/* With the lock held: takes the turn to talk, when no other thread registers the mapping. */
+/* Takes the turn to talk, once no other thread registers the mapping. With the lock held. */
 static enum terrace_status register_begin(struct client_attachment *a, const struct client_mapping *m, uint64_t deadline_us)
 {
 	enum terrace_status status;

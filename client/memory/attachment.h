@@ -91,7 +91,7 @@ enum terrace_status client_fds_open(const char *path, const uint8_t token[16], u
 				    struct client_attachment **attachment);
 
 void client_fds_hold(struct client_attachment *attachment);
-/* The last drop closes without waiting. */
+/* Drops a reference; the last drop closes the attachment without waiting. */
 void client_fds_drop(struct client_attachment *attachment);
 
 /* Lets streams that wait for the progress page go on. Then waits some seconds until no stream uses memory and no thread
@@ -152,7 +152,7 @@ void client_fds_offer_end(struct client_attachment *attachment, uint32_t extent)
 
 /* With the lock: */
 
-/* Unmaps a closed attachment's memory, once, if nothing uses it any more. The caller's reference stays. The lock is
+/* Unmaps a closed attachment's memory, once, if it is not used any more. The caller's reference stays. The lock is
  * released meanwhile. */
 void client_fds_end(struct client_attachment *attachment);
 

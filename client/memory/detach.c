@@ -21,8 +21,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Called without the lock, when no thread maps or uses memory any more. The table stays: a thread that is making a
- * lease may be reading it. */
+/* Unmaps all memory, which no thread maps or uses any more. The table stays: a thread that is making a lease may be
+ * reading it. Called without the lock. */
 static void memory_drop(struct client_attachment *a)
 {
 	for (uint32_t i = 0; i < a->count; i++)
@@ -41,7 +41,7 @@ static bool hung_up(int socket)
 	return poll(&end, 1, 0) > 0 && end.revents & (POLLHUP | POLLERR);
 }
 
-/* True when it is told that everything is unmapped, or nothing listens any more. */
+/* Tells the daemon that everything is unmapped. True: it has been told, or it listens no more. */
 static bool told(struct client_attachment *a)
 {
 	static const struct client_mapping everything = {.extent = FDSOCK_EXTENT_NONE};
@@ -70,7 +70,7 @@ static bool has_gpus(const struct client_attachment *a)
 
 static bool unmapping_run(struct client_driver_task *task);
 
-/* False: there is no thread for it. */
+/* Begins to unmap on the library's thread. False: there is no such thread. */
 static bool unmapping_begin(struct client_attachment *a)
 {
 	client_fds_hold(a);
@@ -115,7 +115,7 @@ static bool unmapping_run(struct client_driver_task *task)
 	return over;
 }
 
-/* With the lock. */
+/* Marks the attachment as closed. With the lock. */
 static void close_begin(struct client_attachment *a)
 {
 	a->closed = true;
@@ -129,7 +129,8 @@ static void close_begin(struct client_attachment *a)
 	a->progress_page_stays = client_progress_page_close(&a->progress_page);
 }
 
-/* The thread that ends the streams' waits does not wait for itself. */
+/* Closes the attachment once and waits for the end of its streams' waits. The thread that ends these does not wait for
+ * itself. */
 static void close_once(struct client_attachment *a, uint64_t wait_us)
 {
 	struct timespec until = client_time_of(client_deadline_us(wait_us));
@@ -157,9 +158,9 @@ void client_fds_hold(struct client_attachment *a)
 	atomic_fetch_add_explicit(&a->references, 1, memory_order_relaxed);
 }
 
-/* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After that it has ended, or an
- * task has it, or that thread. No call waits for that thread: one that releases a lease or opens a session anew must
- * not wait for a driver. */
+/* The last reference closes before it goes: while it is open the thread that hears has none, and may take one. After
+ * that it has ended, or an task has it, or that thread. No call waits for that thread: one that releases a lease or
+ * opens a session anew must not wait for a driver. */
 void client_fds_drop(struct client_attachment *a)
 {
 	unsigned n = atomic_load(&a->references);

@@ -10,7 +10,7 @@
 
 enum { LISTEN_PACKETS_MAX = 256 }; /* at a time, whatever the daemon goes on saying */
 
-/* A packet that answers no question: OFFER, RETIRE, or the late answer to a MAP whose asker had given up. */
+/* Takes a packet that answers no request: an OFFER, RETIRE, or the late answer to a MAP that was given up. */
 void client_fds_take(struct client_attachment *a, struct client_packet *p)
 {
 	if (p->body.head.type == FDSOCK_OFFER) {

@@ -37,7 +37,8 @@ static enum terrace_status file_map(const struct client_packet *p, int i, uint64
 	return TERRACE_OK;
 }
 
-/* ---- GPUs ---------------------------------------------------------------------------------------------------------- */
+/* ---- GPUs
+ * ---------------------------------------------------------------------------------------------------------- */
 
 enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t g, struct client_gpu **out)
 {
@@ -61,7 +62,7 @@ enum terrace_status client_lent_gpu(struct client_lent_memory *memory, uint32_t 
 	return TERRACE_OK;
 }
 
-/* NULL, or what is wrong with an extent of GPU memory; no sum of these numbers wraps. */
+/* What is wrong with an extent of GPU memory; NULL: nothing. No sum of its numbers wraps. */
 static const char *device_problem(const struct client_packet *p, uint64_t granularity)
 {
 	const struct fdsock_extent *e = &p->body.extent;
@@ -77,7 +78,7 @@ static const char *device_problem(const struct client_packet *p, uint64_t granul
 	return NULL;
 }
 
-/* The range of the extent, reserved with its first one. */
+/* Finds the range of addresses that the extent lies in. The range is reserved with its first extent. */
 static enum terrace_status range_of(struct client_lent_memory *memory, const struct client_gpu *gpu,
 				    const struct fdsock_extent *e, bool writable, uint64_t *address)
 {
@@ -136,7 +137,8 @@ static enum terrace_status device_prepare(struct client_lent_memory *memory, con
 	return status;
 }
 
-/* ---- host memory --------------------------------------------------------------------------------------------------- */
+/* ---- host memory
+ * --------------------------------------------------------------------------------------------------- */
 
 static enum terrace_status host_make(const struct client_packet *p, struct client_mapping *m)
 {
@@ -179,7 +181,8 @@ enum terrace_status client_mapping_register(struct client_lent_memory *memory, s
 	return TERRACE_OK;
 }
 
-/* ---- both ---------------------------------------------------------------------------------------------------------- */
+/* ---- both
+ * ---------------------------------------------------------------------------------------------------------- */
 
 enum terrace_status client_mapping_prepare(struct client_lent_memory *memory, const struct client_packet *p,
 					   struct client_mapping *m)

@@ -81,7 +81,7 @@ static void mark(struct client_pages *p, uint32_t i, uint8_t state)
 	p->borders += border(p, i) + border(p, i + 1) - before;
 }
 
-/* The kernel's word for the pages from .. to - 1, and ours. 0 or an errno. */
+/* Changes the protection of pages from .. to - 1, in the kernel and in the record. 0 or an errno. */
 static int run_set(struct client_pages *p, uint32_t from, uint32_t to, bool writable)
 {
 	const int before = p->borders, may = writable ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -100,7 +100,7 @@ static uint32_t page_behind(const struct client_pages *p, uint64_t offset)
 	return (uint32_t)((offset + p->page_bytes - 1) / p->page_bytes);
 }
 
-/* Pages that are opened or closed together. */
+/* The number of pages that are opened or closed together. */
 static uint32_t unit(const struct client_pages *p)
 {
 	const bool many = atomic_load(&borders) > BORDERS_MANY || p->opened > RUNS_MANY;
@@ -158,7 +158,7 @@ void client_pages_leave(struct client_pages *p, uint64_t offset, uint64_t bytes)
 		p->users[i]--;
 }
 
-/* One more call has found it unused. */
+/* Notes that one more call has found the page unused. */
 static void page_rest(struct client_pages *p, uint32_t i, enum client_rest how)
 {
 	if (!p->state[i] || p->users[i])
@@ -174,8 +174,8 @@ static bool may_close(const struct client_pages *p, uint32_t i)
 	return p->state[i] == OPEN + RESTS && !p->users[i];
 }
 
-/* By pieces where writable pages stay beside them: there a border comes about. What the kernel cannot close now, since it
- * would have to divide a mapping, is tried again. */
+/* By pieces where writable pages stay beside them: there a border comes about. What the kernel cannot close now, since
+ * it would have to divide a mapping, is tried again. */
 static void run_close(struct client_pages *p, uint32_t from, uint32_t to)
 {
 	const uint32_t u = unit(p);
@@ -188,7 +188,7 @@ static void run_close(struct client_pages *p, uint32_t from, uint32_t to)
 		run_set(p, from, to, false);
 }
 
-/* Whether more may be closed now. */
+/* Whether more pages may be closed now. */
 static bool may_go_on(const struct client_pages *p, enum client_rest how, uint64_t until_us)
 {
 	return how == CLIENT_REST_NOW || p->quiet == RESTS || client_now_us() < until_us;

@@ -34,9 +34,9 @@ void client_pages_destroy(struct client_pages *pages);
 /* Makes the pages of a range inside the memory writable, and counts one use of them. TERRACE_DENIED: the descriptor
  * does not allow it. TERRACE_EXHAUSTED: the process has no room for another mapping, or a page has too many uses. */
 enum terrace_status client_pages_open(struct client_pages *pages, uint64_t offset, uint64_t bytes);
-/* Ends one use. */
+/* Ends one use of the pages. */
 void client_pages_leave(struct client_pages *pages, uint64_t offset, uint64_t bytes);
-/* True: some page is still writable. */
+/* Closes pages that no reservation uses, as `how` says. True: some page is still writable. */
 bool client_pages_rest(struct client_pages *pages, enum client_rest how, uint64_t until_us);
 
 #endif

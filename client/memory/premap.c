@@ -39,7 +39,8 @@ enum {
 
 static const uint64_t of_each_gpu = (1ull << DEVICES_MAX) - 1;
 
-/* ---- offers; with the lock ----------------------------------------------------------------------------------------- */
+/* ---- offers; with the lock
+ * ----------------------------------------------------------------------------------------- */
 
 static bool offers_grow(struct client_premap *h)
 {
@@ -96,7 +97,8 @@ void client_fds_offer_end(struct client_attachment *a, uint32_t extent)
 	}
 }
 
-/* ---- what is to be done; with the lock ----------------------------------------------------------------------------- */
+/* ---- what is to be done; with the lock
+ * ----------------------------------------------------------------------------- */
 
 struct work {
 	struct client_offer offer;
@@ -118,7 +120,7 @@ static bool work_on_gpu(const struct client_attachment *a, uint64_t uses, struct
 	return false;
 }
 
-/* The GPUs that read host memory, a bit each. */
+/* A bit for each GPU that reads host memory. */
 static uint32_t host_readers(uint64_t uses)
 {
 	return (uint32_t)(uses >> (CLIENT_USE_HOST * DEVICES_MAX) & of_each_gpu);
@@ -139,7 +141,7 @@ static bool work_on_host(const struct client_attachment *a, uint64_t uses, struc
 	return true;
 }
 
-/* False: there is nothing. */
+/* Finds the next extent to map or register. False: there is none. */
 static bool work_next(struct client_attachment *a, struct work *w)
 {
 	struct client_premap *h = &a->premap;
@@ -153,7 +155,8 @@ static bool work_next(struct client_attachment *a, struct work *w)
 	return false;
 }
 
-/* ---- doing it; with the lock, which is let go meanwhile ------------------------------------------------------------- */
+/* ---- doing it; with the lock, which is let go meanwhile
+ * ------------------------------------------------------------- */
 
 static void apart_begin(struct client_attachment *a, struct client_mapping *m)
 {
@@ -212,7 +215,7 @@ static enum terrace_status extent_get(struct client_attachment *a, const struct 
 	return status;
 }
 
-/* Into the table, in use and `coming`. NULL: it cannot be, and the daemon has been told. */
+/* Adds a mapping to the table, in use and `coming`. NULL: that failed, and the daemon has been told. */
 static struct client_mapping *coming_add(struct client_attachment *a, struct client_mapping *made)
 {
 	struct client_mapping *m;
@@ -268,7 +271,7 @@ static uint64_t earlier(uint64_t one_us, uint64_t other_us)
 	return one_us < other_us ? one_us : other_us;
 }
 
-/* Maps or registers one. False: there is nothing to be done, or not by this thread, now. */
+/* Maps or registers one extent. False: there is nothing to be done, or not by this thread now. */
 static bool step(struct client_attachment *a, uint64_t deadline_us)
 {
 	struct client_premap *h = &a->premap;
@@ -291,9 +294,10 @@ static bool step(struct client_attachment *a, uint64_t deadline_us)
 	return true;
 }
 
-/* ---- the library's thread ------------------------------------------------------------------------------------------ */
+/* ---- the library's thread
+ * ------------------------------------------------------------------------------------------ */
 
-/* The daemon is gone, and nothing can be leased any more: leases that there are keep what they have. */
+/* Unmaps all that leases do not use, as the daemon is gone and no lease can be made any more. */
 static void retire_all(struct client_attachment *a)
 {
 	for (uint32_t i = 0; i < a->count; i++)
@@ -338,9 +342,10 @@ static bool hearing_run(struct client_driver_task *task)
 	return over;
 }
 
-/* ---- the others' --------------------------------------------------------------------------------------------------- */
+/* ---- the others'
+ * --------------------------------------------------------------------------------------------------- */
 
-/* With the lock. Hears from now on; without a thread for it everything is as with a daemon that makes no offers. */
+/* Begins to hear offers. Without a thread for it, all works as with a daemon that makes no offers. With the lock. */
 static bool hearing_begin(struct client_attachment *a)
 {
 	if (a->premap.hears)
@@ -379,7 +384,7 @@ void client_fds_use(struct client_attachment *a, enum client_use use, uint32_t g
 	pthread_mutex_unlock(&a->lock);
 }
 
-/* With the lock. Until something has changed, or for a while. */
+/* Waits until something has changed, or for a while. With the lock. */
 static void idle_await(struct client_attachment *a, uint64_t deadline_us)
 {
 	struct timespec until = client_time_of(earlier(client_deadline_us(LISTEN_US), deadline_us));
@@ -387,7 +392,7 @@ static void idle_await(struct client_attachment *a, uint64_t deadline_us)
 	pthread_cond_timedwait(&a->idle, &a->lock, &until);
 }
 
-/* With the lock. Hears offers for a while, with the turn. */
+/* Takes the turn and hears offers for a while. With the lock. */
 static enum terrace_status offers_await(struct client_attachment *a, uint64_t deadline_us)
 {
 	const uint64_t soon_us = earlier(client_deadline_us(LISTEN_US), deadline_us);

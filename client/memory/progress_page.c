@@ -18,15 +18,16 @@ void client_progress_page_fini(struct client_progress_page *progress_page)
 	pthread_mutex_destroy(&progress_page->lock);
 }
 
-/* ---- words --------------------------------------------------------------------------------------------------------- */
+/* ---- words
+ * --------------------------------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t *word_of(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
 	return (_Atomic uint32_t *)progress_page->mapping->base + p->word;
 }
 
-/* Copies that the daemon promised did not come, and words are reached without them: it has lost the GPU, or the driver had no memory for
- * them. Once so, always so: the daemon makes this attachment no other promise for that GPU. */
+/* Copies that the daemon promised did not come, and words are reached without them: it has lost the GPU, or the driver
+ * had no memory for them. Once so, always so: the daemon makes this attachment no other promise for that GPU. */
 static bool failed(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
 	return atomic_load_explicit(word_of(progress_page, p) + FDSOCK_PROGRESS_PAGE_FAILED, memory_order_acquire) != 0;
@@ -37,7 +38,8 @@ static bool word_reached(const _Atomic uint32_t *word, uint32_t value)
 	return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - value) >= 0;
 }
 
-/* No stream waits for it. Acquires what was written before the word. */
+/* Whether the promise's copies and checksums have come, so that no stream waits for it. Acquires what was written
+ * before the word. */
 static bool reached(const struct client_progress_page *progress_page, const struct client_promise *p)
 {
 	const _Atomic uint32_t *word = word_of(progress_page, p);
@@ -106,7 +108,7 @@ uint64_t client_progress_page_sums_address(const struct client_progress_page *pr
 	return client_progress_page_address(progress_page, p, g) + FDSOCK_PROGRESS_PAGE_SUMMED * sizeof(uint32_t);
 }
 
-/* Takes kept ones off the list. */
+/* Takes promises that are kept off the list. */
 static void promises_sift(struct client_progress_page *b)
 {
 	for (struct client_promise *p = b->promises, *next; p; p = next) {
@@ -116,16 +118,17 @@ static void promises_sift(struct client_progress_page *b)
 	}
 }
 
-/* Not back: where the one word has not come this far, the other may be further, for promises behind this one. */
+/* Moves a word on to the value, and never back. Where one word has not come this far, the other may be further, for
+ * later promises. */
 static void word_move(_Atomic uint32_t *word, uint32_t value)
 {
 	if (!word_reached(word, value))
 		atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose copies come no
- * later: all of these are broken before any word moves. Broken ones stay on the list: a copy that was thought lost could move its
- * word back. */
+/* Moves the words on to what broken promises wait for. On the way there a word passes what others wait for, whose
+ * copies come no later: all of these are broken before any word moves. Broken ones stay on the list: a copy that was
+ * thought lost could move its word back. */
 static void words_move(struct client_progress_page *b)
 {
 	for (struct client_promise *p = b->promises; p; p = p->next)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first place that is not before such a mapping's. */
+/* The place of a mapping in the table, or the place where it belongs. */
 static uint32_t table_place(const struct client_attachment *a, uint32_t extent, bool writable)
 {
 	uint32_t from = 0, to = a->count;

@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Waits until the flag, which is the lock's, is down, or the deadline. */
+/* Waits until the flag, which the lock guards, is false, or until the deadline. */
 bool client_fds_await_down(struct client_attachment *a, const bool *flag, uint64_t deadline_us)
 {
 	struct timespec until = client_time_of(deadline_us);
@@ -47,7 +47,7 @@ static bool is_over(const struct client_mapping *m)
 	return m->retiring && !m->uses;
 }
 
-/* The next that is over and that this thread may unmap, or tell of. */
+/* The next mapping that is to be unmapped, or told of, and with which this thread may do that. NULL: there is none. */
 static struct client_mapping *sweep_next(struct client_attachment *a, bool by_driver)
 {
 	for (uint32_t i = 0; i < a->count && a->retiring && !a->closed; i++)
@@ -57,8 +57,8 @@ static struct client_mapping *sweep_next(struct client_attachment *a, bool by_dr
 	return NULL;
 }
 
-/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told, except that on a broken
- * socket there may be no daemon to tell. False: the socket is full, the rest is for later. */
+/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told,
+ * except that on a broken socket there may be no daemon to tell. False: the socket is full, the rest is for later. */
 static bool turn_sweep(struct client_attachment *a, bool by_driver)
 {
 	struct client_mapping *m;
@@ -86,7 +86,7 @@ void client_fds_sweep_here(struct client_attachment *a)
 
 static bool sweeping_run(struct client_driver_task *task);
 
-/* What only a driver can unmap is a task; without a thread for it, it is done here. */
+/* Has a task unmap what only a driver can unmap. Without a thread for the task it is done here. */
 static void sweep_ask(struct client_attachment *a)
 {
 	struct client_mapping *m = NULL;
@@ -136,7 +136,8 @@ void client_fds_sweep(struct client_attachment *a)
 	client_fds_talk_end(a, false);
 }
 
-/* A daemon that reads nothing is tried again by and by, which keeps the lock free for others. */
+/* Runs the task that unmaps. If the daemon reads nothing, it is tried again by and by, which keeps the lock free for
+ * others. */
 static bool sweeping_run(struct client_driver_task *task)
 {
 	struct client_attachment *a = (struct client_attachment *)((char *)task - offsetof(struct client_attachment, sweeping));

@@ -24,7 +24,7 @@ void client_fds_retire(struct client_attachment *attachment, struct client_mappi
 void client_fds_sweep(struct client_attachment *attachment);
 /* As client_fds_sweep, for the thread that has the turn: unmaps only memory that needs no driver. */
 void client_fds_sweep_here(struct client_attachment *attachment);
-/* True if the daemon has not been told yet of some such mapping. */
+/* Whether there is an unmapped mapping of which the daemon has not been told yet. */
 bool client_fds_unswept(const struct client_attachment *attachment);
 
 #endif

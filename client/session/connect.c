@@ -68,7 +68,8 @@ uint64_t client_call_deadline(const struct terrace_client *client, uint64_t time
 	return client_deadline_us(timeout_us ? timeout_us : client->timeout_us);
 }
 
-/* Whatever the daemon says of its health, it has answered: a draining one still takes some calls. */
+/* Takes the answer of a health call. Whatever it says, the daemon has answered: one that drains still takes some
+ * calls. */
 static enum terrace_status health_take(void *arg, const struct client_message *message)
 {
 	struct client_arena arena;
@@ -109,7 +110,8 @@ enum terrace_status client_await_daemon(struct terrace_client *client, uint64_t 
 
 	client_words_keep(&words);
 	status = health_ask(client, deadline_us);
-	/* The first to use a connection after the daemon's death is told of that, and does not wait for the next one. */
+	/* The first to use a connection after the daemon's death is told of that, and does not wait for the next
+	 * one. */
 	while (status == TERRACE_UNAVAILABLE && client_ask_again(deadline_us))
 		status = health_ask(client, deadline_us);
 	if (!status)
@@ -129,8 +131,8 @@ static const char *address_of(const struct terrace_connect_options *options)
 	return address && *address ? address : CLIENT_ADDRESS_DEFAULT;
 }
 
-/* A daemon that starts soon is waited for, but leave to use its socket does not come by itself. It is asked twice, since a daemon that starts may be
- * making the folder of its socket just now. */
+/* A daemon that starts soon is waited for, but leave to use its socket does not come by itself. It is asked twice,
+ * since a daemon that starts may be making the folder of its socket just now. */
 static bool forbidden(const char *address)
 {
 	for (int i = 0; i < 2; i++) {
@@ -153,7 +155,7 @@ static enum terrace_status connect_refused(struct terrace_client *client, const 
 	return client_fail(status, "connect: %s", words);
 }
 
-/* Fails at once: a certificate that is not accepted does not become accepted by waiting. */
+/* Ends a connection whose certificate is not accepted. It fails at once, as waiting does not help. */
 static enum terrace_status connect_distrusted(struct terrace_client *client, const char *words)
 {
 	terrace_disconnect(client);

@@ -24,7 +24,8 @@
 
 enum { ENGINE_MAX = 64, TENANT_MAX = 64, CLOSE_TIMEOUT_US = 1000000 };
 
-/* ---- checks that every call makes --------------------------------------------------------------------------------- */
+/* ---- checks that every call makes
+ * --------------------------------------------------------------------------------- */
 
 enum terrace_status client_session_check(const struct terrace_session *session)
 {
@@ -96,7 +97,8 @@ enum terrace_status client_status_of_wire(int number)
 	return number >= TERRACE_OK && number <= TERRACE_INTERNAL ? (enum terrace_status)number : TERRACE_INTERNAL;
 }
 
-/* ---- views -------------------------------------------------------------------------------------------------------- */
+/* ---- views
+ * -------------------------------------------------------------------------------------------------------- */
 
 void client_view_hold(struct client_view *view)
 {
@@ -133,9 +135,10 @@ static struct client_view *view_create(struct terrace_client *client, uint32_t l
 	return view;
 }
 
-/* ---- the daemon's answer ------------------------------------------------------------------------------------------ */
+/* ---- the daemon's answer
+ * ------------------------------------------------------------------------------------------ */
 
-/* What OpenSession and Attach ask and hear. */
+/* The arguments and results of OpenSession and Attach. */
 struct opening {
 	struct client_view *view; /* with its layouts, or NULL for Attach: made here */
 	struct terrace_client *client;
@@ -155,7 +158,7 @@ static enum terrace_status layout_of_wire(const Terrace__V1__Layout *in, struct 
 	return TERRACE_OK;
 }
 
-/* The layouts of an attached session, from the reply. */
+/* Takes the layouts of an attached session from the reply. */
 static enum terrace_status attached_layouts(struct opening *o, const Terrace__V1__OpenSessionReply *reply)
 {
 	if (reply->n_layout_list < 1 || reply->n_layout_list > CLIENT_LAYOUTS_MAX)
@@ -192,7 +195,7 @@ static enum terrace_status layouts_compare(const struct client_view *view, const
 	return TERRACE_OK;
 }
 
-/* The session says units or rules: a daemon that is older than these would not see that. */
+/* Whether the session has a unit or rules, which a daemon that is older than these would overlook. */
 static bool says_grid(const struct client_view *view)
 {
 	for (uint32_t i = 0; i < view->layout_count; i++)
@@ -201,7 +204,7 @@ static bool says_grid(const struct client_view *view)
 	return view->unit || view->unchained;
 }
 
-/* attached: the rules are the daemon's to tell. */
+/* Reads the session's unit and rules. attached: the rules are in the reply. */
 static enum terrace_status grid_read(struct client_view *view, bool attached,
 				     const Terrace__V1__OpenSessionReply *reply)
 {
@@ -228,7 +231,7 @@ static enum terrace_status grid_read(struct client_view *view, bool attached,
 	return TERRACE_OK;
 }
 
-/* What the daemon says it lends, taken down. */
+/* Notes what memory the daemon says that it lends. */
 static enum terrace_status lent_read(struct client_view *view, const Terrace__V1__OpenSessionReply *reply)
 {
 	struct client_lent *lent = view->lent;
@@ -282,7 +285,7 @@ static enum terrace_status opening_take(void *arg, const struct client_message *
 	return status;
 }
 
-/* Of a view that is attached: calls go over the same socket. */
+/* Opens local calls for an attached view. They go over the same socket. */
 static void local_open(struct client_view *view, const char *fd_socket)
 {
 	const struct client_local_options options = {
@@ -340,7 +343,8 @@ static enum terrace_status opening_run(struct opening *o, enum client_method met
 	return status;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening
+ * ------------------------------------------------------------------------------------------------------ */
 
 static enum terrace_status view_open(struct client_view *view, const struct terrace_session *session, uint64_t deadline_us)
 {
@@ -544,7 +548,8 @@ enum terrace_status terrace_session_attach(struct terrace_client *client, const 
 	return TERRACE_OK;
 }
 
-/* ---- a GPU made ready ---------------------------------------------------------------------------------------------- */
+/* ---- a GPU made ready
+ * ---------------------------------------------------------------------------------------------- */
 
 static enum terrace_status gpu_ready(const struct client_view *view, uint32_t g, uint32_t uses, uint64_t deadline_us)
 {
@@ -590,9 +595,10 @@ enum terrace_status terrace_session_gpu_ready(struct terrace_session *session, u
 	return status ? client_fail_in(status, "session_gpu_ready") : TERRACE_OK;
 }
 
-/* ---- closing and opening again ------------------------------------------------------------------------------------ */
+/* ---- closing and opening again
+ * ------------------------------------------------------------------------------------ */
 
-/* Tells the daemon that a session is over; a daemon that does not hear it finds out by itself. */
+/* Tells the daemon that a session has ended. A daemon that does not hear it finds out by itself. */
 static void view_end(struct client_view *view)
 {
 	Terrace__V1__CloseSessionRequest request = TERRACE__V1__CLOSE_SESSION_REQUEST__INIT;
@@ -621,7 +627,8 @@ void terrace_session_close(struct terrace_session *session)
 	session_free(session);
 }
 
-/* A daemon that drains has answered, but opens no session: before an orderly restart it is the next one that is waited for. */
+/* Opens the session anew, with a daemon that opens sessions. One that drains before a restart answers but opens none:
+ * the next one is waited for. */
 static enum terrace_status view_reopen(const struct terrace_session *session, const struct client_view *old, uint64_t deadline_us,
 				       struct client_view **view)
 {

@@ -55,13 +55,13 @@ struct terrace_session {
 	struct client_view *view; /* replaced by reopen */
 };
 
-/* Tokens of a key. */
+/* The tokens that a key has in the session. */
 static inline uint32_t client_view_unit(const struct client_view *view)
 {
 	return view->unit ? view->unit : view->layouts[0].layout.block_tokens;
 }
 
-/* A block covers several keys. */
+/* Whether a block covers several keys. */
 static inline bool client_view_chained(const struct client_view *view)
 {
 	for (uint32_t l = 0; l < view->layout_count; l++)
@@ -95,7 +95,7 @@ enum terrace_status client_view_status(enum terrace_status status);
 /* TERRACE_OK, or TERRACE_STALE if a reply came from another boot of the daemon. */
 enum terrace_status client_epoch_check(const struct client_view *view, uint64_t epoch);
 
-/* A status number from the wire. */
+/* Turns a status number from the wire into a status. */
 enum terrace_status client_status_of_wire(int number);
 /* Sets DEADLINE for each of `count` statuses, for a call whose time was up without an answer. statuses NULL: does
  * nothing. */

@@ -102,7 +102,7 @@ static bool skip_member(struct walk *w, uint32_t depth, bool named)
 	return skip_value(w, depth);
 }
 
-/* Behind the opening bracket. */
+/* Passes over the members or elements behind the opening bracket. */
 static bool skip_members(struct walk *w, uint32_t depth, char closing)
 {
 	skip_space(w);
@@ -173,7 +173,7 @@ enum json_kind json_kind(struct json value)
 	}
 }
 
-/* The value at the walk's place, which the walk leaves behind. */
+/* The value at the walk's place. The walk goes on behind it. */
 static struct json value_at(struct walk *w)
 {
 	const char *first;

@@ -50,7 +50,7 @@ static enum terrace_status missing(const char *name, const char *what)
 	return client_fail(TERRACE_INVALID, "%s is missing: %s", name, what);
 }
 
-/* 1 to `most`. */
+/* Reads a size of 1 to `most` from the field. TERRACE_INVALID: it is missing or wrong. */
 static enum terrace_status read_size(const struct reader *r, const char *name, uint32_t most, uint32_t *out)
 {
 	struct json value;
@@ -183,7 +183,7 @@ static enum terrace_status by_numbers(struct reader *r, const char *name)
 	return TERRACE_OK;
 }
 
-/* Layer `first` of each period is `one`, all others are `others`. */
+/* Gives layer `first` of each period the kind `one`, and all others the kind `others`. */
 static void by_period(struct reader *r, uint32_t period, uint32_t first, enum model_kind one, enum model_kind others)
 {
 	for (uint32_t i = 0; i < r->model->layers; i++)
@@ -219,7 +219,8 @@ static enum terrace_status by_last_of(struct reader *r, const char *name, uint32
 	return s;
 }
 
-/* Qwen 2 and 3 name a window that they use only if use_sliding_window says so; then the first layers have none. */
+/* Gives layers a window. Qwen 2 and 3 name a window that they use only if use_sliding_window says so, and then not in
+ * the first layers. */
 static enum terrace_status by_window(struct reader *r)
 {
 	const bool asked = has(r, "use_sliding_window");
@@ -308,7 +309,7 @@ static uint64_t recurrent_bytes(const struct reader *r)
 		       : r->model->element_bytes;
 }
 
-/* Gated DeltaNet, as Qwen3-Next has it. */
+/* Reads the sizes of Gated DeltaNet, as Qwen3-Next has it. */
 static enum terrace_status read_delta(struct reader *r)
 {
 	uint32_t keys = 0, values = 0, key = 0, value = 0, conv = 0;
@@ -331,7 +332,7 @@ static enum terrace_status read_delta(struct reader *r)
 	return TERRACE_OK;
 }
 
-/* Of Mamba 1 there are no heads: the recurrent part is a state for each inner channel. */
+/* Reads the sizes of Mamba 1, which has no heads: the recurrent part is a state for each inner channel. */
 static enum terrace_status read_mamba_1(struct reader *r, uint32_t state, uint32_t conv)
 {
 	uint32_t expand = 0;
@@ -347,7 +348,7 @@ static enum terrace_status read_mamba_1(struct reader *r, uint32_t state, uint32
 	return TERRACE_OK;
 }
 
-/* Granite and Bamba leave it to the model ("auto"), or do not say it. */
+/* Reads the head dim of Mamba 2. Granite and Bamba leave it to the model ("auto"), or do not say it. */
 static enum terrace_status read_mamba_head(struct reader *r, uint32_t heads, uint32_t *out)
 {
 	uint32_t expand = 0;
@@ -411,7 +412,7 @@ static enum terrace_status read_sizes(struct reader *r)
 	return s;
 }
 
-/* The text model of one that sees, too. */
+/* Goes to the text model in the description of a model that also sees. */
 static void enter_text_model(struct reader *r)
 {
 	struct json text;

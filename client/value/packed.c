@@ -63,7 +63,7 @@ static enum terrace_status span_read(struct span *s, const struct terrace_layout
 	return TERRACE_OK;
 }
 
-/* Vectors of one side must not overlap: decode writes them. */
+/* Checks that vectors of one side do not overlap: decode writes them. */
 static enum terrace_status stride_check(const struct span *s, const void *vectors, size_t stride, uint32_t dim)
 {
 	if ((uintptr_t)vectors % kv_dtype_bytes(s->dtype))
@@ -80,7 +80,7 @@ static enum terrace_status strides_check(const struct span *s, const void *k, si
 	return status ? status : stride_check(s, v, v_stride, s->layout.head_dim_v);
 }
 
-/* The rope part in vectors of the key, behind the latent's elements. */
+/* The address of the rope part in vectors of the key: behind the latent's elements. */
 static uint8_t *rope_of(const struct span *s, const void *k)
 {
 	return (uint8_t *)(uintptr_t)k + s->layout.head_dim_k * kv_dtype_bytes(s->dtype);
@@ -136,7 +136,7 @@ enum terrace_status terrace_decode(const struct terrace_layout *layout, const vo
 	return TERRACE_OK;
 }
 
-/* Which of the blocks are looked at, and that these are there, the kernel knows best. */
+/* Checks the number of blocks. The kernel itself checks the blocks that it looks at. */
 static enum terrace_status blocks_check(const struct kv_layout *l, const struct terrace_attend_options *o)
 {
 	uint64_t used = ((uint64_t)o->kv_tokens + l->block_tokens - 1) / l->block_tokens;
@@ -148,7 +148,7 @@ static enum terrace_status blocks_check(const struct kv_layout *l, const struct 
 	return TERRACE_OK;
 }
 
-/* f: of the caller, NULL for none. The kernel checks the numbers. out_scale is to outlive *out. */
+/* Reads the caller's features; f NULL: there are none. The kernel checks the numbers. out_scale must outlive *out. */
 static enum terrace_status features_read(const struct terrace_attend_features *f, float *out_scale,
 					 struct kv_attend_features *out)
 {
@@ -303,7 +303,7 @@ static enum terrace_status repack_sides_check(const struct kv_layout *l, const s
 	return TERRACE_OK;
 }
 
-/* How many slots there are: of `count` blocks or pages of `each` tokens. */
+/* The number of slots in `count` blocks or pages of `each` tokens. */
 static uint64_t slots_of(uint64_t count, uint32_t each)
 {
 	return count > INT64_MAX / each ? INT64_MAX : count * each;
