@@ -1,6 +1,6 @@
-/* How to embed libterrace: an engine's two halves in one page. The first request finds nothing, computes keys and values, packs them into
- * the daemon's memory and publishes them; the second finds the block and attends straight from it. The "model" is one layer with
- * one head and made-up vectors; everything else is what a real engine does. */
+/* How to embed libterrace: an engine's two halves in one page. The first request finds nothing, computes keys and
+ * values, packs them into the daemon's memory and publishes them; the second finds the block and attends straight from
+ * it. The "model" is one layer with one head and made-up vectors; everything else is what a real engine does. */
 #include <terrace.h>
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 enum { TOKENS = 16, DIM = 64, KEY_BYTES = 16 };
 
-/* Every call returns a status; the words are in terrace_error(). An engine would compute without the cache here. */
+/* Ends the program if a call did not return TERRACE_OK; terrace_error() has the words. An engine would compute without
+ * the cache here. */
 static void must(enum terrace_status status, const char *what)
 {
 	if (status == TERRACE_OK)

@@ -57,7 +57,8 @@ static struct terrace_layout attention_layout(const char *group, uint32_t layers
 	return l;
 }
 
-/* Terrace has no codec for states: their layout is opaque, with a name and version for the form of the bytes. */
+/* The layout of the recurrent states. Terrace has no codec for states, so it is opaque, with a name and version for the
+ * form of the bytes. */
 static struct terrace_layout state_layout(void)
 {
 	struct terrace_layout l = TERRACE_LAYOUT_INIT;
@@ -90,7 +91,8 @@ static void open_session(struct engine *e)
 	must(terrace_session_open(e->client, e->layouts, LAYOUTS, &options, &e->session), "session");
 }
 
-/* Keys chain: each names all tokens up to its end. Tokens behind the last whole unit have none. */
+/* Makes the keys of a sequence, each of which names all tokens up to its end. Tokens behind the last whole unit have
+ * none. */
 static void name_keys(struct engine *e, const struct sequence *s)
 {
 	e->key_count = s->count / UNIT;
@@ -105,7 +107,8 @@ static struct terrace_keys keys_from(const struct engine *e, uint32_t first)
 
 /* ---- which key has a block in which layout ---- */
 
-/* The block of a layout that holds a token, and whose last token is at most the prefix's: the key that names it. */
+/* The key that names a block of a layout: the key at the block's end, or at the prefix's end if the block is
+ * partial. */
 static uint32_t key_of_block(uint32_t layout, uint32_t block, uint32_t prefix_keys)
 {
 	const uint32_t end = (block + 1) * (block_tokens[layout] / UNIT);
@@ -118,7 +121,7 @@ static uint32_t blocks_of(uint32_t layout, uint32_t prefix_keys)
 	return (prefix_keys * UNIT + block_tokens[layout] - 1) / block_tokens[layout];
 }
 
-/* What a prompt that continues behind `end` keys would need of window and state. */
+/* Wants the blocks of window and state that a prompt needs which continues behind `end` keys. */
 static void want_resume_point(uint64_t *cells, uint32_t end)
 {
 	const uint32_t tokens = end * UNIT, first = tokens > WINDOW - 1 ? tokens - (WINDOW - 1) : 0;
@@ -128,7 +131,7 @@ static void want_resume_point(uint64_t *cells, uint32_t end)
 		cells[key_of_block(WINDOWED, b, end)] |= 1 << WINDOWED;
 }
 
-/* A bit for each layout that is to have a block at the key. */
+/* Sets, for each key, a bit for each layout that is to have a block there. */
 static void want_cells(uint64_t cells[KEYS_MAX], uint32_t keys)
 {
 	memset(cells, 0, KEYS_MAX * sizeof(cells[0]));
@@ -138,7 +141,7 @@ static void want_cells(uint64_t cells[KEYS_MAX], uint32_t keys)
 		want_resume_point(cells, key_of_block(STATE, b, keys) + 1);
 }
 
-/* A lookup protects nothing. It says how many keys are usable, and where the block of each cell is. */
+/* Shows a lookup, which protects nothing: how many keys are usable, and where the block of each cell is. */
 static void show_cells(const struct engine *e)
 {
 	static const char *const names[LAYOUTS] = { "full", "window", "state" };
@@ -159,7 +162,7 @@ static void show_cells(const struct engine *e)
 
 /* ---- reading ---- */
 
-/* The layout of a layer, and its number in it. */
+/* The layout of a layer, and the layer's number in that layout. */
 static uint32_t layout_of(uint32_t layer, uint32_t *index)
 {
 	*index = model_is_full(layer) ? layer / FULL_EVERY : layer - layer / FULL_EVERY;
@@ -191,8 +194,8 @@ static void attend_cached(const struct engine *e, const struct terrace_lease *le
 	must(terrace_merge(1, DIM, r->out[layer], &r->lse[layer], out, &lse), "merge");
 }
 
-/* The partial block at the prefix's end has the first tokens of the full block that this request completes: they are
- * needed again, to write that one. */
+/* Reads the partial block at the prefix's end. It has the first tokens of a full block that this request completes and
+ * writes. */
 static void take_partial_block(const struct engine *e, const struct terrace_lease *lease, struct sequence *s,
 			       uint32_t layer)
 {
@@ -206,7 +209,7 @@ static void take_partial_block(const struct engine *e, const struct terrace_leas
 		     "decode");
 }
 
-/* Returns the keys of the cached prefix. Their blocks stay until the lease is released. */
+/* Reads the cached prefix, and returns the number of its keys. Its blocks stay until the lease is released. */
 static uint32_t read_prefix(const struct engine *e, struct sequence *s, struct terrace_lease **lease)
 {
 	const struct terrace_keys keys = keys_from(e, 0);
@@ -227,7 +230,7 @@ static uint32_t read_prefix(const struct engine *e, struct sequence *s, struct t
 
 /* ---- writing ---- */
 
-/* Key i's block of a layout, if the daemon gave a slot for it: it does not for what is stored already. */
+/* Writes key i's block of a layout, if the daemon gave a slot for it. A block that is stored already has none. */
 static void write_block(const struct engine *e, const struct sequence *s, uint32_t i, uint32_t layout, void *slot)
 {
 	const uint32_t end = (i + 1) * UNIT, first = i * UNIT / block_tokens[layout] * block_tokens[layout];
@@ -244,8 +247,8 @@ static void write_block(const struct engine *e, const struct sequence *s, uint32
 			     "encode");
 }
 
-/* Stores what was computed: the blocks of the keys behind the prefix, which a call names with the first one's position.
- */
+/* Stores what was computed: the blocks of the keys behind the prefix. The call names these by the position of the
+ * first. */
 static void store(const struct engine *e, const struct sequence *s, uint32_t prefix)
 {
 	struct terrace_reserve_options options = TERRACE_RESERVE_OPTIONS_INIT;
@@ -281,7 +284,7 @@ static float difference(const struct result *a, const struct result *b)
 	return most;
 }
 
-/* s has only its tokens. */
+/* Serves a prompt. s has only the prompt's tokens yet. */
 static void serve(struct engine *e, struct sequence *s, struct result *r)
 {
 	struct terrace_lease *lease;
@@ -299,7 +302,7 @@ static void serve(struct engine *e, struct sequence *s, struct result *r)
 	show_cells(e);
 }
 
-/* The first `shared` tokens are those of all prompts; the others are the prompt's own. */
+/* Makes a prompt. Its first `shared` tokens are the same in all prompts; the others are its own. */
 static struct sequence *prompt(uint32_t shared, uint32_t count, uint32_t own)
 {
 	struct sequence *s = calloc(1, sizeof(*s));

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-/* Seconds, from some beginning on. */
+/* The seconds since a fixed moment. */
 static inline double clock_s(void)
 {
 	struct timespec t;

@@ -1,5 +1,5 @@
-/* The demo: runs each format through the daemon (demo_case.c), measures perplexities, starts a second engine process, prints
- * what came out and checks that it is what Terrace promises. */
+/* The demo: runs each format through the daemon (demo_case.c), measures perplexities, starts a second engine process,
+ * prints what came out and checks that it is what Terrace promises. */
 #include "demo.h"
 
 #include "demo_case.h"
@@ -75,7 +75,7 @@ static bool run_case(struct demo *d, const struct kvspec *spec, struct fault *fa
 	return true;
 }
 
-/* Wakes the CPU up, so that the first time measured is not the odd one. */
+/* Wakes the CPU up, so that the first time that is measured is like the others. */
 static bool warm_up(struct demo *d, struct fault *fault)
 {
 	struct generate_options one = d->generate;
@@ -88,7 +88,7 @@ static bool warm_up(struct demo *d, struct fault *fault)
 	return true;
 }
 
-/* --format first, then those of the list that are not it. */
+/* Runs the format of --format first, then the others of the list. */
 static bool run_formats(struct demo *d, struct fault *fault)
 {
 	struct kvspec list[KVSPEC_LIST_MAX];
@@ -186,7 +186,7 @@ static void print_headline(const struct demo *d)
 	print_text(d, &c->b);
 }
 
-/* The cases by size, the largest first. */
+/* Orders the cases by size, the largest first. */
 static void order_cases(const struct demo *d, uint32_t order[])
 {
 	for (uint32_t i = 0; i < d->case_count; i++) {
@@ -257,7 +257,7 @@ static void print_json(const struct demo *d)
 
 /* ---- entry points ------------------------------------------------------------------------------------------------ */
 
-/* What is printed appears as soon as it is known: the later parts take a while. */
+/* Runs all parts, and prints each as soon as it is known: the later parts take a while. */
 static bool run_all(struct demo *d, struct fault *fault)
 {
 	const bool talk = !d->options->json;

@@ -26,13 +26,14 @@ struct demo_case {
 bool demo_prompts_make(const struct model *model, struct demo_prompts *p, struct fault *fault);
 void demo_prompts_free(struct demo_prompts *p);
 
-/* Runs the three generations with a session of its own. Fills all of *c but ppl; nothing is left allocated on failure. */
+/* Runs the three generations with a session of its own. Fills all of *c but ppl; nothing is left allocated on
+ * failure. */
 bool demo_case_run(struct engine *e, const struct kvspec *spec, const char *address, const char *salt,
 		   const struct demo_prompts *prompts, const struct generate_options *generate, struct demo_case *c,
 		   struct fault *fault);
 void demo_case_free(struct demo_case *c);
 
-/* Blocks of B that A has left: the most that can be reused. */
+/* The number of B's blocks that A has left: the most that can be reused. */
 uint32_t demo_reusable(const struct demo_prompts *p, uint32_t block_tokens);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* Used by one thread at a time; any number of them may exist. */
+/* A stream of the device. One thread at a time uses it; any number of them may exist. */
 struct device {
 	void *stream; /* a cudaStream_t; NULL when closed */
 };
@@ -17,16 +17,16 @@ struct device {
  * device_open and before there are threads. */
 bool device_load(struct fault *fault);
 
-/* What the calling thread opens from now on is on the device of this number, instead of 0. */
+/* Has the calling thread open from now on on the device of this number, instead of 0. */
 bool device_use(int ordinal, struct fault *fault);
 
 bool device_open(struct device *d, struct fault *fault);
 
-/* Waits for what is under way. Zeroed memory is fine. */
+/* Waits for what is under way, and closes the stream. Zeroed memory is fine. */
 void device_close(struct device *d);
 
-/* Zeroed memory of the device, 256-byte aligned; NULL on failure. The caller frees it, not while the stream works on
- * it. */
+/* Allocates zeroed memory of the device, 256-byte aligned; NULL on failure. The caller frees it when the stream does
+ * not work on it. */
 void *device_alloc(struct device *d, size_t bytes, struct fault *fault);
 void device_free(void *memory);
 

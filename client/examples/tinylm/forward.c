@@ -14,7 +14,7 @@ static void fill_rope(struct forward *f)
 	const uint32_t half = f->model->config.head_dim / 2;
 
 	for (uint32_t i = 0; i < half; i++) {
-		/* In float, as the model was trained: the rounding of the frequency is part of the model. */
+		/* Computed in float, as the model was trained: the rounding of the frequency is part of the model. */
 		float frequency = 1.0f / powf(f->model->config.rope_theta, (float)(2 * i) / (float)(2 * half));
 
 		for (uint32_t p = 0; p < f->positions; p++) {
@@ -97,7 +97,8 @@ static void rope(const struct forward *f, float *x, uint32_t heads, uint32_t pos
 	}
 }
 
-/* The rows of a part: cut at positions that are multiples of the cache's grain, so that no two threads write one block. */
+/* The rows of a part. They are cut at positions that are multiples of the cache's grain, so that no two threads write
+ * one block. */
 static bool part_rows(const struct forward *f, uint32_t part, uint32_t *row, uint32_t *rows)
 {
 	const uint32_t grain = kvcache_grain(f->kv);
@@ -114,7 +115,7 @@ static bool part_rows(const struct forward *f, uint32_t part, uint32_t *row, uin
 	return true;
 }
 
-/* First step: normalise, project, rotate, store K and V. */
+/* First step of a layer: normalises, projects, rotates, and stores K and V. */
 static void store_part(void *arg, uint32_t part)
 {
 	struct forward *f = arg;
@@ -144,7 +145,7 @@ static void store_part(void *arg, uint32_t part)
 		f->parts[part].failed = true;
 }
 
-/* Second step: attend and the feed-forward part. */
+/* Second step of a layer: attends, and computes the feed-forward part. */
 static void attend_part(void *arg, uint32_t part)
 {
 	struct forward *f = arg;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* splitmix64, as a number in [0, 1). */
+/* Draws a number in [0, 1) by splitmix64. */
 static double draw(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -48,7 +48,7 @@ static uint32_t pick(float *logits, uint32_t n, float temperature, uint64_t *see
 	return greatest(logits, n); /* rounding left a little over */
 }
 
-/* The loop. The last token is not run through the model: nothing is asked of it. */
+/* Runs the generation's loop. The last token is not run through the model: nothing follows it. */
 static bool decode(struct sequence *s, const struct generate_options *o, float *logits, struct generated *out,
 		   struct fault *fault)
 {

@@ -125,7 +125,8 @@ size_t kvcache_scratch(const struct model_config *config, uint32_t capacity)
 	return plain > packed ? plain : packed;
 }
 
-/* One tile: up to 8 (query, head) pairs of one KV head; row r is query r / group, head r % group of the group. */
+/* Attends with one tile: up to 8 (query, head) pairs of one KV head. Row r is query r / group, head r % group of the
+ * group. */
 static void plain_tile(const struct kvcache *c, const float *k, const float *v, uint32_t first, uint32_t rows,
 		       const float *q, float *out, uint32_t group, float *scratch)
 {
@@ -220,9 +221,10 @@ static bool packed_attend(const struct kvcache *c, uint32_t layer, int64_t first
 	return true;
 }
 
-/* Attention of very few rows is free to sum in another order (dot products instead of a matrix product), and then a token
- * computed alone would differ in the last bits from the same token computed in a chunk: the texts with and without a reused
- * prefix could part. So a lone query is given company: zero queries at the positions before it, whose result is dropped. */
+/* Attention of very few rows is free to sum in another order (dot products instead of a matrix product), and then a
+ * token computed alone would differ in the last bits from the same token computed in a chunk: the texts with and
+ * without a reused prefix could part. So a lone query is given company: zero queries at the positions before it, whose
+ * result is dropped. */
 static bool packed_attend_few(const struct kvcache *c, uint32_t layer, uint32_t first, uint32_t n, uint32_t extra,
 			      const float *q, float *out, float *scratch, struct fault *fault)
 {

@@ -35,20 +35,22 @@ void kvcache_layout(const struct model_config *config, const uint8_t fingerprint
 bool kvcache_init(struct kvcache *c, const struct model_config *config, const struct terrace_layout *layout,
 		  uint32_t capacity, struct fault *fault);
 
-/* Moves an empty packed cache to the GPU; it then takes runs of up to rows_max tokens. On failure it stays where it is. */
+/* Moves an empty packed cache to the GPU; it then takes runs of up to rows_max tokens. On failure it stays where it
+ * is. */
 bool kvcache_use_device(struct kvcache *c, uint32_t rows_max, struct fault *fault);
 
 /* Frees the tables, the plain floats and what is on the GPU, not the blocks. Zeroed memory is fine. */
 void kvcache_fini(struct kvcache *c);
 
-/* Tokens that different threads may store at the same time must not share a unit of this many. */
+/* Tokens that different threads may store at the same time must not share a unit of this many tokens. */
 uint32_t kvcache_grain(const struct kvcache *c);
 
-/* On the CPU: stores one layer's K and V of the tokens at positions first .. first + n - 1; k and v are [n][kv_heads * head_dim]. */
+/* On the CPU: stores one layer's K and V of the tokens at positions first .. first + n - 1; k and v are [n][kv_heads *
+ * head_dim]. */
 bool kvcache_store(struct kvcache *c, uint32_t layer, uint32_t first, uint32_t n, const float *k, const float *v,
 		   struct fault *fault);
 
-/* Floats of scratch that kvcache_attend wants. */
+/* The floats of scratch that kvcache_attend wants. */
 size_t kvcache_scratch(const struct model_config *config, uint32_t capacity);
 
 /* On the CPU: causal attention of the queries at those positions over everything stored up to them; q and out are

@@ -33,7 +33,7 @@ static struct terrace_cuda_attend_options attend_options(const struct kvdevice *
 	return o;
 }
 
-/* One allocation holds all buffers: places each of them from *at on, at base + *at. */
+/* Places one of the buffers, which all lie in one allocation: at base + *at. Moves *at behind it. */
 static void *carve(char *base, size_t *at, size_t bytes)
 {
 	size_t here = *at;
@@ -42,7 +42,7 @@ static void *carve(char *base, size_t *at, size_t bytes)
 	return base ? base + here : NULL;
 }
 
-/* Sets the pointers into `base`, which may be NULL to learn the size. Returns the bytes of all. */
+/* Sets the buffers' pointers into `base`, which may be NULL to learn the size. Returns the bytes of all buffers. */
 static size_t place_buffers(struct kvdevice *d, char *base)
 {
 	const size_t rows = d->rows_max, parts = rows * d->spans_max, dim = d->layout.head_dim_k;
@@ -138,7 +138,7 @@ void kvdevice_place(struct kvdevice *d, uint32_t block, uint64_t address)
 	d->host_addresses[block] = address ? address : (uint64_t)(uintptr_t)(d->blocks + block * d->block_bytes);
 }
 
-/* The tables of the step: row r of span s is sequence s * rows + r of the attention. */
+/* Fills the tables of a step. Row r of span s is sequence s * rows + r of the attention. */
 static void fill_step(struct kvdevice *d, uint32_t first)
 {
 	for (uint32_t r = 0; r < d->rows; r++)
@@ -198,7 +198,7 @@ static bool encode(struct kvdevice *d, uint32_t layer, const float *k, const flo
 	return true;
 }
 
-/* All spans' results into the first one's place. */
+/* Merges the results of all spans into those of the first. */
 static bool merge(struct kvdevice *d, struct fault *fault)
 {
 	const size_t lses = (size_t)d->rows * d->q_heads, floats = lses * d->layout.head_dim_k;

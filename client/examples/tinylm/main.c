@@ -97,7 +97,7 @@ static void emit_token(void *arg, uint32_t token)
 	fflush(stdout);
 }
 
-/* The prompt's text; for "-", standard input up to PROMPT_MAX bytes. */
+/* Reads the prompt's text; for "-" it is standard input, up to PROMPT_MAX bytes. */
 static bool read_prompt(const char *prompt, char **text, size_t *bytes, struct fault *fault)
 {
 	char *out = malloc(PROMPT_MAX + 1);

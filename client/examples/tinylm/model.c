@@ -11,7 +11,7 @@
 
 static const size_t weights_max = (size_t)64 << 30, json_max = (size_t)64 << 20;
 
-/* The tensor, of that shape and in BF16. shape[1] 0: a vector. */
+/* Finds a tensor of that shape in BF16. columns 0: it is a vector. NULL: there is none, and fault says why. */
 static const uint8_t *find(const struct safetensors *st, const char *name, uint64_t rows, uint64_t columns,
 			   struct fault *fault)
 {
@@ -34,7 +34,7 @@ static const uint8_t *find(const struct safetensors *st, const char *name, uint6
 	return t->data;
 }
 
-/* A BF16 tensor as floats, rows x max(columns, 1) of them. */
+/* Reads a BF16 tensor as floats: rows x max(columns, 1) of them. */
 static bool load_floats(const struct safetensors *st, const char *name, uint32_t rows, uint32_t columns, float **out,
 			struct fault *fault)
 {
@@ -118,7 +118,7 @@ bool model_load_weights(struct model *m, const struct safetensors *st, struct fa
 	return true;
 }
 
-/* The three files are open; the maps stay the caller's. */
+/* Loads a model from its three open files. The maps stay the caller's. */
 static bool load_files(struct model *m, const struct file_map *config, const struct file_map *tokens,
 		       const struct file_map *weights, struct fault *fault)
 {

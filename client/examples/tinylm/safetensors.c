@@ -1,4 +1,5 @@
-/* The safetensors reader. The JSON is jansson's work; this file checks what the JSON claims against the bytes there are. */
+/* The safetensors reader. The JSON is jansson's work; this file checks what the JSON claims against the bytes there
+ * are. */
 #include "safetensors.h"
 
 #include <jansson.h>
@@ -40,7 +41,7 @@ static bool parse_dtype(const char *name, enum safetensors_dtype *dtype)
 	return false;
 }
 
-/* A JSON integer that is not negative. */
+/* Reads a JSON integer that is not negative. */
 static bool parse_count(const json_t *value, uint64_t *out)
 {
 	if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -67,7 +68,8 @@ static bool parse_shape(const json_t *shape, struct safetensors_tensor *t, uint6
 	return true;
 }
 
-/* Only the three fields of the format, so that a misspelt one is not taken for an absent one. */
+/* Checks that an entry has the three fields of the format only, so that a misspelt one is not taken for an absent
+ * one. */
 static bool check_fields(const json_t *object, const char *name, struct fault *fault)
 {
 	const char *field;
@@ -119,7 +121,7 @@ static int compare_begin(const void *a, const void *b)
 	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty tensors before the one that begins there */
 }
 
-/* The format wants every data byte to belong to exactly one tensor. */
+/* Checks that every data byte belongs to exactly one tensor, as the format wants. */
 static bool check_cover(const struct safetensors *st, uint64_t data_bytes, struct fault *fault)
 {
 	uint64_t at = 0;

@@ -59,7 +59,8 @@ static bool cache_usable(const struct sequence *s)
 	return s->cache && !s->cache->gone;
 }
 
-/* True if the daemon lends the GPU's memory: what it leases and reserves has an address there, and none here. */
+/* Whether the daemon lends the GPU's memory. Blocks that are leased or reserved there have an address on the GPU, and
+ * none on the CPU. */
 static bool lends_gpu(const struct sequence *s)
 {
 	return s->kv.device && s->cache && s->cache->gpu >= 0;
@@ -74,7 +75,7 @@ static void place(struct sequence *s, uint32_t i, enum sequence_owner owner, con
 		kvdevice_place(s->kv.device, i, address);
 }
 
-/* Block i is to be written where key `key` of the reservation has its slot. False: it has none. */
+/* Gives block i the slot of key `key` of the reservation, to be written. False: that key has no slot. */
 static bool place_reserved(struct sequence *s, uint32_t i, enum sequence_owner owner, struct terrace_reservation *r, uint32_t key,
 			   const uint64_t *addresses)
 {
@@ -87,7 +88,7 @@ static bool place_reserved(struct sequence *s, uint32_t i, enum sequence_owner o
 	return true;
 }
 
-/* Block i is key `key` of the lease, whole. False: the lease has it not. */
+/* Gives block i the block of key `key` of the lease, whole. False: the lease has no such block. */
 static bool place_leased(struct sequence *s, uint32_t i, const struct terrace_lease *lease, uint32_t key,
 			 const uint64_t *addresses)
 {
@@ -100,8 +101,8 @@ static bool place_leased(struct sequence *s, uint32_t i, const struct terrace_le
 	return true;
 }
 
-/* The addresses of a lease or reservation of `count` keys: the caller's to free(). NULL: they are not the GPU's (or there is no memory,
- * and then they have no block either). */
+/* The addresses of a lease or reservation of `count` keys: the caller's to free(). NULL: they are not the GPU's (or
+ * there is no memory, and then they have no block either). */
 static uint64_t *lease_addresses(const struct sequence *s, const struct terrace_lease *lease)
 {
 	uint64_t *addresses = lends_gpu(s) ? calloc(terrace_lease_count(lease) + 1, sizeof(*addresses)) : NULL;
@@ -136,8 +137,8 @@ static bool place_private(struct sequence *s, uint32_t i, struct fault *fault)
 	return true;
 }
 
-/* The GPU's copy of a leased block, and a slot's copy of the GPU's block; on the CPU, and where the daemon lends the GPU's memory, there
- * is but one. */
+/* copy_in makes the GPU's copy of a leased block, copy_out a slot's copy of the GPU's block. On the CPU, and where the
+ * daemon lends the GPU's memory, there is one copy only. */
 static bool copy_in(struct sequence *s, uint32_t i, struct fault *fault)
 {
 	return !s->kv.device || lends_gpu(s) || kvdevice_put(s->kv.device, i, s->kv.blocks[i], fault);
@@ -189,7 +190,8 @@ static bool run_pending(struct sequence *s, float *logits, struct fault *fault)
 	return true;
 }
 
-/* Blocks from `first` on are no longer there: computes them again, into private memory. logits as of run_pending. */
+/* Computes the blocks from `first` on again, into private memory, as they are no longer there. logits as of
+ * run_pending. */
 static bool recompute(struct sequence *s, uint32_t first, float *logits, struct fault *fault)
 {
 	for (uint32_t i = first; i < s->block_count; i++) {
@@ -207,7 +209,7 @@ static bool recompute(struct sequence *s, uint32_t first, float *logits, struct 
 
 /* ---- a prompt's blocks ------------------------------------------------------------------------------------------- */
 
-/* Leases the longest stored prefix, short of the last token: one token at least must run to give logits. */
+/* Leases the longest stored prefix that leaves one token at least: one must run to give logits. */
 static bool borrow_prefix(struct sequence *s, struct fault *fault)
 {
 	uint32_t wanted = (s->count - 1) / s->block_tokens, got = 0;
@@ -234,7 +236,8 @@ static bool borrow_prefix(struct sequence *s, struct fault *fault)
 	return ok;
 }
 
-/* After the run that followed a leased prefix: were its bytes really there? If not, what came of it is computed again. */
+/* Called after the run that followed a leased prefix: checks that the prefix's bytes were really there. If not,
+ * computes again what came of them. */
 static bool prefix_arrived(struct sequence *s, float *logits, struct fault *fault)
 {
 	struct terrace_lease *coming = s->kv.device ? s->kv.device->coming : NULL;
@@ -287,8 +290,8 @@ static bool fill_slots(struct sequence *s, struct fault *fault)
 	return true;
 }
 
-/* Publishes the prompt's reserved blocks and goes on attending from the leased, published ones. A block whose lease is not
- * had may be evicted at any moment: it is computed again. */
+/* Publishes the prompt's reserved blocks and goes on attending from the leased, published ones. A block whose lease is
+ * not had may be evicted at any moment: it is computed again. */
 static bool publish_prompt(struct sequence *s, struct fault *fault)
 {
 	uint32_t count = terrace_reservation_count(s->filling), first_lost = UINT32_MAX;
@@ -352,7 +355,7 @@ static bool begin_tail(struct sequence *s, uint32_t i, struct fault *fault)
 	return place_private(s, i, fault);
 }
 
-/* A lease on the GPU whose bytes may still be coming: waits for them. False: they do not. */
+/* Waits for the bytes of a lease on the GPU, which may still be coming. False: they do not come. */
 static bool lease_arrives(struct sequence *s, struct terrace_lease *lease)
 {
 	struct fault ignored;
@@ -364,7 +367,7 @@ static bool lease_arrives(struct sequence *s, struct terrace_lease *lease)
 	       prefix_cache_ok(s->cache, "lease", terrace_lease_check(lease));
 }
 
-/* The tail block has become full: an open one is published under its key and leased like any other. */
+/* Called when the tail block has become full. An open block is published under its key, and leased like any other. */
 static bool end_tail(struct sequence *s, uint32_t i, struct fault *fault)
 {
 	struct terrace_reservation *open = s->open;

@@ -1,6 +1,6 @@
-/* Encoding and decoding; see tokenizer.h. A piece is a doubly linked list of symbols over its bytes; a heap of the pairs that
- * may be merged, lowest rank first and leftmost among equals, makes a long run of dashes cost n log n. Entries of the heap
- * go stale when a neighbour is merged away and are then skipped. */
+/* Encoding and decoding; see tokenizer.h. A piece is a doubly linked list of symbols over its bytes; a heap of the
+ * pairs that may be merged, lowest rank first and leftmost among equals, makes a long run of dashes cost n log n.
+ * Entries of the heap go stale when a neighbour is merged away and are then skipped. */
 #include "tokenizer.h"
 
 #include "unicode.h"
@@ -45,7 +45,7 @@ static size_t contraction(const uint8_t *text, size_t bytes)
 	return 0;
 }
 
-/* The length of the run of one class at the start of text; *last gets the length of its last character. */
+/* The length of the run of one class at the start of text. *last gets the length of the run's last character. */
 static size_t run_of(const uint8_t *text, size_t bytes, enum unicode_class class, size_t *last)
 {
 	size_t at = 0;

@@ -88,8 +88,7 @@ static bool check_options(const json_t *root, const json_t *model, struct fault 
 	return true;
 }
 
-/* The text of an added token goes in as it is; its id must be that of the vocabulary, or the vocabulary is short of
- * it. */
+/* Notes the added tokens, whose text stands for them as it is. The vocabulary must have each of them under its id. */
 static bool parse_added(const json_t *added, const json_t *vocab, struct tokenizer *t, struct fault *fault)
 {
 	if (!added || json_is_null(added))
@@ -124,7 +123,7 @@ static bool is_special(const struct tokenizer *t, uint32_t id)
 	return false;
 }
 
-/* Ids must be 0 .. count - 1, each once: then every id below count names a token. */
+/* Reads the vocabulary. Its ids must be 0 .. count - 1, each once, so that every id below count names a token. */
 static bool parse_vocab(json_t *vocab, struct tokenizer *t, struct fault *fault)
 {
 	size_t at = 0, total = 0;
