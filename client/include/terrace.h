@@ -637,7 +637,11 @@ struct terrace_reservation;
 /* Reserves slots to write in place. info: one a key, or NULL. statuses (may be NULL) gets one a key: OK, EXISTS (stored
  * already: nothing to write), BUSY (it is reserved or being put already, perhaps by this session: no slot), EXHAUSTED.
  * The call's own status is OK if it was carried out, even if no key got a slot. If a key is EXHAUSTED, terrace_error()
- * says all the same what has run out, what holds it and what to do, after terrace_reserve_finish, too. */
+ * says all the same what has run out, what holds it and what to do, after terrace_reserve_finish, too. The metric
+ * terrace_session_held_bytes has the bytes that each session's leases and reservations hold, in memory and on GPUs.
+ *
+ * A key stays BUSY until its reservation is committed or aborted, or its session ends. If the writer dies, its session
+ * ends once no process of the session is left and no process maps its memory. */
 TERRACE_API enum terrace_status terrace_reserve(struct terrace_session *session, const struct terrace_keys *keys,
 						const struct terrace_block_info *info, uint64_t timeout_us,
 						enum terrace_status *statuses, struct terrace_reservation **reservation);

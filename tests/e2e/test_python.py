@@ -404,6 +404,34 @@ class WithDaemon(unittest.TestCase):
                 engine.stdout.close()
                 os.kill(child, signal.SIGKILL)
 
+    def test_a_key_that_a_killed_writer_had_reserved(self):
+        """As deploy/GUARANTEES.md says: a second writer is BUSY until the first one's session has ended, then it gets the slot."""
+        keys, busy, ok = terrace.chain(list(range(100, 164)), 16), [terrace.Status.BUSY] * 4, [terrace.Status.OK] * 4
+        with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
+            def reserved():
+                with session.reserve(keys) as slots:
+                    return slots.statuses == ok
+            command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:5], "--forks", daemon.address]
+            writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            child = int(writer.stdout.readline())
+            try:
+                with session.reserve(keys) as slots:
+                    self.assertEqual(slots.statuses, busy)
+                with self.assertRaises(terrace.Busy):
+                    session.put(keys[0], bytes_of(0))
+                self.assertEqual(session.lookup(keys), 0)
+                writer.kill()
+                writer.wait()
+                wait_for(reserved, 60, "the second writer gets the slots")
+                self.assertEqual(fill(session, keys), ok)
+                with session.lease(keys, all=True) as lease:
+                    self.assertEqual(bytes(lease.block(3)), bytes_of(3))
+            finally:
+                writer.stdout.close()
+                writer.kill()
+                writer.wait()
+                os.kill(child, signal.SIGKILL)
+
     def test_a_stray_write_after_the_commit_ends_the_engine(self):
         with running(TERRACED, *SMALL) as daemon:
             done = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:5], "--stray", daemon.address],
