@@ -84,10 +84,8 @@ static gid_t *groups_of(int fd, gid_t *few, size_t *n)
 
 static uint32_t tenant_of(const struct tenants *t, const struct ucred *cred, const gid_t *groups, size_t n)
 {
-	uint32_t number = tenants_of_process(t, cred->uid, groups, n);
+	const uint32_t number = tenants_of_process(t, cred, groups, n);
 
-	if (!number)
-		number = tenants_of_process(t, cred->uid, &cred->gid, 1);
 	return number ? number : WHO_NO_TENANT;
 }
 

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum kind { BY_UID, BY_GID, BY_NAME };
@@ -384,15 +385,23 @@ static const struct tenant_identity *identity_of(const struct tenants *t, const 
 	return NULL;
 }
 
-uint32_t tenants_of_process(const struct tenants *t, uid_t uid, const gid_t *groups, size_t n)
+/* 0: of none. */
+static uint32_t number_by(const struct tenants *t, enum kind kind, uint32_t id)
 {
-	const struct tenant_identity *i = identity_of(t, &(struct tenant_identity){ .kind = BY_UID, .id = uid });
-	uint32_t found = i ? t->of[i->tenant].number : 0;
+	const struct tenant_identity *i = identity_of(t, &(struct tenant_identity){ .kind = kind, .id = id });
 
-	for (size_t g = 0; !(i && i->kind == BY_UID) && g < n; g++) {
-		const struct tenant_identity *one =
-			identity_of(t, &(struct tenant_identity){ .kind = BY_GID, .id = groups[g] });
-		const uint32_t number = one ? t->of[one->tenant].number : 0;
+	return i ? t->of[i->tenant].number : 0;
+}
+
+uint32_t tenants_of_process(const struct tenants *t, const struct ucred *process, const gid_t *groups, size_t n)
+{
+	uint32_t found = number_by(t, BY_UID, process->uid);
+
+	if (found)
+		return found;
+	found = number_by(t, BY_GID, process->gid);
+	for (size_t g = 0; g < n; g++) {
+		const uint32_t number = number_by(t, BY_GID, groups[g]);
 
 		if (number && found && number != found)
 			return 0;

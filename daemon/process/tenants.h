@@ -34,6 +34,7 @@
 struct config;
 struct config_errors;
 struct tls_names;
+struct ucred;
 
 enum { TENANTS_MAX = 256, TENANT_NAME_MAX = 63, TENANT_DEFAULT = 1, TENANT_IDENTITIES_MAX = 8192 };
 
@@ -60,9 +61,9 @@ struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, str
 struct tenants *tenants_load(const struct config *c, struct config_errors *errors);
 void tenants_free(struct tenants *t);
 
-/* The number of the tenant of a process with that uid and those groups. 0: no tenant, also if its groups belong to two
- * tenants. */
-uint32_t tenants_of_process(const struct tenants *t, uid_t uid, const gid_t *groups, size_t n);
+/* The number of the tenant of a process: by its uid, or, if no tenant has that, by its gid and its other groups. 0: no
+ * tenant, also if its groups belong to two tenants. */
+uint32_t tenants_of_process(const struct tenants *t, const struct ucred *process, const gid_t *groups, size_t n);
 /* The number of the tenant of a certificate with these names, and the certificate's role. 0: no tenant, also if its
  * names belong to two tenants. */
 uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *names, enum role *role);

@@ -2,6 +2,7 @@
  * has, or of none. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "daemon/process/config.h"
 #include "daemon/process/config_errors.h"
@@ -33,9 +34,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	if (errors.count || !t->count || t->of[0].number != TENANT_DEFAULT)
 		abort();
-	for (uid_t uid = 0; uid < 3; uid++)
-		if (!has(t, tenants_of_process(t, uid, groups, sizeof(groups) / sizeof(groups[0]))))
+	for (uid_t uid = 0; uid < 3; uid++) {
+		const struct ucred process = { .uid = uid, .gid = 3 - uid };
+
+		if (!has(t, tenants_of_process(t, &process, groups, sizeof(groups) / sizeof(groups[0]))))
 			abort();
+	}
 	if (!has(t, tenants_of_names(t, &names, &role)))
 		abort();
 	tenants_free(t);

@@ -16,6 +16,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -353,6 +354,46 @@ START_TEST(unmapped_users_are_of_no_tenant)
 }
 END_TEST
 
+/* A client that connects as a user of the table's groups; the test's process is the daemon. */
+static uint32_t tenant_by_groups(const struct config *c, gid_t first, size_t n, const gid_t *others)
+{
+	struct ends e;
+	struct who who;
+
+	ck_assert_int_eq(setgroups(n, others), 0);
+	ck_assert_int_eq(setegid(first), 0);
+	ck_assert_int_eq(seteuid(41002), 0);
+	e = by_unix();
+	ck_assert_int_eq(seteuid(0), 0);
+	rights_identify(c, e.server, &who);
+	part(&e);
+	return who.tenant;
+}
+
+START_TEST(groups_of_two_tenants_are_of_none)
+{
+	static const char text[] = "tenant = a\ngids = 41101, 41103\ntenant = b\ngids = 41102\n";
+	static const gid_t both[] = { 41101, 41102 }, a[] = { 41101 }, none[] = { 41109 };
+	struct config_errors errors = { 0 };
+	struct tenants *t = tenants_parse("t", text, strlen(text), &errors);
+	struct config c;
+
+	ck_assert_ptr_nonnull(t);
+	config_defaults(&c);
+	c.tenants = t;
+	if (geteuid() == 0) { /* others may not change their groups */
+		ck_assert_uint_eq(tenant_by_groups(&c, 41109, 1, a), t->of[1].number);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41102, 1, none), t->of[2].number);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41103, 1, a), t->of[1].number);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41109, 1, none), WHO_NO_TENANT);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41109, 2, both), WHO_NO_TENANT);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41101, 2, both), WHO_NO_TENANT);
+		ck_assert_uint_eq(tenant_by_groups(&c, 41102, 1, a), WHO_NO_TENANT);
+	}
+	tenants_free(t);
+}
+END_TEST
+
 /* The kernel says the user, the table the tenant; and a number that a tenant had is never another's. */
 START_TEST(a_number_keeps_its_tenant)
 {
@@ -424,6 +465,7 @@ int main(int argc, char **argv)
 		every_method_has_a_row, every_packet_has_a_row, what_administers_is_for_administrators,
 		the_document_has_the_table,
 		the_kernel_says_who, a_number_keeps_its_role, a_certificate_is_an_engine, a_number_keeps_its_tenant,
+		groups_of_two_tenants_are_of_none,
 		unmapped_users_are_of_no_tenant, without_a_number_it_is_closed,
 	};
 	Suite *suite = suite_create("rights");
