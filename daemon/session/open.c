@@ -243,13 +243,6 @@ uint32_t cache_session_tenant(struct cache *c, uint64_t session)
 	return atomic_load_explicit(&s->id, memory_order_acquire) == session ? number : 0;
 }
 
-const char *cache_session_tenant_name(struct cache *c, uint64_t session)
-{
-	const uint32_t number = cache_session_tenant(c, session);
-
-	return number ? tenant_of_number(c, number)->name : NULL;
-}
-
 uint64_t cache_session_number(struct cache *c, uint64_t session)
 {
 	const struct session *s;
@@ -271,7 +264,8 @@ static struct session *session_of_number(struct cache *c, uint64_t number)
 	return NULL;
 }
 
-uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX])
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX],
+				  const char **tenant)
 {
 	const char *why;
 	struct session *s;
@@ -282,6 +276,8 @@ uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t num
 	n = s ? session_layouts(s) : 0;
 	for (uint32_t i = 0; i < n; i++)
 		ids[i] = session_pool(s, i)->layout_id;
+	if (n)
+		*tenant = session_tenant(s)->name;
 	cache_unlock(c);
 	return n;
 }

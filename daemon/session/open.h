@@ -47,13 +47,12 @@ enum status cache_session_by_token(struct cache *c, uint32_t tenant, const uint8
 enum status cache_session_write_back(struct cache *c, uint64_t session);
 /* The number of the tenant of an open or detached session; 0: no such handle. Without the lock. */
 uint32_t cache_session_tenant(struct cache *c, uint64_t session);
-/* The name of the tenant of an open or detached session; NULL: no such handle. Without the lock. */
-const char *cache_session_tenant_name(struct cache *c, uint64_t session);
 /* The public number of an open or detached session; 0: no such handle. */
 uint64_t cache_session_number(struct cache *c, uint64_t session);
 /* Writes the ids of a session's layouts and returns how many. 0: no open session has that handle, or, with handle 0,
- * that public number. */
-uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX]);
+ * that public number. *tenant: the name of the session's tenant, which stays; else untouched. */
+uint32_t cache_session_layout_ids(struct cache *c, uint64_t handle, uint64_t number, uint64_t ids[CACHE_LAYOUTS_MAX],
+				  const char **tenant);
 /* The number of the session's layouts, 0 if unknown. *cells: of the keys, of which only count and first are used. */
 uint32_t cache_session_cells(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t *cells);
 /* Number of layouts of a session, 0 if unknown. */

@@ -224,6 +224,17 @@ class Tenants(unittest.TestCase):
         with self.acting(d, "alpha"):
             self.assertEqual(self.contents(d, a.session, [1, 2, 3]), [b"A", b"A", None])
 
+    def test_a_session_is_explained_by_its_own_tenants_blocks(self):
+        d = self.daemon()
+        opened = [self.store(d, "alpha", [1, 2], 65), self.store(d, "beta", [2, 3], 66)]  # of one layout
+        for o, own in zip(opened, ([1, 2], [2, 3])):  # this test's own user administers
+            for n in range(1, 4):
+                reply = d.admin.Explain(pb.ExplainRequest(number=o.number, key=key(n)), timeout=CALL_S)
+                self.assertEqual([b.tier for b in reply.blocks], ["host"] if n in own else [], (o.number, n))
+        with self.assertRaises(grpc.RpcError) as e:
+            d.admin.Explain(pb.ExplainRequest(number=opened[1].number, key=key(2), tenant="alpha"), timeout=CALL_S)
+        self.assertEqual(e.exception.code(), grpc.StatusCode.PERMISSION_DENIED)
+
     @unittest.skipIf(os.geteuid() != 0, "another user's process wants root")
     def test_packets_say_the_same(self):
         d = self.daemon()

@@ -99,13 +99,12 @@ static void rivals_hide(struct cache_explained *v)
 static enum status explain_session(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, struct cache_explained *views, uint32_t *n)
 {
 	uint64_t ids[CACHE_LAYOUTS_MAX];
-	const uint32_t layouts = cache_session_layout_ids(rpc_cache(c), q->session, q->number, ids);
-	const char *tenant = cache_session_tenant_name(rpc_cache(c), q->session);
+	const char *tenant = "", *why = NULL;
+	const uint32_t layouts = cache_session_layout_ids(rpc_cache(c), q->session, q->number, ids, &tenant);
 	const bool hide = !rpc_is_admin(c);
-	const char *why = NULL;
 
 	*n = 0;
-	if (tenant && *q->tenant && strcmp(q->tenant, tenant))
+	if (layouts && *q->tenant && strcmp(q->tenant, tenant))
 		return rpc_fail(c, STATUS_DENIED, "tenant: it is not the session's: leave it out");
 	if (!layouts)
 		return rpc_fail(c, STATUS_NOT_FOUND, "%s: no open session has it", q->session ? "session" : "number");
@@ -115,7 +114,7 @@ static enum status explain_session(struct rpc_call *c, const Terrace__V1__Explai
 		if (q->layout_id && q->layout_id != ids[i])
 			continue;
 		const struct cache_block_name name = {
-			.tenant = tenant ? tenant : q->tenant,
+			.tenant = tenant,
 			.layout_id = ids[i],
 			.key = q->key.data,
 			.key_bytes = (uint32_t)q->key.len,
