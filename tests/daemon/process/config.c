@@ -7,6 +7,7 @@
 #include "tests/held_folder.h"
 
 #include <check.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -691,6 +692,39 @@ START_TEST(sample_file_is_current_and_sound)
 }
 END_TEST
 
+/* A # behind a value would be part of the value. */
+static void no_comment_in_value(void *arg, unsigned line, const char *problem, const char *name, const char *value)
+{
+	(void)line;
+	ck_assert_msg(!problem && !strchr(value, '#'), "%s: %s = %s", (const char *)arg, name ? name : problem, value);
+}
+
+/* Lines `name = value` of examples, indented or not. */
+START_TEST(examples_can_be_copied)
+{
+	static const char *const documents[] = { "TCP.md", "CLUSTER.md", "TENANTS.md" };
+	char path[PATH_MAX], text[16384] = "", *line = NULL;
+	size_t size = 0;
+	FILE *from;
+
+	snprintf(path, sizeof path, TEST_DATA "/../../deploy/%s", documents[_i]);
+	from = fopen(path, "r");
+	ck_assert_ptr_nonnull(from);
+	while (getline(&line, &size, from) > 0) {
+		const char *at = line + strspn(line, " ");
+
+		if (!strncmp(at + strspn(at, "abcdefghijklmnopqrstuvwxyz_"), " = ", 3))
+			strncat(text, at, sizeof text - strlen(text) - 1);
+	}
+	fclose(from);
+	free(line);
+	ck_assert_ptr_nonnull(strchr(text, '='));
+	config_lines(text, strlen(text), no_comment_in_value, (void *)documents[_i]);
+	if (strcmp(documents[_i], "TENANTS.md") != 0) /* that table is a file of its own */
+		ck_assert_msg(parse(text) == STATUS_OK, "%s", errors.text);
+}
+END_TEST
+
 /* Any bytes at all: no crash, and a refusal leaves an error. */
 START_TEST(random_bytes)
 {
@@ -739,6 +773,7 @@ int main(void)
 	tcase_add_test(t, listen_and_its_files);
 	tcase_add_test(t, derived_values);
 	tcase_add_test(t, sample_file_is_current_and_sound);
+	tcase_add_loop_test(t, examples_can_be_copied, 0, 3);
 	tcase_add_loop_test(t, random_bytes, 0, 4);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
