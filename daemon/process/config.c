@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,7 @@
 #define GIB (1024 * MIB)
 #define HOUR_MS 3600000ull
 
-enum { FILE_WAIT_MS = 5000, EXIT_CONFIG = 2 };
+enum { EXIT_CONFIG = 2 };
 
 enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_GROUP, T_FILE, T_NAME, T_PEER,
 	    T_ENDPOINTS, T_TEXT, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
@@ -508,41 +507,24 @@ enum status config_parse(struct config *c, const char *name, const char *bytes, 
 	return errors->count == before ? STATUS_OK : STATUS_INVALID;
 }
 
-/* Reads from a file or pipe. A pipe may have nothing yet, and is waited for. */
-static ssize_t read_some(int fd, char *to, size_t n)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-
-	if (poll(&p, 1, FILE_WAIT_MS))
-		return read(fd, to, n);
-	errno = ETIMEDOUT;
-	return -1;
-}
-
 static void read_file(struct config *c, const char *path, bool must_exist, struct config_errors *errors)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	char *bytes = NULL;
 	size_t n = 0;
-	ssize_t got = 0;
+	char *bytes = config_file_bytes(path, &n);
 
-	if (fd < 0) {
-		if (must_exist || errno != ENOENT)
-			config_complain(errors, "%s: %s: make the configuration file readable, or name another with --config", path, strerror(errno));
+	if (bytes)
+		config_parse(c, path, bytes, n, errors);
+	else if (errno == ENOENT && !must_exist)
 		return;
-	}
-	bytes = malloc(CONFIG_FILE_MAX + 1);
-	while (bytes && n <= CONFIG_FILE_MAX && (got = read_some(fd, bytes + n, CONFIG_FILE_MAX + 1 - n)) > 0)
-		n += (size_t)got;
-	if (!bytes || got < 0)
-		config_complain(errors, "%s: %s", path, bytes && errno == ETIMEDOUT ? "nothing came for 5 s: is it a pipe that is not written to?" : strerror(bytes ? errno : ENOMEM));
-	else if (n > CONFIG_FILE_MAX)
+	else if (errno == ETIMEDOUT)
+		config_complain(errors, "%s: " CONFIG_PIPE_IDLE, path);
+	else if (errno == EFBIG)
 		config_complain(errors, "%s: larger than the 1 MiB that a configuration may have: is it another file?", path);
 	else
-		config_parse(c, path, bytes, n, errors);
+		config_complain(errors, "%s: %s: make the configuration file readable, or name another with --config",
+				path, strerror(errno));
 	snprintf(c->file, sizeof c->file, "%s", path);
 	free(bytes);
-	close(fd);
 }
 
 /* ---- environment and flags ---- */

@@ -20,6 +20,11 @@ void config_complain(struct config_errors *e, const char *format, ...) __attribu
 /* Prints the errors, and how many more there are. */
 void config_errors_print(const struct config_errors *e, FILE *to);
 
+/* The whole file, for free(). A pipe is read to its end. NULL: errno says why; ETIMEDOUT: nothing came from a pipe for
+ * 5 s; EFBIG: it has more than CONFIG_FILE_MAX bytes. */
+char *config_file_bytes(const char *path, size_t *n);
+#define CONFIG_PIPE_IDLE "nothing came for 5 s: is it a pipe that is not written to?"
+
 /* Reads `name = value` lines, n bytes of them, and hands each to `take`, NUL-terminated and without blanks at their
  * ends; or what is wrong with the line, with name and value NULL. Lines count from 1. */
 typedef void config_take_fn(void *arg, unsigned line, const char *problem, const char *name, const char *value);

@@ -2,11 +2,60 @@
  * stands behind a blank and a ;. */
 #include "daemon/process/config_errors.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { LINE_MAX_BYTES = 1024 };
+enum { LINE_MAX_BYTES = 1024, FILE_WAIT_MS = 5000 };
+
+/* ---- the file ---- */
+
+/* A pipe may have nothing yet. */
+static ssize_t read_some(int fd, char *to, size_t n)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	if (poll(&p, 1, FILE_WAIT_MS))
+		return read(fd, to, n);
+	errno = ETIMEDOUT;
+	return -1;
+}
+
+/* NULL, and errno: it cannot be read. */
+static char *bytes_from(int fd, size_t *n)
+{
+	char *bytes = malloc(CONFIG_FILE_MAX + 1);
+	ssize_t got = bytes ? 1 : -1;
+	int error;
+
+	for (*n = 0; got > 0 && *n <= CONFIG_FILE_MAX; *n += got > 0 ? (size_t)got : 0)
+		got = read_some(fd, bytes + *n, CONFIG_FILE_MAX + 1 - *n);
+	if (got >= 0 && *n <= CONFIG_FILE_MAX)
+		return bytes;
+	error = got < 0 ? errno : EFBIG;
+	free(bytes);
+	errno = error;
+	return NULL;
+}
+
+char *config_file_bytes(const char *path, size_t *n)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char *bytes = fd < 0 ? NULL : bytes_from(fd, n);
+	const int error = errno;
+
+	if (fd >= 0)
+		close(fd);
+	errno = error;
+	return bytes;
+}
+
+/* ---- lines ---- */
 
 static bool is_blank(char c)
 {

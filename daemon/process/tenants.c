@@ -8,7 +8,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
 #include <pwd.h>
@@ -16,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum kind { BY_UID, BY_GID, BY_NAME };
 
@@ -299,22 +297,17 @@ struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, str
  * added. */
 static char *bytes_of(const char *file, size_t *n, struct config_errors *errors)
 {
-	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	char *bytes = malloc(CONFIG_FILE_MAX + 1);
-	const ssize_t got = fd < 0 || !bytes ? -1 : read(fd, bytes, CONFIG_FILE_MAX + 1);
+	char *bytes = config_file_bytes(file, n);
 
-	if (got < 0)
-		config_complain(errors, "tenants: %s: %s: make the table readable, or set tenants = off", file,
-				bytes ? strerror(errno) : "no memory");
-	else if (got > CONFIG_FILE_MAX)
-		config_complain(errors, "tenants: %s: larger than the 1 MiB that a table may have", file);
-	if (fd >= 0)
-		close(fd);
-	if (got >= 0 && got <= CONFIG_FILE_MAX) {
-		*n = (size_t)got;
+	if (bytes)
 		return bytes;
-	}
-	free(bytes);
+	if (errno == EFBIG)
+		config_complain(errors, "tenants: %s: larger than the 1 MiB that a table may have", file);
+	else if (errno == ETIMEDOUT)
+		config_complain(errors, "tenants: %s: " CONFIG_PIPE_IDLE, file);
+	else
+		config_complain(errors, "tenants: %s: %s: make the table readable, or set tenants = off", file,
+				strerror(errno));
 	return NULL;
 }
 

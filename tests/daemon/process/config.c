@@ -4,6 +4,7 @@
 #include "daemon/process/config_retired.h"
 #include "daemon/process/data_dir_lock.h"
 #include "daemon/process/machine.h"
+#include "daemon/process/tenants.h"
 #include "tests/held_folder.h"
 
 #include <check.h>
@@ -493,6 +494,36 @@ START_TEST(file_is_a_pipe)
 }
 END_TEST
 
+/* The table of tenants too: half of it must not do for the whole. */
+START_TEST(table_is_a_pipe)
+{
+	static const char *const text[] = { "tenant = a\nuids = 1\n", "tenant = b\nuids = 2\n" };
+	struct tenants *t;
+	char path[32];
+	int ends[2];
+
+	memset(&errors, 0, sizeof errors);
+	ck_assert_int_eq(pipe(ends), 0);
+	snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+	pid_t writer = fork();
+
+	for (int i = 0; !writer && i < 2; i++) {
+		if (write(ends[1], text[i], strlen(text[i])) != (ssize_t)strlen(text[i]))
+			_exit(1);
+		usleep(50000);
+	}
+	if (!writer)
+		_exit(0);
+	close(ends[1]);
+	usleep(25000);
+	t = tenants_load(path, 1 << 30, &errors);
+	ck_assert_msg(t != NULL, "%s", errors.text);
+	ck_assert_uint_eq(t->count, 3);
+	tenants_free(t);
+	waitpid(writer, NULL, 0);
+}
+END_TEST
+
 static void leave(const char *folder)
 {
 	ck_assert_int_eq(chdir("/"), 0);
@@ -760,6 +791,7 @@ int main(void)
 	tcase_add_test(t, every_bad_line_is_told);
 	tcase_add_test(t, good_lines);
 	tcase_add_test(t, file_is_a_pipe);
+	tcase_add_test(t, table_is_a_pipe);
 	tcase_add_test(t, socket_of_another_user);
 	tcase_add_test(t, claims_say_why);
 	tcase_add_test(t, memory_that_cgroups_leave);
