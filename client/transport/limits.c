@@ -11,8 +11,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* gRPC 1.51 ends the process without four descriptors (and has no connection without a fifth), and starts four threads, one more a core,
- * of 2 to 32, and another when it has work. */
+/* gRPC 1.51 ends the process without four descriptors (and has no connection without a fifth), and starts four threads,
+ * one more a core, of 2 to 32, and another when it has work. */
 enum { DESCRIPTORS = 6, THREADS = 6, CORES_LEAST = 2, CORES_MOST = 32 };
 
 static int descriptors_lack(void)
@@ -38,7 +38,8 @@ static void *wait_main(void *gate)
 	return NULL;
 }
 
-/* All of them at once: each waits for the gate to be opened. */
+/* Why the process cannot have the threads that gRPC needs: an errno; 0: it can. It starts all of them at once, and each
+ * waits until the gate is opened. */
 static int threads_lack(void)
 {
 	const long cores = sysconf(_SC_NPROCESSORS_CONF);

@@ -75,7 +75,8 @@ static bool has_processors(void)
 	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) >= ADAPTIVE_POLL_PROCESSORS; /* fails with more than it has room for */
 }
 
-/* ---- the list ------------------------------------------------------------------------------------------------------ */
+/* ---- the list
+ * ------------------------------------------------------------------------------------------------------ */
 
 void client_local_list_init(struct client_local_calls_list *list)
 {
@@ -117,7 +118,7 @@ struct client_local_calls *client_local_create(struct client_local_calls_list *l
 	return local;
 }
 
-/* With the lock held. */
+/* Closes a slot's connection. With the lock held. */
 static void slot_close(struct slot *slot)
 {
 	if (slot->fd >= 0) {
@@ -128,7 +129,7 @@ static void slot_close(struct slot *slot)
 	slot->state = SLOT_EMPTY;
 }
 
-/* With the lock held. */
+/* Closes the pool's idle connections, and lets no call begin. With the lock held. */
 static void local_end(struct client_local_calls *local)
 {
 	local->closed = true;
@@ -176,7 +177,8 @@ void client_local_destroy(struct client_local_calls *local)
 	free(local);
 }
 
-/* ---- connections --------------------------------------------------------------------------------------------------- */
+/* ---- connections
+ * --------------------------------------------------------------------------------------------------- */
 
 static struct fdsock_head head_of(enum fdsock_type type)
 {
@@ -205,7 +207,7 @@ static enum terrace_status greet(const struct client_local_calls *local, int fd,
 	return *never || welcome->status ? TERRACE_UNAVAILABLE : TERRACE_OK;
 }
 
-/* From here on its reads sleep, but not for long. */
+/* Makes reads of the socket sleep, but not for long. */
 static bool settle(int fd)
 {
 	const struct timeval sleep = {.tv_usec = SLEEP_US};
@@ -213,7 +215,7 @@ static bool settle(int fd)
 	return !fcntl(fd, F_SETFL, 0) && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &sleep, sizeof(sleep));
 }
 
-/* A connected socket, or -1. The error text stays as it was, since the call then goes by gRPC. */
+/* Makes a connected socket; -1: there is none. The error text stays as it was, since the call then goes by gRPC. */
 static int dial(const struct client_local_calls *local, uint64_t deadline_us, bool *never)
 {
 	const uint64_t now = client_now_us(), half_us = deadline_us > now ? (deadline_us - now) / 2 : 0;
@@ -251,7 +253,7 @@ static bool slot_connect(struct client_local_calls *local, struct slot *slot, ui
 	return fd >= 0 && !closed;
 }
 
-/* A call's end. kept: the connection may serve another. */
+/* Ends a call's use of the slot. kept: the connection may serve another call. */
 static void slot_leave(struct client_local_calls *local, struct slot *slot, bool kept)
 {
 	pthread_mutex_lock(&local->list->lock);
@@ -291,9 +293,11 @@ static struct slot *slot_take(struct client_local_calls *local, uint64_t deadlin
 	return NULL;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------- */
+/* ---- calls
+ * --------------------------------------------------------------------------------------------------------- */
 
-/* As gRPC brings the daemon's statuses (daemon/rpc/reply.c, status_of_code in transport/grpc_call.c). */
+/* Turns a status of the daemon into the library's, as gRPC does (daemon/rpc/reply.c, status_of_code in
+ * transport/grpc_call.c). */
 static enum terrace_status status_read(uint32_t number)
 {
 	switch (number) {
@@ -313,7 +317,7 @@ static enum terrace_status status_read(uint32_t number)
 	}
 }
 
-/* Sends the call. False, with errno: the daemon has nothing of it. */
+/* Sends the call. False, with errno: no part of it has reached the daemon. */
 static bool call_send(const struct slot *slot, const struct client_job *job, size_t bytes, uint64_t left_us)
 {
 	const struct fdsock_call call = {
@@ -329,7 +333,8 @@ static ssize_t packet_look(const struct slot *slot, int flags)
 	return recv(slot->fd, slot->packet, FDSOCK_CALL_BYTES_MAX, MSG_TRUNC | flags);
 }
 
-/* `usual`: what it goes by that calls like this one take. The reply's bytes, 0 if the daemon has hung up, -1 with errno; EAGAIN: none came in time. */
+/* Waits for the reply. `usual`: how long calls of this kind take, by which it polls. Returns the reply's bytes; 0: the
+ * daemon has hung up; -1 with errno; EAGAIN: none came in time. */
 static ssize_t reply_await(const struct client_local_calls *local, const struct slot *slot, struct adaptive_poll *usual,
 			   uint64_t deadline_us)
 {
@@ -357,7 +362,7 @@ static ssize_t reply_await(const struct client_local_calls *local, const struct 
 	}
 }
 
-/* What an answer says. *by_grpc: that gRPC is to be asked. */
+/* Reads an answer. *by_grpc: gRPC is to be asked instead. */
 static enum terrace_status reply_read(const struct slot *slot, size_t bytes, const struct client_job *job, bool *by_grpc)
 {
 	const char *name = methods[job->method].name;
@@ -395,7 +400,8 @@ static enum terrace_status no_reply(struct client_local_calls *local, ssize_t go
 				       "it has restarted or is stopping: try again, and open sessions again (terrace_session_reopen)", name);
 }
 
-/* A connected slot that has taken the call, or NULL. Connections that a daemon has closed meanwhile are found out by this. */
+/* Sends the call over a connected slot. NULL: none took it. This finds out connections that a daemon has closed
+ * meanwhile. */
 static struct slot *call_begin(struct client_local_calls *local, const struct client_job *job, size_t bytes)
 {
 	for (int i = 0; i <= SLOTS; i++) {

@@ -19,7 +19,8 @@
 /* Idle for less than so many seconds; the last has no bound. */
 static const uint32_t ages[EVICTION_LOG_AGES] = { 1, 10, 60, 300, 1800, 7200, 86400, UINT32_MAX };
 
-/* What left a GPU may still be in memory, and leave that too: it has a mark of its own. */
+/* The log's id of a copy. A block that has left a GPU may still be in memory, and leave that, too: a GPU's copy has an
+ * id of its own. */
 static uint64_t mark_of(uint64_t id, bool gpu)
 {
 	return gpu ? id ^ 0x9e3779b97f4a7c15ull : id;

@@ -26,16 +26,16 @@ struct eviction_log_entry {
 
 _Static_assert(sizeof(struct eviction_log_entry) == 32, "two in a cache line");
 
-/* A copy leaves its tier. n: its node there. The log has the last copy of a block that left memory or the disks, and
- * beside it the last that left a GPU. */
+/* Notes that a copy leaves its tier. n: its node there. The log keeps the last copy of a block that left memory or the
+ * disks, and beside it the last that left a GPU. */
 void eviction_log_note(struct cache *c, uint64_t id, const struct policy_node *n, enum eviction_tier tier,
 		       enum eviction_reason reason);
 /* A note about that id follows soon: prefetches its entry. */
 void eviction_log_hint(const struct cache *c, uint64_t id, bool gpu);
-/* The block is there again: on a GPU, or in memory or on a disk. */
+/* Forgets the eviction of a block that is there again: on a GPU, or in memory or on a disk. */
 void eviction_log_forget(struct cache *c, uint64_t id, bool gpu);
 const struct eviction_log_entry *eviction_log_find(const struct cache *c, uint64_t id, bool gpu);
-/* A request wants the block: counts a regret if it has just left; gpu: also if it left a GPU. */
+/* Counts a regret if the block, which a request wants, has just left memory or the disks; gpu: or a GPU. */
 void eviction_log_asked(struct cache *c, uint64_t id, bool gpu);
 const char *eviction_reason_word(enum eviction_reason r);
 /* The rows of Stats; without the lock. */

@@ -172,7 +172,7 @@ static struct advice_list *slot_for(struct advice_lists *l, uint64_t tail)
 	return &l->list[at];
 }
 
-/* What comes after the chain, by and by: the likeliest neighbours, then theirs. */
+/* Makes the list of what is expected after the chain: its likeliest neighbours, then theirs. */
 static void list_make(struct advisor *a, uint64_t tail, struct advice_list *out)
 {
 	uint64_t names[1 + LIST_NAMES] = { tail };
@@ -235,7 +235,7 @@ const struct advice_list *advisor_list(struct cache *c, const struct request *r)
  * messages come. A block without a node gets no node: there may be many times more blocks than nodes, and the graph
  * knows nothing of such a block. */
 
-/* A look is for one node in one pool. */
+/* Bounds of looks. A look finds out whether one node's block is there in one pool. */
 enum {
 	LOOKS_A_PASS = 1 << 15,        /* some ms */
 	LOOKS_A_HOLD = 512,            /* of the cache's lock */
@@ -249,7 +249,7 @@ static bool is_there(const struct cache *c, uint64_t name)
 	return false;
 }
 
-/* 1 at least. */
+/* The number of layout pools, at least 1. */
 static uint32_t pools_now(struct cache *c)
 {
 	uint32_t pools;
@@ -260,7 +260,7 @@ static uint32_t pools_now(struct cache *c)
 	return pools ? pools : 1;
 }
 
-/* True: all have been looked at. */
+/* Looks at some nodes. True: all have been looked at. */
 static bool look_at_nodes(struct cache *c, struct advisor *a)
 {
 	struct graph_node_record n[LOOKS_A_HOLD];
@@ -428,8 +428,8 @@ enum status advisor_start(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-/* What policies have learned is as of now or worth little; then the graph, of which an earlier round has left most. The catalog's queue
- * may have to be written first to have room. */
+/* What policies have learned is as of now or worth little; then the graph, of which an earlier round has left most. The
+ * catalog's queue may have to be written first to have room. */
 static void keep_all(struct cache *c, struct advisor *a)
 {
 	enum status (*const keep[])(struct cache *, struct advisor *, uint32_t) = { policy_state_keep, keep_some };
@@ -441,7 +441,7 @@ static void keep_all(struct cache *c, struct advisor *a)
 			nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 }
 
-/* False: it is left, in the catalog, whose pages come from a disk. */
+/* Stops the advisor's thread. False: it is left behind, in the catalog, whose pages come from a disk. */
 static bool thread_ends(struct advisor *a, uint32_t wait_ms)
 {
 	atomic_store(&a->stop, true);
@@ -492,7 +492,7 @@ void advisor_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 
 /* ---- for operators ---- */
 
-/* The key of a block that is there under that name in any layout. */
+/* Fills in the key of the block of that name that is there in any layout. */
 static void key_of(const struct cache *c, uint64_t name, struct cache_graph_edge *out)
 {
 	for (uint32_t i = 0; i < c->pool_count; i++) {
@@ -507,7 +507,7 @@ static void key_of(const struct cache *c, uint64_t name, struct cache_graph_edge
 	}
 }
 
-/* The block's own copies, an edge to itself for each layout: where a copy is, is where the link leads. */
+/* Writes the block's own copies, each as an edge from the key to itself: the edge's tier says where the copy is. */
 static uint32_t copies_of(const struct cache *c, uint64_t name, struct cache_graph_edge *out, uint32_t max)
 {
 	uint32_t n = 0;

@@ -154,6 +154,8 @@ void policy_state_conversations(struct cache *c);
 /* Whether a record of the table of edges is a piece that was not written again for a month. */
 bool policy_state_is_old(const uint8_t *key, size_t key_bytes, const uint8_t *value, size_t value_bytes);
 
+/* The edges of a key in the graph, each type's strongest first. UNAVAILABLE: there is no graph. It waits for the
+ * advisor's round, some milliseconds to a second: call it on a worker. */
 enum status cache_graph(struct cache *c, const uint8_t *key, uint32_t key_bytes, struct cache_graph_edge *out, uint32_t max,
 			uint32_t *n, const char **why);
 

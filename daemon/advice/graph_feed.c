@@ -43,8 +43,8 @@ enum {
 
 /* ---- leased together ---- */
 
-/* The next of a lease's blocks that stand for its chain, from number *at on; *at is behind it. NULL: there are no more.
- * Of a plain session all stand for it. */
+/* The next of a lease's blocks that stand for its chain, from number *at on; *at moves behind it. NULL: there are no
+ * more. In a plain session all blocks stand for it. */
 static const struct block *chain_next(const struct lease *l, uint32_t *at)
 {
 	while (l->main && *at < l->count && block_pool(l->block[*at]) != l->main)
@@ -61,7 +61,8 @@ static const struct block *end_of(const struct lease *l)
 	return n ? l->block[n - 1] : NULL;
 }
 
-/* The same of a session with a grid: the chains are compared block by block. */
+/* Whether the chain of lease a is the beginning of that of lease `of`, in a session with a grid. The chains are
+ * compared block by block. */
 static bool is_beginning_of_chain(const struct lease *a, const struct lease *of)
 {
 	const struct block *mine, *its, *end = NULL, *met = NULL;
@@ -74,7 +75,8 @@ static bool is_beginning_of_chain(const struct lease *a, const struct lease *of)
 	return !mine && end && end == met;
 }
 
-/* The end of one is in the other, at its place. */
+/* Whether the chain of lease a is the beginning of that of lease `of`: its last block is in that one at the same
+ * place. */
 static bool is_beginning(const struct lease *a, const struct lease *of)
 {
 	if (a->main)
@@ -87,7 +89,7 @@ static uint64_t name_of(const struct block *b)
 	return key_name_of(b->pool->tenant->number, block_key(b), block_key_bytes(b));
 }
 
-/* The same of a session with a grid. */
+/* The first block of l's chain that the other's does not have, in a session with a grid. */
 static const struct block *chain_parts_from(const struct lease *l, const struct lease *other)
 {
 	uint32_t i = 0, j = 0;
@@ -98,7 +100,7 @@ static const struct block *chain_parts_from(const struct lease *l, const struct 
 	return b ? b : end_of(l);
 }
 
-/* Chains that have parted do not meet again. */
+/* The first block of l's chain that the other's does not have. Chains that have parted do not meet again. */
 static const struct block *parts_from(const struct lease *l, const struct lease *other)
 {
 	uint32_t same = 0, end = l->count < other->count ? l->count : other->count;
@@ -117,7 +119,7 @@ static const struct block *parts_from(const struct lease *l, const struct lease 
 	return same < l->count ? l->block[same] : end_of(l);
 }
 
-/* From the end of one to the beginning of the other. */
+/* Adds an edge from the end of one chain to the beginning of the part that the other has alone. */
 static void tie(struct cache *c, const struct lease *from, const struct lease *to, float weight)
 {
 	const struct graph_mail_event e = { .now_us = c->now_us, .kind = GRAPH_MAIL_PAIR, .type = EDGE_CO_ATTEND, .count = 2,
@@ -149,7 +151,7 @@ void graph_feed_lease(struct cache *c, const struct session *s, const struct lea
 
 /* ---- alike ---- */
 
-/* The sum of n rows of d floats. Some dims at a time, whose sums stay in registers; d is a multiple of that many. */
+/* Sums n rows of d floats. The sums of some dims at a time stay in registers; d is a multiple of that many. */
 static void rows_sum(const float *rows, uint32_t n, uint32_t d, float *restrict sum)
 {
 	for (uint32_t i = 0; i < d; i += SUM_DIMS) {
@@ -162,7 +164,7 @@ static void rows_sum(const float *rows, uint32_t n, uint32_t d, float *restrict 
 	}
 }
 
-/* The mean of its keys' first 64 rotated dims, to the full range of 8 bits; false: it has none. */
+/* The mean of the first 64 rotated dims of the block's keys, scaled to the full range of 8 bits. False: it has none. */
 static bool keys_mean(const struct layout_pool *p, const uint8_t *block, uint32_t tokens, int8_t out[SKETCH_BITS])
 {
 	float keys[SKETCH_TOKENS * KV_HEAD_DIM_MAX], sum[KV_HEAD_DIM_MAX], most = 0;

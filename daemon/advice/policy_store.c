@@ -118,7 +118,7 @@ static bool learner_of_gpu(struct cache *c, uint32_t *n, struct learner *out)
 	return false;
 }
 
-/* The n-th, in an order in which new ones may come between. */
+/* Finds the n-th learner, in an order in which new ones may come between others. False: there are no more. */
 static bool learner_at(struct cache *c, uint32_t n, struct learner *out)
 {
 	if (n < c->class_count) {
@@ -136,7 +136,7 @@ static bool learner_at(struct cache *c, uint32_t n, struct learner *out)
 
 /* ---- out ---- */
 
-/* The next piece; 0: this one has no more. */
+/* Writes the learner's next piece to out; 0: it has no more. */
 static size_t piece_of(struct cache *c, const struct learner *l, uint64_t *cursor, uint8_t *out)
 {
 	if (l->whom == 'k')
@@ -144,7 +144,8 @@ static size_t piece_of(struct cache *c, const struct learner *l, uint64_t *curso
 	return l->ops->keep ? l->ops->keep(l->policy, cursor, out) : 0;
 }
 
-/* What an earlier round had more of, from k->number on, which goes along: what is not taken now is begun with later. */
+/* Deletes the pieces that an earlier round had beyond those of this one, from k->number on. If the catalog's queue is
+ * full, the next call goes on there. */
 static enum status drop_rest(struct catalog *catalog, const struct learner *l, struct learning *k)
 {
 	uint8_t key[KEY], value[CATALOG_VALUE_MAX];
@@ -164,7 +165,8 @@ static enum status drop_rest(struct catalog *catalog, const struct learner *l, s
 	}
 }
 
-/* Learners are told by number, and a new class's moves those behind it on: whose pieces are under way begins again then. */
+/* Learners are told by number, and a new class's moves those behind it on: whose pieces are under way begins again
+ * then. */
 static bool learner_next(struct cache *c, struct learning *k, struct learner *l)
 {
 	if (!learner_at(c, k->at, l))
@@ -179,7 +181,7 @@ static bool learner_next(struct cache *c, struct learning *k, struct learner *l)
 	return true;
 }
 
-/* OK: the round is over. BUSY: there are more. Else the catalog did not take it. */
+/* Saves one piece. OK: the round is over. BUSY: there are more. Otherwise the catalog did not take it. */
 static enum status keep_piece(struct cache *c, struct advisor *a, struct learning *k)
 {
 	uint8_t key[KEY], value[HEAD + POLICY_PIECE_MAX] = { VERSION };
@@ -268,7 +270,7 @@ struct loading {
 	size_t room;
 };
 
-/* For lack of memory the rest is learned again. */
+/* Loads a piece that an earlier run has left. For lack of memory the rest is learned again. */
 static bool load_piece(void *arg, const void *key, size_t key_bytes, const void *value, size_t value_bytes)
 {
 	struct loading *x = arg;
@@ -313,7 +315,7 @@ void policy_state_free(struct cache *c)
 	free(c->advice->policy_state);
 }
 
-/* The first that is not before the key. */
+/* The index of the first piece whose key is not below this key. */
 static size_t policy_state_place(const struct advice *a, const uint8_t key[KEY])
 {
 	size_t low = 0, high = a->policy_state_count;

@@ -98,7 +98,7 @@ static void wish_add(struct cache *c, struct wish *w, struct block *b)
 		w->id[w->count++] = b->node.id;
 }
 
-/* What memory has of the request had better not go for what is loaded. */
+/* Marks a block of the request that memory has as wanted, so that it is not evicted for what is loaded. */
 static void wish_keep(struct cache *c, struct wish *w, struct block *b)
 {
 	(void)c;
@@ -139,8 +139,8 @@ void prefetch_leased(struct cache *c, const struct request *r)
 
 /* ---- loads ---- */
 
-/* Nothing is lost for it. A full pool gives up what it would give up for a put of the same block; for one that is sure to be leased, its
- * coldest. */
+/* Whether the block may have a place in memory without loss. A full class gives up what it would give up for a put of
+ * the same block; for a block that is sure to be leased, its coldest. */
 static bool deserves_room(struct cache *c, const struct block *b, enum prefetch_kind kind)
 {
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .moved = true };
@@ -151,7 +151,8 @@ static bool deserves_room(struct cache *c, const struct block *b, enum prefetch_
 	return room_spares(c, k) && (kind == PREFETCH_ASKED || memory_class_has_room(k) || !room_keeps_out(c, k, &e));
 }
 
-/* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: no more of any. */
+/* Begins a prefetch from a disk. OK: it has begun, or is not to be. BUSY: no more of this wish now. EXHAUSTED: no more
+ * of any wish. */
 static enum status load_prefetch(struct cache *c, struct block *b, enum prefetch_kind kind)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes;

@@ -25,14 +25,14 @@ struct prefetch {
 };
 
 void prefetch_init(struct prefetch *a);
-/* In a read section: a request was told; a Lease of it came; begins loads that wishes ask for. */
+/* Notes a request that was told, or a Lease of it, and begins the loads that wishes ask for. In a read section. */
 void prefetch_request(struct cache *c, const struct request *r);
 void prefetch_leased(struct cache *c, const struct request *r);
 void prefetch_pump(struct cache *c);
-/* The prefetch of the block ended so: COUNTER_PREFETCH_USED, _WASTED or _LATE. Ignored if the block was not prefetched.
- * The block is in no list then. */
+/* Ends the prefetch of the block with the outcome COUNTER_PREFETCH_USED, _WASTED or _LATE. Does nothing if the block
+ * was not prefetched. The block is in no list then. */
 void prefetch_end(struct cache *c, struct block *b, enum counter how);
-/* A call waits for a block that is not in memory. */
+/* Notes that a call waits for a block that is not in memory. */
 void prefetch_wanted(struct cache *c, struct block *b);
 
 #endif

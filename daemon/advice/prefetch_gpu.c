@@ -117,7 +117,7 @@ static void wish_add(struct cache *c, struct wish *w, struct block *b)
 		w->id[w->count++] = b->node.id;
 }
 
-/* In doubt all of a wish is granted, or nothing. */
+/* Makes a wish for the GPU. If the kind of wish is in doubt, all of the wish is granted or nothing. */
 static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enum prefetch_kind kind)
 {
 	struct vram_prefetch *a = c->vram->prefetch;
@@ -128,7 +128,7 @@ static void wish_for(struct cache *c, const struct request *r, uint32_t gpu, enu
 	wish_grant(c, w, &a->outcome, w->count, COUNTER_GPU_PREFETCH_UNVERIFIED);
 }
 
-/* The GPU that the session works on; none if it works on several. */
+/* The GPU that the session works on. False: it works on none, or on several. */
 static bool gpu_of(struct cache *c, uint64_t session, uint32_t *gpu)
 {
 	const uint32_t gpus = session_gpus(c, session);
@@ -157,7 +157,8 @@ void vram_prefetch_leased(struct cache *c, const struct request *r)
 
 /* ---- copies ---- */
 
-/* OK: begun, or not to be. BUSY: no more of this wish now. EXHAUSTED: of none on this GPU. */
+/* Begins a prefetch to the GPU. OK: it has begun, or is not to be. BUSY: no more of this wish now. EXHAUSTED: no more
+ * of any wish on this GPU. */
 static enum status up_prefetch(struct cache *c, struct gpu *g, struct block *b)
 {
 	const uint64_t bytes = b->pool->geometry.block_bytes;
@@ -179,7 +180,7 @@ static enum status up_prefetch(struct cache *c, struct gpu *g, struct block *b)
 	return STATUS_OK;
 }
 
-/* It is being read, or will be, for the same request. */
+/* Whether the block is being read for the same request, or will be. */
 static bool comes(const struct cache *c, const struct wish *w, const struct block *b)
 {
 	return b->moving || b->awaited || (w->kind == PREFETCH_ASKED && b->slab_map && c->options.prefetch_bytes);

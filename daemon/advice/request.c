@@ -129,8 +129,8 @@ static void letter_parse(const struct mailbox *m, const struct letter *l, struct
 
 /* ---- what is one request ---- */
 
-/* A Lookup is expected to be followed by a Lease of all its keys, or of those that it found, or by the same Lookup again: one
- * request, told at the first of them. */
+/* Whether the request was told already. A Lookup is expected to be followed by a Lease of all its keys or of those that
+ * it found, or by the same Lookup again: these are one request, told at the first of them. */
 static bool was_told(struct cache *c, const struct request *r)
 {
 	struct expected *e = &c->advice->expected;
@@ -157,7 +157,8 @@ static bool was_told(struct cache *c, const struct request *r)
 	return false;
 }
 
-/* A chain that begins with all of an earlier one goes on with its conversation: the first that does. */
+/* Finds the conversation that the request goes on with: the first that ends where a part of the request's chain does.
+ * Sets the request's turn. */
 static void converse(struct advice *a, struct request *r)
 {
 	struct conversation *last = &a->conversation[r->name[r->count - 1] % CONVERSATIONS];
@@ -242,7 +243,7 @@ static struct policy_request request_of(struct cache *c, const struct request *r
 	};
 }
 
-/* Tells a policy that several layouts may share once, of those that it has the blocks of. */
+/* Tells a request once to a policy that several layouts may share, with the layouts of which it has the blocks. */
 static void tell_one(struct cache *c, const struct request *r, const struct policy_ops *ops, struct policy *policy,
 		     const uint32_t *list, uint32_t layouts)
 {
@@ -308,7 +309,7 @@ static void tell_gpu(struct cache *c, const struct request *r, const struct gpu 
 	}
 }
 
-/* What a sparse layout has not is not missed. */
+/* Notes which of a layout's blocks are asked for. A block that a sparse layout lacks is not missed. */
 static void note_asked(struct cache *c, uint32_t gpus, const struct request *r, uint32_t l)
 {
 	const uint64_t layout_id = r->pool[l]->layout_id;

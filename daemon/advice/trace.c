@@ -117,7 +117,7 @@ static uint64_t salted(const struct trace_recorder *t, uint64_t n)
 	return h ? h : 1;
 }
 
-/* Counts are written again at the end, in the same room. */
+/* Writes the file's first line. Its counts are written again at the end, in the same room. */
 static int head(const struct trace_recorder *t, char out[64])
 {
 	return snprintf(out, 64, "# terrace-trace %u %09" PRIu64 " %09" PRIu64 "\n", t->block_tokens,
@@ -135,7 +135,7 @@ static void comment(struct trace_recorder *t)
 	put(t, line, (size_t)snprintf(line, sizeof(line), "# %" PRIu64 " requests were dropped up to here\n", dropped));
 }
 
-/* False: it does not go into this file. */
+/* Whether the request goes into this file. */
 static bool accepts(struct trace_recorder *t, uint32_t block_tokens, size_t bytes)
 {
 	char line[64];
@@ -210,7 +210,7 @@ static void recorder_free(struct trace_recorder *t)
 	free(t);
 }
 
-/* True: no thread waits for it any more. */
+/* Whether the recorder has ended, so that no thread waits for it any more. */
 static bool record_ended(struct trace_recorder *t)
 {
 	bool left;
@@ -293,7 +293,7 @@ enum status cache_trace_start(struct cache *c, int fd, uint64_t bytes_max, const
 	return s;
 }
 
-/* False: its thread is left with it. */
+/* Ends the recorder. False: its thread is left behind with it. */
 static bool recorder_ends(struct trace_recorder *t, uint64_t wait_us)
 {
 	const struct timespec until = deadline_in(wait_us);

@@ -63,7 +63,7 @@ static void add_named(struct cache *c, const struct request *r, struct wish *w, 
 	add(c, w, named(c, r, layout, name));
 }
 
-/* The same of a session with a grid. */
+/* Calls `add` with the blocks that a Lease of the prefix that was found needs, in a session with a grid. */
 static void fill_asked_cells(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add)
 {
 	struct grid_need need[CACHE_LAYOUTS_MAX];
@@ -111,7 +111,8 @@ static void fill_expected(struct cache *c, const struct request *r, struct wish 
 {
 	const struct advice_list *l = advisor_list(c, r);
 
-	/* A sparse layout is left out: a prefix needs its blocks at the end alone, and where the end will be is not known. */
+	/* A sparse layout is left out: a prefix needs its blocks at the end alone, and where the end will be is not
+	 * known. */
 	for (uint32_t i = 0; l && i < l->count; i++)
 		for (uint32_t p = 0; p < r->layouts && !asked_for(r, l->name[i]); p++)
 			if (!r->grid.unit || !r->grid.rule[p].sparse)

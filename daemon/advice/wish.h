@@ -46,8 +46,8 @@ typedef void wish_add_fn(struct cache *c, struct wish *w, struct block *b);
 struct wish *wish_begin(struct cache *c, struct wish_queue *q, const struct request *r, enum prefetch_kind kind);
 /* Calls `add` with each block that the wish is for; NULL for blocks that the cache does not have. */
 void wish_fill(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
-/* The same of the blocks that the request found, whatever the wish's kind: those that a Lease of them needs, deepest
- * last. */
+/* Calls `add` with the blocks that the request found, whatever the wish's kind: those that a Lease of them needs, the
+ * deepest last. */
 void wish_fill_asked(struct cache *c, const struct request *r, struct wish *w, wish_add_fn *add);
 /* Leaves as many blocks as `outcome` grants: of a kind of wish that is in doubt `trial` or none. The others count as
  * `unverified`. */
@@ -56,7 +56,7 @@ void wish_grant(struct cache *c, struct wish *w, struct prefetch_outcome *outcom
 /* Ends a wish: early, and its blocks that are not begun are late; or done. */
 void wish_drop(struct cache *c, const struct wish_queue *q, struct wish *w);
 void wish_end(struct cache *c, struct wish *w);
-/* A Lease of the request came. */
+/* Notes that a Lease of the request has come. */
 void wish_leased(struct cache *c, struct wish_queue *q, const struct request *r);
 /* Whether `bytes` may be begun now, at `rate` bytes a second. A quarter of a second's worth may be saved up, or one
  * block. The caller that begins them takes them off budget_bytes. */

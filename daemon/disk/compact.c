@@ -173,7 +173,7 @@ static void copy_begin(struct cache *c, struct leaving *l, struct block *b)
 	l->stuck |= s == STATUS_EXHAUSTED || s == STATUS_UNAVAILABLE;
 }
 
-/* With the lock: some slots of a round. True: the round is over. */
+/* Looks at some slots of a round. True: the round is over. With the lock. */
 static bool copies_look(struct cache *c, struct leaving *l)
 {
 	struct slab_map *r = l->slab_map;
@@ -212,7 +212,7 @@ static enum status copies_write(struct cache *c, struct leaving *l, uint64_t unt
 	return STATUS_BUSY;
 }
 
-/* With the lock: takes the slab map's finished copies, and tells by a bit each on which disks they are. */
+/* Takes the finished copies of the slab map. Sets a bit for each disk that they are on. With the lock. */
 static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 {
 	struct disk_transfer *copied = r->copied;
@@ -224,7 +224,7 @@ static struct disk_transfer *copies_take(struct slab_map *r, uint32_t *units)
 	return copied;
 }
 
-/* Without the lock: makes the copies durable; the blocks then move to them. */
+/* Makes the copies durable; the blocks then move to them. Without the lock. */
 static enum status copies_land(struct cache *c, struct slab_map *r)
 {
 	struct tier *t = c->tier;
@@ -252,7 +252,7 @@ static enum status copies_land(struct cache *c, struct slab_map *r)
 	return s;
 }
 
-/* With the lock. OK: no transfer uses the slab map any more, and none will begin. */
+/* Seals the slab map, so that no new transfer uses it. OK: none uses it now. BUSY: one does. With the lock. */
 static enum status slab_map_seal(struct slab_map *r, bool stuck)
 {
 	if (r->transfers != r->left_count || r->class->unit->failed)
@@ -290,7 +290,7 @@ static enum status slab_map_empty(struct cache *c, struct slab_map *r)
 
 /* ---- the end ---- */
 
-/* With the lock. Copies that came too late for a sync get tombstones. */
+/* Lets a slab map stay that was to be given up. Copies that came too late for a sync get tombstones. With the lock. */
 static void slab_map_stay(struct cache *c, struct slab_map *r)
 {
 	struct disk_transfer *late = r->copied;

@@ -30,7 +30,7 @@ _Static_assert((int)LAYOUT_BYTES_MAX <= (int)SLOT_LAYOUT_MAX, "it stands in the 
 
 /* ---- what the catalog is told ---- */
 
-/* Layouts that it has not heard of; pools are only ever added. */
+/* Tells the catalog the layouts that it has not heard of. Layout pools are only ever added. */
 static void tell_layouts(struct cache *c)
 {
 	for (; c->tier->layouts_kept < c->pool_count; c->tier->layouts_kept++) {
@@ -117,8 +117,8 @@ static size_t promise_key(const struct layout_pool *p, uint8_t key[PROMISE_KEY_B
 	return PROMISE_KEY_BYTES_MAX;
 }
 
-/* The record of a block that memory does not have. One that is not committed yet, or tells of another copy, stays:
- * then the next run does not know of the flush. */
+/* Notes in the record of a block that memory does not have that the block was flushed. A record that is not committed
+ * yet, or is of another copy, stays as it is: then the next run does not know of the flush. */
 static void record_promise(struct cache *c, const struct block *b)
 {
 	const struct index_ident name = block_name(b);
@@ -195,7 +195,7 @@ static struct sync_request *sync_request(struct cache *c, struct cache_wait *w)
 	return e;
 }
 
-/* It was not begun. */
+/* Frees a request for a sync that was not begun. */
 static void sync_request_drop(struct cache_wait *w, struct sync_request *e)
 {
 	wait_link_out(w, &e->link);

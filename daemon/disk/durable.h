@@ -31,14 +31,15 @@ void catalog_untell(struct cache *c, const struct index_ident *ident);
  * as place.h says, also in the next run: the block's record in the catalog says so, and is written before the commit
  * that the Flush waits for. If the catalog is lost or rebuilt, this is forgotten. */
 void promise_block(struct cache *c, struct block *b, const struct slot_header *h);
-/* A Flush of everything is about to acknowledge the layout's blocks on disks: all up to the newest. */
+/* Promises all blocks of the layout that are on disks, up to the newest, as a Flush of everything is about to
+ * acknowledge them. */
 void promise_pool(struct cache *c, struct layout_pool *p);
 /* Waits for a commit of all that the catalog was told; or for a sync of a disk. */
 enum status wait_catalog(struct cache *c, struct cache_wait *w);
 enum status wait_sync(struct cache *c, struct cache_wait *w, struct unit *u);
-/* A header of that name on the disk has been written, or overwritten. */
+/* Notes that a header of that name on the disk has been written, or overwritten. */
 void unit_wrote(struct unit *u, const struct index_ident *ident);
-/* Whether the disk has such a write that may not be durable yet. */
+/* Whether the disk has a write of a header of that name that may not be durable yet. */
 bool unit_unsynced(const struct unit *u, const struct index_ident *ident);
 
 #endif

@@ -40,7 +40,7 @@
 
 static void load_done(struct disk_request *q);
 
-/* Into the transfer's slot. */
+/* Begins to read the block into the transfer's slot. */
 static enum status load_read(struct disk_transfer *m)
 {
 	const uint32_t bytes = (uint32_t)m->block->pool->geometry.need_bytes;
@@ -57,7 +57,7 @@ static enum status load_read(struct disk_transfer *m)
 	return STATUS_OK;
 }
 
-/* With the lock. The disk has done what it was asked for. */
+/* Takes a read that has ended off what the disk has to do. With the lock. */
 static void load_was_read(struct disk_transfer *m)
 {
 	const uint64_t bytes = m->block->pool->geometry.need_bytes;
@@ -69,7 +69,7 @@ static void load_was_read(struct disk_transfer *m)
 	rate_over(reads, bytes);
 }
 
-/* Without the lock: what the disk gave, judged. */
+/* Judges what the disk gave: its status, header and checksums. Without the lock. */
 static enum status load_judge(struct disk_transfer *m)
 {
 	enum status s = m->io.ring.status;
@@ -101,7 +101,7 @@ static void load_give_slot(struct disk_transfer *m)
 	memory_slot_give(&m->slot);
 }
 
-/* With the lock. The block's bytes are gone or wrong: so is the block. */
+/* Removes the block if its bytes are gone or wrong. With the lock. */
 static void load_lost(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	if (s == STATUS_CORRUPT || s == STATUS_STALE) {
@@ -118,7 +118,7 @@ static void load_lost(struct cache *c, struct disk_transfer *m, enum status s)
 	}
 }
 
-/* The slot is the caller's again: the fetch's, or the load's own. */
+/* Ends the load's use of its slot: hands it to its fetch, to the block if the load went well, or back to memory. */
 static void load_slot_over(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct fetch *f = m->fetch;
@@ -174,7 +174,7 @@ static void load_hurry(struct disk_transfer *m, enum ring_priority priority)
 	disk_promote(m->unit->disk, &m->io, priority);
 }
 
-/* The disk has answered. */
+/* Ends a load when the disk has answered. */
 static void load_over(struct cache *c, struct end *e)
 {
 	struct disk_transfer *m = transfer_of_end(e);
@@ -201,7 +201,7 @@ static void load_check(struct work *w)
 	ends_arrive(m->cache, &m->end);
 }
 
-/* The disk's thread must serve its ring: checksum threads check the bytes, as long as they keep up. */
+/* Has checksum threads check the bytes, as long as these keep up. The disk's own thread must serve its ring. */
 static void load_done(struct disk_request *q)
 {
 	struct disk_transfer *m = (struct disk_transfer *)q;
@@ -239,7 +239,7 @@ static void waiting_for_memory_add(struct cache *c, struct disk_transfer *m)
 	c->loads_wait = true;
 }
 
-/* There is a transfer of the block: a load, or a spill. */
+/* Joins the transfer of the block that is under way: a load or a spill. */
 static enum status join(struct cache *c, struct disk_transfer *m, const struct fetch_how *how, struct cache_wait *w)
 {
 	enum status s = tier_transfer_join(m, w);
@@ -253,7 +253,7 @@ static enum status join(struct cache *c, struct disk_transfer *m, const struct f
 	return s;
 }
 
-/* NULL: no memory. */
+/* Makes the transfer of a load. NULL: no memory. */
 static struct disk_transfer *load_create(struct cache *c, struct block *b, enum ring_priority priority, bool for_gpu)
 {
 	struct disk_transfer *m = tier_transfer_create(c, TRANSFER_LOAD, b->slab_map->class->unit, priority);
@@ -269,7 +269,7 @@ static struct disk_transfer *load_create(struct cache *c, struct block *b, enum 
 	return m;
 }
 
-/* The load could not be begun, and has no end: frees the transfer, which has no links. */
+/* Frees the transfer of a load that could not be begun. It has no links and no end. */
 static void load_undo(struct cache *c, struct disk_transfer *m, enum status s)
 {
 	struct block *b = m->block;
@@ -283,7 +283,7 @@ static void load_undo(struct cache *c, struct disk_transfer *m, enum status s)
 	free(m);
 }
 
-/* Why the block cannot be loaded; OK: it can. */
+/* Why the block cannot be loaded: a status; OK: it can be. */
 static enum status load_problem(const struct cache *c, const struct block *b)
 {
 	if (!slab_map_serves(b) || c->tier->stopping)

@@ -36,7 +36,7 @@ bool unit_has_slab(const struct unit *u, uint32_t slab)
 	return slab && disk_slab_next(u->disk, slab - 1, &v) && v.slab == slab;
 }
 
-/* With the lock. NULL: no more of them are told apart. */
+/* The record of a lost slab, made if new. NULL: there are too many to tell them apart. With the lock. */
 static struct cache_lost_slab *lost_slab(struct tier *t, struct unit *u, uint32_t slab)
 {
 	const uint32_t told = t->found.slabs_lost < CACHE_LOST_SLABS_MAX ? t->found.slabs_lost : CACHE_LOST_SLABS_MAX;
@@ -90,7 +90,7 @@ void lost_judge(struct cache *c)
 	}
 }
 
-/* The file of a lost slab is there again. */
+/* Deletes the file of a lost slab that has come back. */
 static void drop(struct cache *c, struct unit *u, uint32_t slab)
 {
 	struct cache_lost_slab *l;

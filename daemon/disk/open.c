@@ -71,7 +71,7 @@ static bool noted(struct catalog *catalog, const char word[4], uint64_t number)
 	return catalog_get(catalog, CATALOG_META, key, sizeof(key), value, &n) == STATUS_OK;
 }
 
-/* False: the catalog's queue is full. */
+/* Queues a note in the catalog about a disk. False: the catalog's queue is full. */
 static bool note(struct catalog *catalog, const char word[4], uint64_t number)
 {
 	uint8_t key[BAN_KEY_BYTES];
@@ -91,7 +91,7 @@ static void unnote(struct catalog *catalog, const char word[4], uint64_t number)
 #define WIPE_ID "wipe"     /* a disk, by its id */
 #define WIPE_FOLDER "away" /* what lies in a folder, by the name's hash */
 
-/* FNV-1a. */
+/* FNV-1a of a folder's name. */
 static uint64_t folder_hash(const char *folder)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
@@ -106,7 +106,7 @@ bool unit_ban(struct tier *t, const struct unit *u)
 	return note(t->catalog, WIPE_ID, u->id);
 }
 
-/* Nothing of it is left. */
+/* Has the catalog forget a disk of which nothing is left. */
 static void disk_forget(struct catalog *catalog, uint64_t id)
 {
 	const struct disk_record d = { .disk_id = id, .folder = "-" };
@@ -185,7 +185,7 @@ static void unit_close(struct unit *u)
 	u->disk = NULL;
 }
 
-/* Of a banned disk: wiped, and open again under a new id. */
+/* Wipes a banned disk, and opens it again under a new id. */
 static enum status unit_wipe(struct cache *c, struct unit *u)
 {
 	const uint64_t id = u->id;
@@ -201,7 +201,7 @@ static enum status unit_wipe(struct cache *c, struct unit *u)
 	return s;
 }
 
-/* A folder that is a copy of another: what is deleted would be tombstoned in one of them alone. */
+/* Refuses a folder that is a copy of another: what is deleted would get a tombstone in one of them alone. */
 static enum status refuse_twin(const struct tier *t, const struct unit *u)
 {
 	for (const struct unit *o = t->units; o < u; o++)
@@ -230,7 +230,7 @@ static bool is_banned(const struct cache *c, const struct unit *u)
 
 /* ---- those that are out ---- */
 
-/* The kernel refuses the ring that disk_io demands: to every disk. */
+/* Whether the kernel refuses the ring that disk_io demands. It then does so to every disk. */
 static bool is_of_ring(const struct cache *c)
 {
 	const struct ring_options o = ring_of(&c->options);
@@ -258,7 +258,8 @@ static const char *remedy_of(const struct cache *c, enum status s)
 	}
 }
 
-/* After status s of why_text. OK: the daemon goes on without the disk. */
+/* Leaves a disk out that could not be used, after status s and its sentence in why_text. OK: the daemon goes on without
+ * the disk. */
 static enum status leave_out(struct cache *c, uint32_t configured, enum status s)
 {
 	const char *remedy = remedy_of(c, s);
@@ -273,7 +274,7 @@ static enum status leave_out(struct cache *c, uint32_t configured, enum status s
 	return STATUS_OK;
 }
 
-/* A unit that is open is closed, and those behind it take its number. */
+/* Closes a unit and leaves its disk out. The units behind it take the numbers before theirs. */
 static enum status leave_unit_out(struct cache *c, uint32_t number, enum status s)
 {
 	struct tier *t = c->tier;
@@ -346,7 +347,7 @@ static bool folder_of_unit(const struct tier *t, const char *folder)
 	return false;
 }
 
-/* For the log. */
+/* Notes, for the log, a disk that an earlier run had and this one has not. */
 static void tell_left(struct tier *t, const char *folder)
 {
 	const uint32_t i = t->found.left_out_count++;
@@ -397,7 +398,7 @@ static void note_absent(const struct unit *u, const struct absent *absent)
 		disk_absent_set(u->disk, ids, count);
 }
 
-/* Another disk was in use while this one was not. */
+/* Whether a disk has noted that it was in use while this one was not. */
 static bool noted_absent(const struct tier *t, const struct unit *u)
 {
 	uint64_t ids[DISK_ABSENT_MAX];
@@ -408,7 +409,7 @@ static bool noted_absent(const struct tier *t, const struct unit *u)
 	return false;
 }
 
-/* Another disk has noted it for good: its ban must stay. */
+/* Takes from the disks whose bans may be lifted those that another disk has noted as absent. Their bans must stay. */
 static void pardon_none_of(struct tier *t, const struct unit *u)
 {
 	uint64_t ids[DISK_ABSENT_MAX];
@@ -436,7 +437,7 @@ static bool folders_ban(struct cache *c)
 	return told;
 }
 
-/* Disks that earlier runs had and this one has not. */
+/* Bans the disks that earlier runs had and this one has not. */
 static enum status ban_absent(struct cache *c)
 {
 	struct absent absent = { .cache = c };
@@ -512,7 +513,7 @@ static enum status unit_take(struct cache *c, uint32_t configured, bool must_exi
 	return refuse_twin(t, u);
 }
 
-/* options.disks_required. */
+/* Whether there are as many disks as options.disks_required wants. */
 static enum status enough(const struct cache *c)
 {
 	const enum cache_disks_required required = c->options.disks_required;

@@ -62,7 +62,7 @@ static int deepest_first(const void *a, const void *b)
 	return by_number((*y)->position, (*x)->position);
 }
 
-/* Of blocks of one moment the deepest comes first, so that prefixes stay. */
+/* Orders blocks, the coldest first. Of blocks of one moment the deepest comes first, so that prefixes stay. */
 static int coldest_first(const void *a, const void *b)
 {
 	const struct restored *x = a, *y = b;
@@ -70,7 +70,7 @@ static int coldest_first(const void *a, const void *b)
 	return x->stored_ms != y->stored_ms ? by_number(x->stored_ms, y->stored_ms) : by_number(y->position, x->position);
 }
 
-/* What is before a block in its chain is as young as the block. False: no memory. */
+/* Makes the blocks before a block in its chain as young as that block. False: no memory. */
 static bool parents_refresh(struct restored_notes *n)
 {
 	struct restored **deep = malloc(n->count * sizeof(struct restored *));
@@ -92,7 +92,7 @@ static bool parents_refresh(struct restored_notes *n)
 	return true;
 }
 
-/* With the lock. */
+/* Notes when the block was last used. With the lock. */
 static void use_remember(const struct cache *c, struct restored *one, uint64_t unix_ms)
 {
 	const struct slab_map_slot *s = &one->slab_map->at[one->slot];
@@ -120,8 +120,8 @@ static void uses_remember(struct cache *c, struct restored_notes *n)
 	}
 }
 
-/* With the lock. Slab maps last until all is taken up. `used`: those that were used since, which come last; else the
- * others. */
+/* Tells the policies a block that was taken up. Its slab map lasts until all are. used: tells only blocks that were
+ * used since, which come last; else the others. With the lock. */
 static void tell(struct cache *c, const struct restored *one, bool used)
 {
 	const struct slab_map_slot *s = &one->slab_map->at[one->slot];

@@ -90,7 +90,7 @@ static struct scrub_read *scrub_read_create(uint64_t bytes)
 	return r;
 }
 
-/* Without the lock. DEADLINE: the disk has not answered in time. */
+/* Reads a copy and waits for it. DEADLINE: the disk has not answered in time. Without the lock. */
 static enum status read_wait(const struct scrub_target *t, struct scrub_read *r, uint32_t bytes)
 {
 	enum status s = disk_read(t->disk, t->place, r->at, bytes, RING_NONE, RING_IDLE, &r->io);
@@ -127,7 +127,8 @@ enum status scrub_copy(const struct block *b, const struct scrub_target *t, stru
 	return s;
 }
 
-/* With the lock: the copy is gone; a block that memory or a GPU has goes on without it, and is spilled anew. */
+/* Takes a lost copy off its block. A block that memory or a GPU has goes on without it, and is spilled anew. With the
+ * lock. */
 static void copy_lost(struct cache *c, struct block *b)
 {
 	const struct index_ident name = block_name(b);
@@ -159,7 +160,7 @@ static bool same_target(const struct block *b, const struct scrub_target *t)
  * read while a Flush of everything waits. A look pins nothing, so that it keeps no lease from memory: if the block is
  * displaced meanwhile, the result is ignored. */
 
-/* A read in memory of its own. */
+/* The check of one block, with memory of its own to read into. */
 struct scrub_look {
 	struct disk_request io;        /* first */
 	struct work check;
@@ -181,7 +182,7 @@ static void look_free(struct scrub_look *k)
 	free(k);
 }
 
-/* Without the lock: what the disk gave, judged. */
+/* Judges what the disk gave: its status, header and checksums. Without the lock. */
 static enum status look_judge(const struct scrub_look *k)
 {
 	enum status s = k->io.ring.status;
@@ -197,7 +198,7 @@ static enum status look_judge(const struct scrub_look *k)
 	return s ? s : slot_layers_check(k->at, 0, ident.layers);
 }
 
-/* With the lock: the block, if it is still where it was read. */
+/* The block, if it is still where it was read; else NULL. With the lock. */
 static struct block *look_found(const struct scrub_look *k)
 {
 	const struct slab_map *r = slab_map_find(k->unit, k->target.place.slab);
@@ -244,7 +245,7 @@ static void look_done(struct disk_request *q)
 		look_check(&k->check);
 }
 
-/* NULL: no memory. */
+/* Makes a check of a block. NULL: no memory. */
 static struct scrub_look *look_create(struct cache *c, const struct block *b)
 {
 	struct scrub_look *k = calloc(1, sizeof(*k));
@@ -267,7 +268,7 @@ static struct scrub_look *look_create(struct cache *c, const struct block *b)
 	return NULL;
 }
 
-/* Its end waits for the lock. */
+/* Begins to read the block. The read's end waits for the lock. */
 static enum status look_read(struct scrub_look *k, enum ring_priority priority)
 {
 	return disk_read(k->target.disk, k->target.place, k->at, (uint32_t)k->pool->geometry.need_bytes,
@@ -370,7 +371,7 @@ static enum status scrub_block(struct cache *c, struct block *b, const struct sc
 	bool bad = s == STATUS_CORRUPT || s == STATUS_STALE;
 
 	cache_lock(c);
-	/* One that was deleted or lost meanwhile proves nothing. */
+	/* A copy that was deleted or lost meanwhile proves nothing. */
 	const bool there = block_live(b) && b->slab_map && !b->slab_map->sealed && same_target(b, t);
 
 	bad = bad && there;

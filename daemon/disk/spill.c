@@ -35,7 +35,7 @@ enum {
 	HURRIED = 64,                  /* spills that a caller waits for, at a time */
 };
 
-/* The slots of this class: those that it has, and those that it could still get. */
+/* The slots of this class: those that it has, and those that it can still get. */
 static uint64_t slots_of(const struct memory_class *k)
 {
 	struct arena_class_usage u;
@@ -44,7 +44,7 @@ static uint64_t slots_of(const struct memory_class *k)
 	return u.room;
 }
 
-/* How many dirty blocks of this class are too many. */
+/* How many dirty blocks the class has beyond those that it may. */
 static uint64_t excess(struct cache *c, const struct memory_class *k, const struct memory_class_sums *sums, uint64_t total)
 {
 	/* A block that must not be spilled counts as clean: it is dropped when its place is needed. */
@@ -60,7 +60,7 @@ static uint64_t excess(struct cache *c, const struct memory_class *k, const stru
 	return ready >= wanted ? 0 : wanted - ready < dirty ? wanted - ready : dirty;
 }
 
-/* How many of the coldest blocks are to be clean. */
+/* How many of the coldest blocks must be clean. */
 static uint64_t coldest_wanted(const struct cache *c, const struct memory_class_sums *sums, uint64_t total)
 {
 	const uint64_t room = total - (sums->blocks < total ? sums->blocks : total), wanted = total * c->options.spill_share_milli / 1000;
@@ -115,7 +115,8 @@ static struct block *coldest_dirty(struct cache *c, struct memory_class *k, uint
 	return NULL;
 }
 
-/* The next dirty block of a layout, from where the last search ended; NULL: a whole round, or the budget, brought none. */
+/* The next dirty block of a layout, from where the last search ended; NULL: a whole round, or the budget, brought
+ * none. */
 static struct block *next_unwritten(struct cache *c, struct layout_pool *p, uint32_t *budget)
 {
 	bool round = false;

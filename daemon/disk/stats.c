@@ -167,7 +167,7 @@ static void stats_catalog(struct cache *c, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_restore_scanned_disks", "", scanned, false, "disks whose headers were all read for it, as after a crash");
 }
 
-/* Of a disk that could not be used at the start the health is all that there is. */
+/* Emits the health of disks that could not be used at the start. They have no other rows. */
 static void stats_out(struct cache *c, cache_stat_fn *emit, void *arg)
 {
 	for (uint32_t i = 0; i < c->tier->out_count; i++) {
@@ -262,7 +262,7 @@ bool cache_catalog(struct cache *c, struct cache_catalog_state *out)
 
 _Static_assert((int)CACHE_CATALOG_WHY_MAX == (int)CATALOG_WHY_MAX, "a sentence is handed on whole");
 
-/* Of the disks that take nothing now, the first. */
+/* Writes what is wrong with the first disk that takes nothing now. */
 static void disk_problem(struct cache *c, char *text, size_t bytes)
 {
 	struct cache_disk_state disks[CACHE_DISKS_MAX];

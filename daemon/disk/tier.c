@@ -89,7 +89,8 @@ enum status tier_create(struct cache *c, const char **why)
 	return s;
 }
 
-/* Generations are new over all runs: above what earlier ones may have reached, and above the clock, if the catalog is lost. */
+/* Generations are new over all runs: above what earlier ones may have reached, and above the clock, if the catalog is
+ * lost. */
 uint64_t tier_first_generation(struct cache *c)
 {
 	struct boot_record boot = { .boots = 0 };
@@ -141,7 +142,7 @@ static uint64_t us_until(uint64_t until_us)
 	return until_us > now_us ? until_us - now_us : 0;
 }
 
-/* True: it runs no more. */
+/* Stops the restorer. True: it runs no more. */
 static bool restorer_ends(struct tier *t, uint64_t until_us)
 {
 	atomic_store(&t->restorer_stop, true);
@@ -153,7 +154,8 @@ static bool restorer_ends(struct tier *t, uint64_t until_us)
 	return false;
 }
 
-/* After an orderly stop the catalog is trusted about every slot: so the disks must be durable first. */
+/* Makes the disks durable. After an orderly stop the next start trusts the catalog about every slot, so the disks must
+ * be durable first. */
 static bool disks_sync(struct cache *c, uint64_t until_us)
 {
 	bool synced = true;
@@ -177,7 +179,8 @@ static void mark_clean(struct cache *c)
 	catalog_put(c->tier->catalog, CATALOG_META, "clean", 5, mark, unverified ? sizeof(mark) : sizeof(mark[0]));
 }
 
-/* What the restorer waits for does not come: it is in one of the disks, perhaps in all. */
+/* Closes the disks. If the restorer has not ended, leaves them behind: it waits for a read of one of them, perhaps of
+ * each. True: all are closed. */
 static bool disks_end(struct tier *t, bool restorer_ended, uint64_t until_us)
 {
 	bool ended = restorer_ended;
@@ -265,7 +268,7 @@ bool cache_restored(struct cache *c)
 
 /* ---- failure ---- */
 
-/* Some of the blocks of a disk that failed. */
+/* Gives up some of the blocks of a disk that has failed. */
 static void unit_sweep(struct cache *c, struct unit *u)
 {
 	uint32_t budget = SWEEP_SLOTS;
@@ -388,8 +391,8 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, const s
 	slab_map_use(c, b);
 }
 
-/* An evicted block needs no tombstone on disk: the eviction overwrites its header or drops its slab, and tells the
- * catalog then. */
+/* Takes a removed block out of its slab map. An evicted block needs no tombstone: the eviction overwrites its header or
+ * drops its slab, and tells the catalog then. */
 static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	const struct index_ident name = block_name(b);
@@ -414,8 +417,8 @@ static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 		leave_slab_map(c, b, reason);
 }
 
-/* Blocks that leave memory first are to leave the disk first, whether they were written there long before or just
- * now. */
+/* Moves a block that has left memory to the warm end of the disk's policy. So blocks that leave memory first leave the
+ * disk first, whether they were written there long before or just now. */
 static void copies_changed(struct cache *c, struct block *b, enum tier_kind which, bool came)
 {
 	if (which == TIER_MEMORY && !came && b->slab_map)
@@ -428,7 +431,7 @@ static bool in_flight(struct cache *c, const struct block *b)
 	return b->moving && !b->span;
 }
 
-/* What has ended may have made room, on a disk or in memory, for what waits for it. */
+/* Begins what waits for room, on a disk or in memory, which an end may have made. */
 static void pump(struct cache *c)
 {
 	struct tier *t = c->tier;
@@ -444,7 +447,7 @@ static void pump(struct cache *c)
 	loads_feed(c);
 }
 
-/* Until the disks are taken up not all slabs are known. */
+/* Tells the disks' policies their room. Until the disks are taken up not all slabs are known, and nothing is told. */
 static void room_changed(struct cache *c)
 {
 	if (c->tier->restored)
