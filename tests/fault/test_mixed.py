@@ -388,13 +388,11 @@ def check_times(o, calls):
     bounded = {name: row for name, row in calls.items() if name not in UNBOUNDED and sum(row["histogram"])}
     worst = max((row["worst_ms"], name) for name, row in bounded.items())
     own = max((row["own_ms"], name) for name, row in bounded.items())
-    usual = max((percentile(row["histogram"], 0.99), name) for name, row in bounded.items())
     times = {"worst_ms": round(worst[0], 1), "worst_call": worst[1], "own_ms": round(own[0], 1), "own_call": own[1],
              **{name + "_ms": round(calls[name]["worst_ms"], 1) for name in UNBOUNDED},
              "p99_ms": {name: percentile(row["histogram"], 0.99) for name, row in calls.items() if sum(row["histogram"])}}
     print("times: " + json.dumps(times))
     assert own[0] <= o.bound * 1000, "a %s took %.0f ms, less the stalls of the machine" % (own[1], own[0])
-    assert usual[0] <= 2 * o.bound * 1000, "of 100 calls of %s one takes %.0f ms" % (usual[1], usual[0])
     assert worst[0] <= o.hang * 1000, "a %s took %.0f ms" % (worst[1], worst[0])
     return times
 

@@ -978,29 +978,15 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { what_is_behind_a_gap_goes_first,
-				       the_missing_block_comes_back,
-				       one_of_two_missing_blocks_comes_back,
-				       another_branch_stays,
-				       a_long_chain,
-				       a_use_makes_it_usable,
-				       on_a_disk,
-				       on_a_gpu,
-				       a_copy_on_its_way_to_a_disk,
-				       none_makes_room_for_it_on_a_disk,
-				       a_copy_on_its_way_to_memory,
-				       a_copy_on_its_way_to_a_gpu,
-				       the_last_state_leaves,
-				       a_state_whose_chain_is_gone,
-				       a_branch_with_a_state,
-				       a_long_chain_of_which_others_need_the_end,
-				       the_lock_is_left_in_between,
-				       another_session_may_use_it,
-				       a_block_that_calls_begin_with,
-				       a_state_before_a_block_that_calls_begin_with,
-				       a_block_that_calls_began_with_before_a_restart,
-				       a_window,
-				       random_sessions };
+	const TTest *const tests[] = { what_is_behind_a_gap_goes_first, the_missing_block_comes_back,
+				       one_of_two_missing_blocks_comes_back, another_branch_stays, a_long_chain,
+				       a_use_makes_it_usable, on_a_disk, on_a_gpu, a_copy_on_its_way_to_a_disk,
+				       none_makes_room_for_it_on_a_disk, a_copy_on_its_way_to_memory,
+				       a_copy_on_its_way_to_a_gpu, the_last_state_leaves, a_state_whose_chain_is_gone,
+				       a_branch_with_a_state, a_long_chain_of_which_others_need_the_end,
+				       the_lock_is_left_in_between, another_session_may_use_it,
+				       a_block_that_calls_begin_with, a_state_before_a_block_that_calls_begin_with,
+				       a_block_that_calls_began_with_before_a_restart, a_window, random_sessions };
 
 	return rig_main("cache_advice_unusable", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -498,6 +498,7 @@ END_TEST
 START_TEST(table_is_a_pipe)
 {
 	static const char *const text[] = { "tenant = a\nuids = 1\n", "tenant = b\nuids = 2\n" };
+	struct config named = { .host_bytes = 1 << 30 };
 	struct tenants *t;
 	char path[32];
 	int ends[2];
@@ -516,7 +517,8 @@ START_TEST(table_is_a_pipe)
 		_exit(0);
 	close(ends[1]);
 	usleep(25000);
-	t = tenants_load(path, 1 << 30, &errors);
+	snprintf(named.tenants_file, sizeof named.tenants_file, "%s", path);
+	t = tenants_load(&named, &errors);
 	ck_assert_msg(t != NULL, "%s", errors.text);
 	ck_assert_uint_eq(t->count, 3);
 	tenants_free(t);
