@@ -1,4 +1,4 @@
-/* terracectl config. */
+/* terracectl config: prints the daemon's options, the values in force, and where each came from. */
 #include <string.h>
 
 #include "client/ctl/ctl.h"

@@ -1,4 +1,5 @@
-/* terracectl inspect. */
+/* terracectl inspect: prints what the daemon has of a block's key in each layout, and whether its checksums are
+ * right. */
 #include "client/ctl/ctl.h"
 #include "client/ctl/daemon.h"
 #include "client/ctl/errors.h"

@@ -1,4 +1,4 @@
-/* terracectl peers. */
+/* terracectl peers: prints the members of the daemon's cluster, and how the daemon stands with etcd. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Addresses of a daemon. */
+/* Addresses of a daemon: "unix:PATH" and HOST:PORT, and why a connection to one fails. */
 #ifndef TERRACE_CLIENT_TRANSPORT_ADDRESS_H
 #define TERRACE_CLIENT_TRANSPORT_ADDRESS_H
 

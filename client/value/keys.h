@@ -1,4 +1,4 @@
-/* The keys of a call. */
+/* The keys of a call: checks, options that speak of them, and their form in a message. */
 #ifndef TERRACE_CLIENT_VALUE_KEYS_H
 #define TERRACE_CLIENT_VALUE_KEYS_H
 

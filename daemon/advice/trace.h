@@ -1,4 +1,4 @@
-/* The recorder of traces. */
+/* The recorder of traces: writes requests, without their contents, to a file for terrace-replay. */
 #ifndef TERRACE_DAEMON_ADVICE_TRACE_H
 #define TERRACE_DAEMON_ADVICE_TRACE_H
 

@@ -1,4 +1,4 @@
-/* Lease and Release. */
+/* Lease and Release: finds the longest usable prefix, pins its blocks, and gives the pins back. */
 #ifndef TERRACE_DAEMON_CALL_LEASE_H
 #define TERRACE_DAEMON_CALL_LEASE_H
 

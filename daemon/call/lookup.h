@@ -1,4 +1,4 @@
-/* Lookup and Touch. */
+/* Lookup, which tells what is cached, and Touch, by which an engine reports uses of its own. */
 #ifndef TERRACE_DAEMON_CALL_LOOKUP_H
 #define TERRACE_DAEMON_CALL_LOOKUP_H
 

@@ -1,4 +1,4 @@
-/* Reserve and Abort. */
+/* Reserve and Abort: takes slots that an engine writes in place, and gives them back. */
 #ifndef TERRACE_DAEMON_CALL_RESERVE_H
 #define TERRACE_DAEMON_CALL_RESERVE_H
 

@@ -1,4 +1,4 @@
-/* The rows of Stats. */
+/* The rows of Stats: counters and gauges of all parts of the cache. */
 #ifndef TERRACE_DAEMON_CALL_STATS_H
 #define TERRACE_DAEMON_CALL_STATS_H
 

@@ -1,4 +1,4 @@
-/* Put and Get by stream. */
+/* Put and Get by stream: the daemon itself writes and reads the slots, for clients that map nothing. */
 #ifndef TERRACE_DAEMON_CALL_STREAM_H
 #define TERRACE_DAEMON_CALL_STREAM_H
 

@@ -1,4 +1,4 @@
-/* Loads: disk to memory. */
+/* Loads: bring blocks from a disk to memory. */
 #ifndef TERRACE_DAEMON_DISK_LOAD_H
 #define TERRACE_DAEMON_DISK_LOAD_H
 

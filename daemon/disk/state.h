@@ -1,4 +1,4 @@
-/* The disk tier's state. */
+/* The state of the disk tier as a whole: its disks, catalog, restorer and transfers. */
 #ifndef TERRACE_DAEMON_DISK_STATE_H
 #define TERRACE_DAEMON_DISK_STATE_H
 

@@ -1,4 +1,4 @@
-/* The command line. */
+/* The command line of tinylm. */
 #ifndef TINYLM_OPTIONS_H
 #define TINYLM_OPTIONS_H
 

@@ -1,4 +1,4 @@
-/* Lease and Release. */
+/* Cache.Lease and Cache.Release. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
