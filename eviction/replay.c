@@ -73,7 +73,7 @@ static void demote(struct replay *p, struct cell *c, bool is)
 	c->demoted = is;
 }
 
-/* Those behind the block, as far as they are there: they go first from now on, or no longer. */
+/* Marks the blocks behind the block, as far as they are there: they go first from now on, or no longer. */
 static void behind(struct replay *p, uint32_t block, bool gone)
 {
 	uint32_t count = 0, at = 0;
@@ -139,8 +139,7 @@ static void tell(struct replay *p, const struct trace_request *r, uint32_t count
 		p->ops->request(p->policy, &q);
 }
 
-/* As the daemon does: the policy gets the report about the chain, and the blocks of the chain that are present count as
- * used. */
+/* Reports the chain to the policy as the daemon does; the blocks of the chain that are present count as used. */
 static void report(struct replay *p, const struct trace_request *r)
 {
 	const uint32_t *blocks = p->trace->blocks + r->first;

@@ -26,8 +26,8 @@ void ctl_daemon_close(struct ctl_daemon *d);
 int ctl_daemon_call(struct ctl_daemon *d, enum client_method method, const ProtobufCMessage *request,
 		    const ProtobufCMessageDescriptor *type, uint64_t timeout_us, void *reply);
 
-/* For commands that connect by terrace_connect, which would wait for a daemon. Says at once if no daemon can be
- * reached, or if the address is not one. Returns an exit code. */
+/* Says at once if no daemon can be reached, or if the address is none; for commands that then connect by
+ * terrace_connect, which would wait for a daemon. Returns an exit code. */
 int ctl_daemon_check(const struct ctl_args *args);
 
 /* Returns the exit code for a status of libterrace, and prints it on stderr with the words of terrace_error(). what:

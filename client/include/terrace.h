@@ -428,8 +428,8 @@ struct terrace_gpu_info {
 
 /* How many; 0: none. */
 TERRACE_API uint32_t terrace_session_gpu_count(const struct terrace_session *session);
-/* One of them, into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a number out of
- * range. */
+/* Copies the facts about one GPU into a struct begun with TERRACE_GPU_INFO_INIT. TERRACE_INVALID without it, or for a
+ * number out of range. */
 TERRACE_API enum terrace_status terrace_session_gpu(const struct terrace_session *session, uint32_t g, struct terrace_gpu_info *info);
 /* The number of the GPU that this process counts as `ordinal` (as cudaSetDevice does). The GPU is not opened for this.
  * TERRACE_NOT_FOUND (the daemon lends none of its memory), TERRACE_INVALID (the process has no such GPU),

@@ -50,7 +50,7 @@ struct client_premap {
 	struct client_driver_task hearing; /* without a reference, until it is closed */
 	/* Takes the offers of a packet, under the lock. Set before offers are asked for. */
 	void (*offered)(struct client_attachment *attachment, const struct fdsock_offer *offer);
-	/* The same for an extent that the daemon wants back. */
+	/* Takes the daemon's word, under the lock, that it wants the extent back. Set before offers are asked for. */
 	void (*asked_back)(struct client_attachment *attachment, uint32_t extent);
 };
 

@@ -37,8 +37,8 @@ struct client_mapping {
 	uint64_t range_id, at;       /* of a GPU's memory: its range, and its place in the range */
 	struct device_extent device; /* of a GPU's memory */
 	uint32_t ready; /* of host memory: a bit for each GPU with which it is registered; for the owner */
-	/* Of host memory: [DEVICES_MAX] its addresses on the session's GPUs, 0 where it is not registered; NULL: it is
-	 * registered nowhere. The owner frees it. */
+	/* addresses of host memory on the session's GPUs [DEVICES_MAX], 0 where it is not registered; NULL: it is
+	 * registered nowhere, or is a GPU's. The owner frees it. */
 	uint64_t *registered;
 };
 

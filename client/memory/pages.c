@@ -174,8 +174,8 @@ static bool may_close(const struct client_pages *p, uint32_t i)
 	return p->state[i] == OPEN + RESTS && !p->users[i];
 }
 
-/* By pieces where writable pages stay beside them: there a border comes about. What the kernel cannot close now, since
- * it would have to divide a mapping, is tried again. */
+/* Closes a run of pages, in pieces where writable pages stay beside it, as a border comes about there. What the kernel
+ * cannot close now, since it would have to divide a mapping, is tried again. */
 static void run_close(struct client_pages *p, uint32_t from, uint32_t to)
 {
 	const uint32_t u = unit(p);

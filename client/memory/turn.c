@@ -57,8 +57,9 @@ static struct client_mapping *sweep_next(struct client_attachment *a, bool by_dr
 	return NULL;
 }
 
-/* With the turn to talk: the lock is let go meanwhile. A mapping stays in the table until the daemon could be told,
- * except that on a broken socket there may be no daemon to tell. False: the socket is full, the rest is for later. */
+/* Unmaps what is to be unmapped and tells the daemon. With the turn to talk; the lock is let go meanwhile. A mapping
+ * stays in the table until the daemon could be told, except that on a broken socket there may be no daemon to tell.
+ * False: the socket is full, and the rest is for later. */
 static bool turn_sweep(struct client_attachment *a, bool by_driver)
 {
 	struct client_mapping *m;

@@ -53,7 +53,7 @@ struct client_local_calls *client_local_create(struct client_local_calls_list *l
  * called. */
 bool client_local_call(struct client_local_calls *local, struct client_job *job, enum terrace_status *status);
 
-/* From now on all calls go by gRPC; calls under way go on. NULL is allowed. */
+/* Closes the pool: calls go by gRPC from now on, and calls under way go on. NULL is allowed. */
 void client_local_close(struct client_local_calls *local);
 /* Frees the pool. No call may be under way. NULL is allowed. */
 void client_local_destroy(struct client_local_calls *local);

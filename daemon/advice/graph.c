@@ -428,8 +428,8 @@ enum status advisor_start(struct cache *c, const char **why)
 	return STATUS_OK;
 }
 
-/* What policies have learned is as of now or worth little; then the graph, of which an earlier round has left most. The
- * catalog's queue may have to be written first to have room. */
+/* Saves all before the stop: first what policies have learned, which is as of now or worth little; then the graph, of
+ * which an earlier round has left most. The catalog's queue may have to be written first to have room. */
 static void keep_all(struct cache *c, struct advisor *a)
 {
 	enum status (*const keep[])(struct cache *, struct advisor *, uint32_t) = { policy_state_keep, keep_some };

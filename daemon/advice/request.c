@@ -196,9 +196,9 @@ static void roles_find(const struct cache *c, uint32_t count, const uint64_t *id
 	}
 }
 
-/* In a session with a grid a request asks for a key's block in a layout (its number in the session) where that has a
- * full block, and at the request's end, where it may be a partial one. What a sparse layout has not was never meant to
- * be there: only its blocks that are there are asked for. */
+/* Whether a request asks for a key's block in a layout, in a session with a grid. It does where the layout has a full
+ * block, and at the request's end, where the block may be partial. Of a sparse layout only the blocks that are there
+ * are asked for: the others were never meant to be. */
 static bool asks_for(struct cache *c, const struct request *r, uint32_t key, uint32_t layout)
 {
 	const struct grid_rule *rule = &r->grid.rule[layout];

@@ -9,8 +9,8 @@ struct block;
 struct cache;
 struct index_ident;
 
-/* If several blocks have the id, any of them. The table's size follows the cache's options. create: false: no memory.
- * destroy: the table must be empty; twice is fine. */
+/* The table of blocks by id. by_id_find returns any of several blocks with one id. The table's size follows the cache's
+ * options. create: false: no memory. destroy: the table must be empty; twice is fine. */
 bool by_id_create(struct cache *c);
 void by_id_destroy(struct cache *c);
 void by_id_add(struct cache *c, struct block *b);

@@ -62,8 +62,8 @@ struct grid {
 	struct grid_rule rule[CACHE_LAYOUTS_MAX];
 };
 
-/* NULL, or what is wrong: a unit that does not divide, or a rule that cannot be met. unit 0: the layouts' own
- * block_tokens, which must then be equal. wishes: [count], or NULL. */
+/* Makes the grid of a session. Returns NULL, or what is wrong: a unit that does not divide, or a rule that cannot be
+ * met. unit 0: the layouts' own block_tokens, which must then be equal. wishes: [count], or NULL. */
 const char *grid_make(struct grid *g, uint32_t unit, const struct kv_layout *layouts, uint32_t count,
 		      const struct grid_wish *wishes);
 /* A key has one block in every layout, and the windows give the rules: as in sessions without a unit. */

@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 
-/* With GPUs a call has thousands of links, and another thread frees them: so they are kept for reuse. NULL: no
- * memory. */
+/* Takes a link from the spare ones, or new memory. With GPUs a call has thousands of links, and another thread frees
+ * them, so they are kept for reuse. NULL: no memory. */
 static struct cache_wait_link *link_alloc(struct cache *c)
 {
 	struct cache_wait_link *l = c->spare_links;

@@ -48,8 +48,9 @@ struct flush {
 	bool more;                     /* blocks are left that the disks did not take now */
 };
 
-/* False on a failed disk or in a slab that is being deleted: memory's copy is soon the only one. False for unverified
- * blocks: a write that was cut off may have left the header and not the bytes. */
+/* Whether the block's copy on a disk can be promised. False on a failed disk or in a slab that is being deleted:
+ * memory's copy is soon the only one. False for unverified blocks: a write that was cut off may have left the header
+ * and not the bytes. */
 static bool on_sound_disk(const struct block *b)
 {
 	return b->slab_map && !b->slab_map->leaving && !b->slab_map->class->unit->failed && !b->unverified;

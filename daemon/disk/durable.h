@@ -15,7 +15,8 @@ struct layout_pool;
 struct slot_header;
 struct unit;
 
-/* Of a layout's record in the catalog of what was flushed; _MAX: with the tenant's number, unless that is `default`. */
+/* Bytes of the key of a layout's record in the catalog, which says what was flushed; _MAX: with the tenant's number,
+ * unless that is `default`. */
 enum { PROMISE_KEY_BYTES = 12, PROMISE_KEY_BYTES_MAX = 16 };
 
 /* Begins to rebuild the catalog while the cache serves: the catalog forgets all blocks. Then the steps of a scrub of

@@ -20,8 +20,8 @@ enum status cache_verify_disk_step(struct cache *c, uint64_t *cursor, uint64_t m
 /* Without the lock, of a pinned block: reads and checks its copy. OK: *h is its header. STALE, CORRUPT: the copy is not
  * there. Else the disk could not read it. Waits for the disk. */
 enum status scrub_copy(const struct block *b, const struct scrub_target *t, struct slot_header *h);
-/* The same for a call that waits, with the lock. A sound block is no longer unverified when w is told of the end; a
- * damaged one has been removed. */
+/* Begins to read and check the block's copy on its disk, for a call that waits. When w is told of the end, a sound
+ * block is no longer unverified, and a damaged one has been removed. With the lock. */
 enum status scrub_begin(struct cache *c, struct block *b, struct cache_wait *w);
 /* Begins to check more of the unverified blocks that way, as many as may be under way and read now. */
 void scrub_pump(struct cache *c);

@@ -71,7 +71,7 @@ static grpc_arg int_arg(const char *key, int value)
 	return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
 }
 
-/* Of the three files; NULL: words in `why`. */
+/* Makes credentials of the three files. NULL: `why` has words. */
 static grpc_channel_credentials *tls_create(const struct etcd_options *o, char *why, size_t size)
 {
 	size_t n;

@@ -35,8 +35,8 @@ static gpr_timespec time_of(uint64_t until_us)
 	return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros((int64_t)left, GPR_TIMESPAN));
 }
 
-/* Notes one event; false: none came until then, or in LOOK_US: nothing but a call of gRPC's puts an event into a
- * queue, so that an interrupt is looked for. */
+/* Notes one event. False: none came until then, or in LOOK_US: nothing but a call of gRPC's puts an event into a queue,
+ * so an interrupt is looked for. */
 static bool note_event(struct etcd *e, uint64_t until_us)
 {
 	const uint64_t look_us = clock_us() + LOOK_US;
@@ -161,7 +161,8 @@ ProtobufCMessage *wire_unpack(const ProtobufCMessageDescriptor *type, grpc_byte_
 	return out;
 }
 
-/* etcd says by the code INVALID_ARGUMENT that a password is wrong, by FAILED_PRECONDITION that it has no users. */
+/* The status of a gRPC code. etcd says by INVALID_ARGUMENT that a password is wrong, by FAILED_PRECONDITION that it has
+ * no users. */
 static enum status status_of(grpc_status_code code, bool authenticates)
 {
 	switch (code) {

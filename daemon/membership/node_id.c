@@ -27,7 +27,7 @@ static bool parse(const char *text, ssize_t n, uint8_t out[MEMBER_NODE_BYTES])
 	return true;
 }
 
-/* 0, or an errno. */
+/* Writes a new file aside and renames it. 0, or an errno. */
 static int write_new(const char *path, const uint8_t node[MEMBER_NODE_BYTES])
 {
 	char aside[PATH_BYTES + 8], text[HEX + 2];

@@ -9,7 +9,8 @@
 #include "daemon/members/members.h"
 #include "store/status.h"
 
-/* Reads it, or makes it. A file with something else in it is CORRUPT. IO. why[size] has a sentence then. */
+/* Reads the id of the data folder, or makes one. A file with something else in it is CORRUPT. IO. why[size] has a
+ * sentence then. */
 enum status node_id_read(const char *data_dir, uint8_t out[MEMBER_NODE_BYTES], char *why, size_t size);
 
 #endif

@@ -20,7 +20,7 @@ void view_fini(struct view *v)
 	free(v->seen);
 }
 
-/* Its index, or where it belongs. */
+/* The index of the member of that name, or where it belongs. */
 static uint32_t place_of(const struct view *v, const char *name, bool *found)
 {
 	uint32_t low = 0, high = v->count;
@@ -42,7 +42,7 @@ static uint32_t place_of(const struct view *v, const char *name, bool *found)
 	return low;
 }
 
-/* Moves all from `from` on, to `to`. */
+/* Moves all members from index `from` on to index `to` on. */
 static void shift(struct view *v, uint32_t to, uint32_t from)
 {
 	const size_t n = v->count - from;

@@ -15,7 +15,7 @@ struct view {
 	bool changed;                /* since it was published */
 };
 
-/* False: no memory. */
+/* Makes an empty view. False: no memory. */
 bool view_init(struct view *v);
 void view_fini(struct view *v);
 

@@ -9,8 +9,8 @@
 /* The daemon's own program, whatever has become of its path since it was started. */
 #define CATALOG_CHILD_PROGRAM "/proc/self/exe"
 
-/* True: this process is the child, and has done its work; *code is what it exits with. The first thing in main, before any
- * thread. */
+/* Does the child's work if this process is the child. True: it was, and *code is what it exits with. Call it first in
+ * main, before any thread. */
 bool catalog_child(int argc, char *const argv[], int *code);
 
 #endif

@@ -99,9 +99,9 @@ uint32_t config_disks(const char *value, struct config_disk out[CONFIG_DISKS_MAX
 enum { CONFIG_GPUS_MAX = 16 };
 uint32_t config_gpus(const char *value, uint32_t out[CONFIG_GPUS_MAX], bool *all, const char **problem);
 
-/* NULL if `value` has the form of an address to listen on, or is off; otherwise the problem. Addresses are numbers
- * only: a name could resolve to anything. Whether an address beyond loopback has certificates is checked when all
- * options are known. */
+/* What is wrong with the form of an address to listen on; NULL: nothing, or it is off. Addresses are numbers only: a
+ * name could resolve to anything. Whether an address beyond loopback has certificates is checked when all options are
+ * known. */
 const char *config_listen_problem(const char *value);
 
 /* Where /metrics is served: true and *out. False with *problem NULL: off. False with *problem: what is wrong with the

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of a line that a fault repeats: whether to write it now, which is once in LOG_AGAIN_US; *held then says how many
- * were held back since. One thread, and one of these, zeroed, a line. */
+/* Whether to write a line that a fault repeats: once in LOG_AGAIN_US. *held then says how many were held back since.
+ * Each such line has one struct of these, zeroed, and one thread. */
 enum { LOG_AGAIN_US = 10000000 };
 struct log_again {
 	uint64_t last_us, held;

@@ -101,8 +101,9 @@ enum status rpc_denied(struct rpc_call *c, const char *what);
 /* The wait to pass to a cache function that may need the disks. When most of the call's time is over, the wait says
  * that this is the last try. */
 struct cache_wait *rpc_wait(struct rpc_call *c);
-/* What a step returns when such a function answered BUSY. The step runs again when the wait is ready, or when its time
- * is up. Arena memory of the step is freed, except what rpc_arena_keep kept, as a call may have thousands of steps. */
+/* Returns what a step returns after a function has answered BUSY. The step runs again when the wait is ready, or when
+ * its time is up. Arena memory of the step is freed, except what rpc_arena_keep kept, as a call may have thousands of
+ * steps. */
 enum status rpc_wait_busy(struct rpc_call *c);
 /* Ends the wait. By the call's owner, before the call ends. */
 void rpc_wait_end(struct rpc_call *c);

@@ -79,9 +79,10 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 /* Whether the attachment's process holds, or may hold, an extent. Forgets the extents that it does not hold. *probes:
  * how many extents the kernel may still be asked about; at 0 the answer is true. */
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
-/* Whether the extent has been lent to it, and it is not known to have unmapped it. */
+/* Whether the extent has been lent to the attachment, which is not known to have unmapped it. */
 bool attachment_lent(const struct attachment *a, uint32_t extent);
-/* The same of any attachment. attachments_have asks the kernel, too, and forgets those that have unmapped it. */
+/* Whether an attachment has been lent the extent and is not known to have unmapped it. attachments_have also asks the
+ * kernel, and forgets attachments that have unmapped it. */
 bool attachments_lent(const struct cache *c, uint32_t extent);
 bool attachments_have(struct cache *c, uint32_t extent);
 /* How many extents the attachment's process can write, as far as the daemon knows. */

@@ -43,7 +43,8 @@ enum status cache_session_open(struct cache *c, const struct cache_open_call *q,
  */
 enum status cache_session_by_token(struct cache *c, uint32_t tenant, const uint8_t token[CACHE_TOKEN_BYTES],
 				   uint64_t now_us, struct cache_session_view *out, const char **why);
-/* From now on, blocks that it puts on GPUs are downloaded to host memory when a GPU needs the room, not at once. */
+/* From now on, blocks that the session puts on GPUs are downloaded to host memory when a GPU needs the room, not at
+ * once. */
 enum status cache_session_write_back(struct cache *c, uint64_t session);
 /* The number of the tenant of an open or detached session; 0: no such handle. Without the lock. */
 uint32_t cache_session_tenant(struct cache *c, uint64_t session);

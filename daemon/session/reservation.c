@@ -299,9 +299,9 @@ void reservation_end(struct cache *c, struct reservation *r)
 	free(r);
 }
 
-/* What an engine has left as it was: bytes behind the valid tokens, and behind the block up to the slot's end, which
- * may be another block's. A stream brings all bytes of its block. Where tokens end in an opaque block is the engine's
- * own to know: all its bytes count. */
+/* Zeroes what an engine has left as it was: bytes behind the valid tokens, and behind the block up to the slot's end,
+ * which may be another block's. A stream brings all bytes of its block. The daemon does not know where tokens end in an
+ * opaque block: all its bytes count. */
 static void zero_rest(const struct reservation *r, const struct block *b, uint32_t tokens)
 {
 	const struct layout_pool *p = block_pool(b);

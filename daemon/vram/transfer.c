@@ -514,8 +514,9 @@ static void up_over(struct cache *c, struct end *e)
 	up_end(c, m, m->ended);
 }
 
-/* What is full for one of those that wait is so for those behind it: memory; the GPU, for blocks of that layout
- * (several may be full, and their blocks stand in turn), unless more of it has begun to go down. */
+/* Takes the transfers that wait for room as far as they get. If host memory is full for one, it is so for all behind it
+ * that need it. If the GPU is full for one, it is so for all blocks of its class, unless more of that has begun to go
+ * down; several classes may be full, and their blocks stand in turn. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_transfer *m = g->waiting, *next;

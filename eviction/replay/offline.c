@@ -14,7 +14,7 @@
 #include "eviction/hash.h"
 #include "eviction/replay/boost.h"
 
-/* What has the same features. */
+/* The blocks that have the same features. */
 struct kind {
 	uint32_t features;
 	uint32_t part;       /* of which `hazard` is + 1; 0: none */
@@ -136,7 +136,8 @@ static uint32_t part_at(const struct offline *o, uint64_t now_us)
 
 /* ---- fitting ---- */
 
-/* Of a kind, by the bucket of age: what came in it, and what was last seen in it. */
+/* What became of the blocks of a kind, by the bucket of age: how many came back in it, and how many were last seen in
+ * it. */
 struct fate {
 	float came[SURVIVAL_BUCKETS], lost[SURVIVAL_BUCKETS];
 };

@@ -73,7 +73,7 @@ static bool policy_has(const struct options *o, const char *name)
 	return false;
 }
 
-/* What --offline compares, where it is not there anyway. */
+/* Adds what --offline compares, unless it is there anyway. */
 static bool offline(struct options *o)
 {
 	static const char names[][OPTIONS_NAME_MAX] = { "lru", "opt", "graph", OPTIONS_OFFLINE_PAST, OPTIONS_OFFLINE_CROSS };

@@ -26,10 +26,10 @@ struct options {
 	bool offline;                      /* what an offline model gains, and what that is compared with */
 };
 
-/* False: *why says what is wrong, with the argument in it. */
+/* Reads the arguments. False: *why says what is wrong, with the argument in it. */
 bool options_parse(int argc, char **argv, struct options *out, char *why, size_t why_bytes);
 
-/* What --help prints. */
+/* The text that --help prints. */
 const char *options_usage(void);
 
 #endif

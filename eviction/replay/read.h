@@ -22,7 +22,7 @@
  * says what and where. */
 enum status trace_read(const char *path, struct trace *out, char *why, size_t why_bytes);
 
-/* The same of `bytes` bytes of text in memory, which are written to. */
+/* Reads a trace from `bytes` bytes of text in memory, which are written to. Otherwise as trace_read. */
 enum status trace_parse(char *text, size_t bytes, struct trace *out, char *why, size_t why_bytes);
 
 #endif
