@@ -49,6 +49,7 @@ struct asker {
 	const struct tenant *tenant;   /* NULL: there is no table */
 	bool own;                      /* only blocks of the tenant itself */
 	uint64_t over;                 /* own: bytes that the block would be beyond the tenant's cap */
+	bool never;                    /* own: there were no room even if all of the tenant's blocks went */
 };
 
 /* With what is on its way. */
@@ -91,7 +92,7 @@ static uint64_t slot_for(const struct cache *c, uint64_t need_bytes)
 static struct asker asker_of(const struct cache *c, const struct block *b)
 {
 	struct asker a = { .tenant = NULL };
-	uint64_t slot;
+	uint64_t slot, spare;
 
 	if (!c->options.tenant_count)
 		return a;
@@ -101,7 +102,9 @@ static struct asker asker_of(const struct cache *c, const struct block *b)
 	slot = slot_for(c, b->pool->geometry.need_bytes);
 	if (a.tenant->disk_max && has(a.tenant) + slot > a.tenant->disk_max)
 		a.over = has(a.tenant) + slot - a.tenant->disk_max;
-	a.own = a.over || (has(a.tenant) + slot > a.tenant->disk_own && spare_for(c, a.tenant) < slot);
+	spare = spare_for(c, a.tenant);
+	a.own = a.over || (has(a.tenant) + slot > a.tenant->disk_own && spare < slot);
+	a.never = a.own && (slot > has(a.tenant) + spare || (a.over && slot > a.tenant->disk_max));
 	return a;
 }
 
@@ -736,7 +739,7 @@ static enum status own_step(struct cache *c, const struct spot_search *s, struct
 /* The same until the tenant has room, and then a->own is false; BUSY: again later. */
 static enum status find_own(struct cache *c, const struct spot_search *s, struct asker *a, struct spot *out)
 {
-	enum status status = STATUS_MISS;
+	enum status status = a->never ? STATUS_EXHAUSTED : STATUS_MISS;
 
 	for (int i = 1; status == STATUS_MISS && a->own && i <= GIVES_MOST; i++)
 		status = own_step(c, s, a, i == GIVES_MOST, out);

@@ -27,6 +27,7 @@
  *   - Its blocks that were not flushed go first: the coldest over all disks, or one of a slab without a flushed block.
  *   - A block of another class leaves the disks if nothing of the block's class may go, or if it has been idle a
  *     quarter longer. The tenant has room then, and the rule above says where.
+ *   - Nothing goes for a block that would have no room even then.
  *   - If the tenant has more than its cap, as the table had a larger one before, up to eight blocks leave a search.
  * A block is displaced for another tenant's block only if its tenant has its share without it. A slab of which nothing
  * may be displaced for the asking tenant does not count as one without a flushed block. This is by slots: a slab that

@@ -246,6 +246,46 @@ START_TEST(at_the_cap_another_size_gets_in)
 }
 END_TEST
 
+/* A block that is larger than all that its tenant may ever have: nothing goes for it. */
+static void never_fits(bool by_cap)
+{
+	enum { PAGES = 32, HAD = 8 };
+	const struct kv_layout l = pages_layout(PAGES);
+	struct rig larger;
+	struct shares s;
+	enum status st;
+
+	shares_make(&s, 256);
+	if (by_cap)
+		s.tenants[1].disk_bytes_max = HAD * RIG_SLOT_BYTES;
+	else
+		s.tenants[0].disk_bytes = s.d.disk[0].bytes - 2 * HAD * RIG_SLOT_BYTES + 1;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, HAD), HAD);
+	shares_again(&s);
+	rig_join_tenant(&larger, &s.other, BETA, &l, 1);
+	ck_assert_uint_eq(rig_put(&larger, 1000, 1), 1);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(rig_flush(&larger, 1000, 1, &st), STATUS_OK);
+		ck_assert_int_ne(st, STATUS_OK);
+		later(&s, 1000000);
+	}
+	ck_assert_uint_eq(disk_bytes(&s, BETA), HAD * RIG_SLOT_BYTES);
+	shares_remove(&s);
+}
+
+START_TEST(what_no_cap_takes_displaces_nothing)
+{
+	never_fits(true);
+}
+END_TEST
+
+START_TEST(what_shares_leave_no_room_for_displaces_nothing)
+{
+	never_fits(false);
+}
+END_TEST
+
 /* A tenant at its cap has flushed blocks, the coldest, and others: what is not flushed takes the place of the others. */
 START_TEST(at_the_cap_flushed_blocks_outlast_others)
 {
@@ -348,6 +388,8 @@ int main(void)
 		a_cap_holds_for_two_sizes,
 		at_the_cap_another_size_gets_in,
 		at_the_cap_flushed_blocks_outlast_others,
+		what_no_cap_takes_displaces_nothing,
+		what_shares_leave_no_room_for_displaces_nothing,
 		a_share_is_kept_to_the_byte,
 		a_smaller_cap_is_reached,
 		what_others_may_not_lose_keeps_nothing_back,
