@@ -293,10 +293,16 @@ static uint64_t tenant_max(const struct quota_tenant *t, enum quota_thing thing)
 	return t->calls_max && (thing == QUOTA_CALLS || thing == QUOTA_LOCAL) ? t->calls_max : UINT64_MAX;
 }
 
-/* Why the holder may not have n more of the thing; QUOTA_REFUSALS: it may. n is not 0. With the lock. */
-static enum quota_refusal refusal_of(const struct quota_holder *h, enum quota_thing t, uint64_t n, uint64_t free)
+static uint64_t max_of(const struct quota *q, const struct quota_wish *w)
 {
-	const uint64_t max = h->quota->max[t];
+	return w->max ? w->max : q->max[w->thing];
+}
+
+/* Why the holder may not have w->n more of the thing; QUOTA_REFUSALS: it may. w->n is not 0. With the lock. */
+static enum quota_refusal refusal_of(const struct quota_holder *h, const struct quota_wish *w, uint64_t free)
+{
+	const uint64_t max = max_of(h->quota, w), n = w->n;
+	const enum quota_thing t = w->thing;
 	uint64_t kept;
 
 	if (n > free)
@@ -344,8 +350,11 @@ static void say_tenant(const struct quota_tenant *t, enum quota_thing thing, cha
 		 thing_of(thing)->name, t->name, tenant_max(t, thing), thing_of(thing)->advice);
 }
 
-static void say(const struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, char out[WORDS_MAX])
+static void say(const struct quota_holder *h, const struct quota_wish *wish, enum quota_refusal refusal, uint64_t free,
+		char out[WORDS_MAX])
 {
+	const enum quota_thing t = wish->thing;
+	const uint64_t max = max_of(h->quota, wish);
 	const struct quota_user *most =
 		refusal == QUOTA_FULL ? largest(h->quota, t, h->user ? h->user->number : 0) : h->user;
 	const struct thing *w = thing_of(t);
@@ -356,30 +365,33 @@ static void say(const struct quota_holder *h, enum quota_thing t, enum quota_ref
 		snprintf(who, sizeof(who), "process %" PRIu64, h->process);
 	else if (most)
 		name_user(most, who, sizeof(who));
-	snprintf(rest, sizeof(rest), "%s%s%s", w->advice, w->option[0] ? ", or raise " : "", w->option);
+	const char *option = wish->max && h->user && h->user->tenant ? "the tenant's pinned_bytes_max" : w->option;
+
+	snprintf(rest, sizeof(rest), "%s%s%s", w->advice, option[0] ? ", or raise " : "", option);
 	if (refusal != QUOTA_FULL)
 		snprintf(out, WORDS_MAX, "too many %s: %s holds %" PRIu64 " of %" PRIu64 ", and the %" PRIu64 " free ones are kept for others: %s",
-			 w->name, who, held, h->quota->max[t], free, rest);
+			 w->name, who, held, max, free, rest);
 	else if (most)
 		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free, and %s holds %" PRIu64 ": %s", w->name, free,
-			 h->quota->max[t], who, held, rest);
+			 max, who, held, rest);
 	else
-		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free: %s", w->name, free, h->quota->max[t], rest);
+		snprintf(out, WORDS_MAX, "too many %s: %" PRIu64 " of %" PRIu64 " are free: %s", w->name, free, max, rest);
 }
 
 /* Counts a refusal and writes its sentence; OK if nothing is refused. With the lock. */
-static enum status answer(struct quota_holder *h, enum quota_thing t, enum quota_refusal refusal, uint64_t free, const char **why)
+static enum status answer(struct quota_holder *h, const struct quota_wish *w, uint64_t free, const char **why)
 {
+	const enum quota_refusal refusal = refusal_of(h, w, free);
 	static _Thread_local char words[WORDS_MAX];
 
 	if (refusal == QUOTA_REFUSALS)
 		return STATUS_OK;
-	h->quota->refused[t][refusal]++;
+	h->quota->refused[w->thing][refusal]++;
 	if (why) {
 		if (refusal == QUOTA_TENANT)
-			say_tenant(h->user->tenant, t, words);
+			say_tenant(h->user->tenant, w->thing, words);
 		else
-			say(h, t, refusal, free, words);
+			say(h, w, refusal, free, words);
 		*why = words;
 	}
 	return STATUS_EXHAUSTED;
@@ -412,7 +424,7 @@ static enum status answer_all(struct quota_holder *h, const struct quota_wish *w
 		const uint64_t free = w[i].free == QUOTA_BY_BOUND ? free_by_bound(h->quota, w[i].thing) : w[i].free;
 
 		if (w[i].n)
-			s = answer(h, w[i].thing, refusal_of(h, w[i].thing, w[i].n, free), free, why);
+			s = answer(h, &w[i], free, why);
 	}
 	return s;
 }
@@ -441,7 +453,7 @@ enum status quota_ask_all(struct quota_holder *h, const struct quota_wish *w, ui
 
 enum status quota_take(struct quota_holder *h, enum quota_thing thing, uint64_t n, const char **why)
 {
-	return quota_take_all(h, &(struct quota_wish){ thing, n, QUOTA_BY_BOUND }, 1, why);
+	return quota_take_all(h, &(struct quota_wish){ thing, n, QUOTA_BY_BOUND, 0 }, 1, why);
 }
 
 bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
@@ -450,7 +462,7 @@ bool quota_try(struct quota_holder *h, enum quota_thing thing, uint64_t n)
 	bool taken;
 
 	pthread_mutex_lock(&q->lock);
-	taken = refusal_of(h, thing, n, free_by_bound(q, thing)) == QUOTA_REFUSALS;
+	taken = refusal_of(h, &(struct quota_wish){ .thing = thing, .n = n }, free_by_bound(q, thing)) == QUOTA_REFUSALS;
 	if (taken)
 		charge(h, thing, n);
 	pthread_mutex_unlock(&q->lock);

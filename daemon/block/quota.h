@@ -95,10 +95,11 @@ void quota_add(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 void quota_give(struct quota_holder *h, enum quota_thing thing, uint64_t n);
 
 /* n of a thing; 0: nothing is wished. free: how many are free, if the caller counts them itself and guards them by a
- * lock; else QUOTA_BY_BOUND, as in quota_take. */
+ * lock; else QUOTA_BY_BOUND, as in quota_take. max: what `free` is of, and the shares with it, as a tenant's own bound;
+ * 0: the thing's. */
 struct quota_wish {
 	enum quota_thing thing;
-	uint64_t n, free;
+	uint64_t n, free, max;
 };
 #define QUOTA_BY_BOUND UINT64_MAX
 /* Takes several things, each named once: all are granted, or *why says which one was refused first. quota_ask_all only

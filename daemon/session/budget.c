@@ -33,10 +33,10 @@ uint64_t pins_free(const struct cache *c, const struct tenant *t)
 uint32_t pins_wish(const struct cache *c, const struct tenant *t, uint64_t bytes, const struct gpu *g,
 		   uint64_t gpu_bytes, struct quota_wish *w)
 {
-	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c, t) };
+	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c, t), t->pinned_bytes_max };
 	if (!g)
 		return 1;
-	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g) };
+	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), 0 };
 	return 2;
 }
 

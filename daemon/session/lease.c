@@ -31,7 +31,9 @@ struct lease *lease_alloc(uint32_t blocks)
 enum status lease_ask(struct cache *c, const struct session *s, const struct quota_wish *pins, uint32_t count,
 		      const char **why)
 {
-	struct quota_wish all[1 + PINS_WISHES] = { { QUOTA_LEASES, 1, c->grants->leases.max - c->grants->leases.used } };
+	struct quota_wish all[1 + PINS_WISHES] = {
+		{ .thing = QUOTA_LEASES, .n = 1, .free = c->grants->leases.max - c->grants->leases.used }
+	};
 
 	memcpy(all + 1, pins, count * sizeof(*pins));
 	return quota_ask_all(s->holder, all, 1 + count, why);

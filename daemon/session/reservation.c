@@ -179,7 +179,7 @@ static enum status reservation_take(struct cache *c, const struct session *s, co
 	if (open && s->open_blocks == c->options.open_blocks_max)
 		return STATUS_EXHAUSTED;
 	count = pins_wish(c, session_tenant(s), gpu ? 0 : bytes, gpu, bytes, w);
-	w[count++] = (struct quota_wish){ QUOTA_RESERVATIONS, 1, QUOTA_BY_BOUND };
+	w[count++] = (struct quota_wish){ QUOTA_RESERVATIONS, 1, QUOTA_BY_BOUND, 0 };
 	return quota_take_all(s->holder, w, count, why);
 }
 

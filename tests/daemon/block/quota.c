@@ -139,8 +139,26 @@ END_TEST
 /* Of one thing, of which so many are free. */
 static enum status ask(struct quota_holder *h, enum quota_thing t, uint64_t n, uint64_t free, const char **why)
 {
-	return quota_ask_all(h, &(struct quota_wish){ t, n, free }, 1, why);
+	return quota_ask_all(h, &(struct quota_wish){ t, n, free, 0 }, 1, why);
 }
+
+/* Shares are of the tenant's bound, which is a small part of the thing's, and not of the thing's. */
+START_TEST(a_tenants_own_bound)
+{
+	struct quota_holder *a = quota_join(q, &greedy), *b = quota_join(q, &second);
+	struct quota_wish w = { QUOTA_PINNED, 10, 160, 160 };
+	uint64_t held = 0;
+	const char *why = "";
+
+	quota_bound(q, QUOTA_PINNED, 16000);
+	for (; quota_take_all(a, &w, 1, &why) == STATUS_OK; w.free -= w.n)
+		held += w.n;
+	ck_assert_uint_eq(held, 140); /* alone: seven eighths */
+	ck_assert_msg(strstr(why, "process 70 holds 140 of 160, and the 20 free ones are kept for others: "), "%s", why);
+	w.n = 7; /* and 6 for each of the two kinds of holders that may come */
+	ck_assert_int_eq(quota_take_all(b, &w, 1, &why), STATUS_OK);
+}
+END_TEST
 
 /* Bytes that several hold at once are charged to each, and what is free is the caller's to say: sharing costs nothing. */
 START_TEST(shared_bytes)
@@ -299,6 +317,7 @@ int main(void)
 	tcase_add_loop_test(t, there_are_few, 0, sizeof(few) / sizeof(few[0]));
 	tcase_add_test(t, tenants_are_apart);
 	tcase_add_test(t, shared_bytes);
+	tcase_add_test(t, a_tenants_own_bound);
 	tcase_add_loop_test(t, by_the_rule, 0, 2);
 	tcase_add_test(t, by_several_threads);
 	tcase_add_test(t, figures);
