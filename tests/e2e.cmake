@@ -26,6 +26,10 @@ if(TARGET terrace AND NOT TERRACE_SANITIZE)
   terrace_python_test(e2e_containers test_containers.py $<TARGET_FILE:terrace>)
   set_tests_properties(e2e_containers PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
   terrace_python_test(e2e_network test_network.py $<TARGET_FILE:terrace>)
+  terrace_python_test(e2e_storms test_storms.py $<TARGET_FILE:terrace>)
+  terrace_python_test(e2e_storms_long test_storms.py $<TARGET_FILE:terrace> --long)
+  set_tests_properties(e2e_storms e2e_storms_long PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
+  set_tests_properties(e2e_storms_long PROPERTIES TIMEOUT 900 LABELS long)
 endif()
 if(TARGET terracectl)
   if(NOT TERRACE_SANITIZE MATCHES thread)
