@@ -230,8 +230,11 @@ class Victim:
         self.expect("get of block %d" % n, got and bytes(got[0]) == self.content(n), "a miss" if got is None else "other bytes")
 
     def pinned(self):
-        """Of its tenant, in the daemon's accounts."""
-        return {r.name: r.value for r in self.admin.Stats(pb.StatsRequest(), timeout=CALL_S).stats}["terrace_tenant_pinned_bytes"]
+        """Of its tenant, in the daemon's accounts. The kernel's queue of connections to be accepted is shared: a connect may have to be
+        repeated, as libterrace does, too.
+        """
+        rows = self.admin.Stats(pb.StatsRequest(), timeout=CALL_S, wait_for_ready=True).stats
+        return {r.name: r.value for r in rows}["terrace_tenant_pinned_bytes"]
 
     def leases(self):
         wait_for(lambda: self.pinned() == 0, CALL_S, "what was released is free")  # a release is not answered
