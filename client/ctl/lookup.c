@@ -129,19 +129,15 @@ static void take_states(struct lookup *l, const uint8_t *states)
 
 static int ask_session(struct lookup *l)
 {
-	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
 	struct terrace_call_options call = TERRACE_CALL_OPTIONS_INIT;
 	uint8_t *states = malloc((size_t)l->keys.count * l->file.count);
 	struct terrace_client *client = NULL;
 	struct terrace_session *session = NULL;
 	enum terrace_status status = TERRACE_EXHAUSTED;
 
-	options.address = l->args->address;
-	options.timeout_us = l->args->timeout_us ? l->args->timeout_us : CTL_TIMEOUT_US;
-	options.no_borrow = true;
 	call.first_position = (uint32_t)l->first;
 	if (states)
-		status = terrace_connect(&options, &client);
+		status = ctl_client_connect(l->args, &client);
 	if (status == TERRACE_OK)
 		status = layouts_session(client, &l->file, &session);
 	if (status == TERRACE_OK)

@@ -43,9 +43,22 @@ static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
 	return code;
 }
 
-int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t timeout_us, struct ctl_sessions *s)
+enum terrace_status ctl_client_connect(const struct ctl_args *args, struct terrace_client **out)
 {
 	struct terrace_connect_options options = TERRACE_CONNECT_OPTIONS_INIT;
+
+	options.address = args->address;
+	options.timeout_us = args->timeout_us ? args->timeout_us : CTL_TIMEOUT_US;
+	options.no_borrow = true;
+	options.tls_cert = args->tls_cert;
+	options.tls_key = args->tls_key;
+	options.tls_ca = args->tls_ca;
+	options.tls_name = args->tls_name;
+	return terrace_connect(&options, out);
+}
+
+int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t timeout_us, struct ctl_sessions *s)
+{
 	enum terrace_status status;
 	int code;
 
@@ -61,10 +74,7 @@ int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t ti
 		code = ctl_daemon_check(args);
 	if (code)
 		return code;
-	options.address = args->address;
-	options.timeout_us = args->timeout_us ? args->timeout_us : CTL_TIMEOUT_US;
-	options.no_borrow = true;
-	status = terrace_connect(&options, &s->client);
+	status = ctl_client_connect(args, &s->client);
 	return status == TERRACE_OK ? CTL_OK : ctl_status_failed(args->command->name, status);
 }
 

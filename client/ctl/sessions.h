@@ -29,6 +29,10 @@ static inline bool ctl_is_stored(uint8_t state)
 	return state == TERRACE_STATE_HOST || state == TERRACE_STATE_DISK || state == TERRACE_STATE_GPU;
 }
 
+/* A client for sessions, at the address and with the certificate that the command line or the environment gives.
+ * terrace_error says why there is none. */
+enum terrace_status ctl_client_connect(const struct ctl_args *args, struct terrace_client **out);
+
 /* Opens the client and reads the layouts. file NULL: all layouts of the daemon. Returns an exit code; *s needs
  * ctl_sessions_close even if this fails. */
 int ctl_sessions_open(const struct ctl_args *args, const char *file, uint64_t timeout_us, struct ctl_sessions *s);

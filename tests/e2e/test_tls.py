@@ -118,6 +118,18 @@ class Tls(unittest.TestCase):
         self.assertIn("serving", self.ctl("status", "--tls-name", "node1.example", env=env)[0])
         self.assertIn("key is missing", self.ctl("status", "--address", self.address, "--tls-cert", self.engine[0], "--tls-ca", self.ca.cert, expect=2)[1])
 
+    def test_terracectl_opens_sessions(self):
+        d = self.start()
+        files = ("--address", self.address, "--tls-cert", self.engine[0], "--tls-key", self.engine[1], "--tls-ca", self.ca.cert)
+        with self.connect() as client, client.session([LAYOUT], engine="far") as session:
+            session.put(key(1), bytes(LAYOUT.block_bytes))
+        layouts = os.path.join(self.folder, "layouts.json")
+        with open(layouts, "w", encoding="ascii") as f:
+            f.write(self.ctl("--address", d.address, "--json", "layouts")[0])
+        for command in ("lookup", "warm"):
+            self.ctl(*files, command, "--layouts", layouts, key(1).hex())
+            self.assertIn("elsewhere.example", self.ctl(*files, "--tls-name", "elsewhere.example", command, "--layouts", layouts, key(1).hex(), expect=1)[1])
+
     # ---- what is refused, and the words on both sides ----
 
     def test_words_for_the_clients_certificate(self):
