@@ -196,7 +196,7 @@ const struct ctl_command ctl_commands[] = {
 		.text = "Returns when the blocks of the keys, or without keys all blocks there are, have been written to a "
 			"disk and synced, and the daemon's catalog knows them: they are there after a crash. "
 			"A daemon that is stopped in order does this by itself. Without --timeout it waits up to ten minutes "
-			"a layout.",
+			"a layout. With tenants, only blocks of the caller's own tenant count.",
 		.exits = "0 all durable, 3 some keys are not stored, 1 also if there are no disks or no place on them, "
 			 "2 usage, 5 no daemon or no answer in time.",
 		.words_max = 4096,

@@ -22,6 +22,16 @@ static bool layout_read(const Terrace__V1__LayoutRow *row, struct terrace_layout
 	return true;
 }
 
+/* The daemon has a row for each tenant that has the layout. */
+static bool is_repeated(const Terrace__V1__LayoutsReply *reply, size_t row)
+{
+	size_t i = 0;
+
+	while (reply->rows[i]->layout_id != reply->rows[row]->layout_id)
+		i++;
+	return i < row;
+}
+
 static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
 {
 	Terrace__V1__LayoutsRequest request = TERRACE__V1__LAYOUTS_REQUEST__INIT;
@@ -33,6 +43,8 @@ static int ask_layouts(const struct ctl_args *args, struct ctl_sessions *s)
 		code = ctl_daemon_call(&d, CLIENT_ADMIN_LAYOUTS, &request.base, &terrace__v1__layouts_reply__descriptor,
 				       args->timeout_us, &reply);
 	for (size_t i = 0; !code && i < reply->n_rows && i < CTL_LAYOUTS_KNOWN_MAX; i++) {
+		if (is_repeated(reply, i))
+			continue;
 		if (layout_read(reply->rows[i], &s->layouts[s->layout_count]))
 			s->layout_count++;
 		else

@@ -130,6 +130,21 @@ class Tls(unittest.TestCase):
             self.ctl(*files, command, "--layouts", layouts, key(1).hex())
             self.assertIn("elsewhere.example", self.ctl(*files, "--tls-name", "elsewhere.example", command, "--layouts", layouts, key(1).hex(), expect=1)[1])
 
+    def test_terracectl_opens_one_session_a_layout(self):
+        # The daemon's list of layouts has a row for each tenant; terracectl's sessions are of its own tenant.
+        table = os.path.join(self.folder, "tenants")
+        with open(table, "w", encoding="ascii") as f:
+            f.write("tenant = far\nengines = dns:engine.example\n")
+        d = self.start(flags=("--tenants", table))
+        with self.connect() as client, client.session([LAYOUT], engine="far") as session:
+            session.put(key(1), bytes(LAYOUT.block_bytes))
+            session.put(key(2), bytes(LAYOUT.block_bytes))
+        with terrace.connect(d.address) as client, client.session([LAYOUT]) as session:
+            session.put(key(1), bytes(LAYOUT.block_bytes))
+        warmed = json.loads(self.ctl("--address", d.address, "--json", "warm", key(1).hex())[0])
+        self.assertEqual([(row["stored"], row["in_memory"]) for row in warmed["layouts"]], [(1, 1)])
+        self.assertEqual(json.loads(self.ctl("--address", d.address, "--json", "warm", key(1).hex(), key(2).hex(), expect=3)[0])["stored"], 1)
+
     # ---- what is refused, and the words on both sides ----
 
     def test_words_for_the_clients_certificate(self):
