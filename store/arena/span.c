@@ -125,10 +125,16 @@ uint64_t arena_reserve_of(const struct arena_tenant *t)
 	return max_u64((t->granules + t->coming + arena_unmade(t)) / RESERVE_PART, 1);
 }
 
-/* Whether the reserve is still there when n free granules are taken. */
-static bool spares_reserve(const struct arena_tenant *t, uint64_t n)
+/* How many free granules may be taken; reserve: of the reserve, too. It looks at all tenants: once a search. */
+static uint64_t spare_of(const struct arena_tenant *t, bool reserve)
 {
-	return arena_left(t) >= arena_reserve_of(t) + n;
+	uint64_t left, kept;
+
+	if (reserve)
+		return UINT64_MAX;
+	left = arena_left(t);
+	kept = arena_reserve_of(t);
+	return left > kept ? left - kept : 0;
 }
 
 /* The smallest run of at least n free granules of the extent, if it is smaller than *length. */
@@ -161,7 +167,7 @@ bool arena_run_find(const struct arena_class *k, uint32_t n, bool reserve, struc
 	const struct arena *a = k->arena;
 	uint32_t length = UINT32_MAX;
 
-	if (k->tenant->free < n || (!reserve && !spares_reserve(k->tenant, n)))
+	if (k->tenant->free < n || spare_of(k->tenant, reserve) < n)
 		return false;
 	for (uint32_t i = 0; i < a->extent_count && length > n; i++) {
 		struct arena_extent *e = a->extents[i];
@@ -261,9 +267,9 @@ static bool colder(const struct arena_window *w, const struct arena_window *than
 	return than->granules == 0 || w->newest < than->newest || (w->newest == than->newest && w->spans < than->spans);
 }
 
-/* As window_at, but also false if the window would use the reserve, and for a window without any span: free granules
- * need no window. */
-static bool window_good(const struct arena_class *k, const struct arena_extent *e, uint32_t granule, bool reserve,
+/* As window_at, but also false if the window has more than `spare` free granules, and for a window without any span:
+ * free granules need no window. */
+static bool window_good(const struct arena_class *k, const struct arena_extent *e, uint32_t granule, uint64_t spare,
 			struct arena_window *out, uint32_t *next)
 {
 	uint32_t free;
@@ -271,7 +277,7 @@ static bool window_good(const struct arena_class *k, const struct arena_extent *
 	if (!window_at(k, e, granule, out, &free, next))
 		return false;
 	*next = granule; /* nothing in it is immovable */
-	return out->spans > 0 && (reserve || free == 0 || spares_reserve(k->tenant, free));
+	return out->spans > 0 && free <= spare;
 }
 
 /* The next granule where a window may begin. Windows begin where spans begin: a window that began inside a span would
@@ -283,14 +289,14 @@ static uint32_t place_after(const struct arena_extent *e, uint32_t granule)
 	return s ? s->public.granule + s->public.granules : granule + 1;
 }
 
-static void coldest_in(const struct arena_class *k, const struct arena_extent *e, bool reserve,
+static void coldest_in(const struct arena_class *k, const struct arena_extent *e, uint64_t spare,
 		       struct arena_window *best)
 {
 	struct arena_window w;
 	uint32_t next, stays;
 
 	for (uint32_t i = 0; i + k->span_granules <= e->ready; i = next) {
-		const bool good = window_good(k, e, i, reserve, &w, &stays);
+		const bool good = window_good(k, e, i, spare, &w, &stays);
 
 		if (good && colder(&w, best))
 			*best = w;
@@ -301,17 +307,17 @@ static void coldest_in(const struct arena_class *k, const struct arena_extent *e
 }
 
 /* The best window of earlier searches, looked at again. */
-static void coldest_known(struct arena_class *k, bool reserve, struct arena_window *best)
+static void coldest_known(struct arena_class *k, uint64_t spare, struct arena_window *best)
 {
 	const struct arena_extent *e = k->coldest.granules ? arena_extent_find(k->arena, k->coldest.extent) : NULL;
 	uint32_t next;
 
-	if (!e || !window_good(k, e, k->coldest.granule, reserve, best, &next))
+	if (!e || !window_good(k, e, k->coldest.granule, spare, best, &next))
 		best->granules = 0;
 }
 
 /* Looks at extents from where the last search stopped; at all of them if nothing is found. */
-static void coldest_search(struct arena_class *k, bool reserve, struct arena_window *best)
+static void coldest_search(struct arena_class *k, uint64_t spare, struct arena_window *best)
 {
 	const struct arena *a = k->arena;
 	uint32_t place = arena_extent_place(a, k->search_extent), looked = 0;
@@ -323,7 +329,7 @@ static void coldest_search(struct arena_class *k, bool reserve, struct arena_win
 			break;
 		if (e->tenant != k->tenant)
 			continue;
-		coldest_in(k, e, reserve, best);
+		coldest_in(k, e, spare, best);
 		looked += e->ready;
 	}
 	k->search_extent = a->extent_count ? a->extents[place % a->extent_count]->memory.extent.id : 0;
@@ -335,8 +341,10 @@ enum status arena_window_find(struct arena_class *k, bool reserve, struct arena_
 
 	pthread_mutex_lock(&k->arena->mutex);
 	if (k->tenant->spans > k->spans) { /* else no other class has a span */
-		coldest_known(k, reserve, &best);
-		coldest_search(k, reserve, &best);
+		const uint64_t spare = spare_of(k->tenant, reserve);
+
+		coldest_known(k, spare, &best);
+		coldest_search(k, spare, &best);
 	}
 	k->coldest = best;
 	pthread_mutex_unlock(&k->arena->mutex);
@@ -382,7 +390,7 @@ enum status arena_claim(struct arena_class *k, const struct arena_window *w)
 	pthread_mutex_lock(&k->arena->mutex);
 	e = arena_extent_find(k->arena, w->extent);
 	if (e && e->tenant == k->tenant && k->claim.granules == 0 && w->granule < e->ready &&
-	    k->span_granules <= e->ready - w->granule && window_good(k, e, w->granule, true, &now, &next)) {
+	    k->span_granules <= e->ready - w->granule && window_good(k, e, w->granule, UINT64_MAX, &now, &next)) {
 		k->claim = now;
 		k->coldest.granules = 0;
 		claim_spans_close(k, e, true);
