@@ -231,15 +231,15 @@ START_TEST(chains_are_followed)
 }
 END_TEST
 
-static uint32_t ways_on(const struct graph_edges *g, uint64_t id, bool *all)
+static uint32_t after_of(const struct graph_edges *g, uint64_t id, bool *all)
 {
 	uint64_t after[EDGES_OF_NODE];
 
 	return graph_edges_after(g, id, after, all);
 }
 
-/* Whatever makes the graph forget a way on from a node: what is left is not all. */
-START_TEST(forgotten_ways_on_are_owned_up_to)
+/* Whatever makes the graph forget an id that comes after another: what is left is not all. */
+START_TEST(forgotten_edges_are_told)
 {
 	const struct graph_edges_options few_edges = { .nodes_max = 64, .edges_max = 4, .sessions_max = 16,
 						       .half_life_us = 60 * SECOND };
@@ -250,13 +250,13 @@ START_TEST(forgotten_ways_on_are_owned_up_to)
 
 	graph_edges_request(g, 1, 1, (const uint64_t[]){ 1, 2 }, 2, false);
 	graph_edges_request(g, 1, 2, (const uint64_t[]){ 1, 3 }, 2, false);
-	ck_assert_uint_eq(ways_on(g, 1, &all), 2);
+	ck_assert_uint_eq(after_of(g, 1, &all), 2);
 	ck_assert(all);
-	ways_on(g, 77, &all); /* nothing is known of that one */
+	after_of(g, 77, &all); /* nothing is known of that one */
 	ck_assert(!all);
 	for (uint64_t i = 10; i < 16; i += 2)
 		graph_edges_pair(g, 2, EDGE_SEMANTIC, i, i + 1, 9);
-	ck_assert_uint_eq(ways_on(g, 1, &all), 1);
+	ck_assert_uint_eq(after_of(g, 1, &all), 1);
 	ck_assert(!all);
 	graph_edges_destroy(g);
 
@@ -266,30 +266,30 @@ START_TEST(forgotten_ways_on_are_owned_up_to)
 		graph_edges_request(g, 2, 0, &id, 1, false);
 		graph_edges_live(g, 2, 1, true);
 	}
-	ck_assert_uint_eq(ways_on(g, 1, &all), 0);
+	ck_assert_uint_eq(after_of(g, 1, &all), 0);
 	ck_assert(!all);
 	graph_edges_destroy(g);
 
 	g = graph_edges_create(&roomy);
 	for (uint64_t i = 0; i <= EDGES_OF_NODE; i++)
 		graph_edges_request(g, 1 + i, 1 + i, (const uint64_t[]){ 1, 10 + i }, 2, false);
-	ck_assert_uint_eq(ways_on(g, 1, &all), EDGES_OF_NODE);
+	ck_assert_uint_eq(after_of(g, 1, &all), EDGES_OF_NODE);
 	ck_assert(!all);
 	graph_edges_destroy(g);
 }
 END_TEST
 
-/* A chain that is asked for from its middle on is not behind the block before that, but it is a way on. */
-START_TEST(a_way_on_that_needs_no_other_is_owned_up_to)
+/* A block with which calls begin does not need the block before it, but chains go on with it there: it is missing. */
+START_TEST(a_block_that_needs_no_other_is_told)
 {
 	struct graph_edges *g = graph_edges_create(&roomy);
 	bool all;
 
 	graph_edges_request(g, 1, 1, (const uint64_t[]){ 1, 2, 3 }, 3, false);
-	ck_assert_uint_eq(ways_on(g, 2, &all), 1);
+	ck_assert_uint_eq(after_of(g, 2, &all), 1);
 	ck_assert(all);
 	graph_edges_request(g, 2, 2, (const uint64_t[]){ 3, 4 }, 2, false);
-	ck_assert_uint_eq(ways_on(g, 2, &all), 0);
+	ck_assert_uint_eq(after_of(g, 2, &all), 0);
 	ck_assert(!all);
 	graph_edges_destroy(g);
 }
@@ -310,7 +310,7 @@ static struct graph_edges *copied(const struct graph_edges *g, const struct grap
 	return to;
 }
 
-/* A catalog has what is known of chains beyond their edges: where calls begin, and that there were other ways on. */
+/* A catalog has what is known of chains beyond their edges: where calls begin, and that more came after a block. */
 START_TEST(what_is_known_of_chains_is_kept)
 {
 	const struct graph_edge_record lost = { .from = 1, .to = 999, .weight = 1 };
@@ -324,13 +324,13 @@ START_TEST(what_is_known_of_chains_is_kept)
 	to = copied(g, &roomy, 100);
 	ck_assert_uint_eq(graph_edges_before(to, 3), 0);
 	ck_assert_uint_eq(graph_edges_before(to, 4), 3);
-	ck_assert_uint_eq(ways_on(to, 1, &all), 1);
+	ck_assert_uint_eq(after_of(to, 1, &all), 1);
 	ck_assert(all);
-	ways_on(to, 2, &all);
+	after_of(to, 2, &all);
 	ck_assert(!all);
 	/* A graph with fewer nodes than the last has no place for what an edge leads to. */
 	ck_assert_int_eq(graph_edges_put_edge(to, 100, &lost), STATUS_INVALID);
-	ways_on(to, 1, &all);
+	after_of(to, 1, &all);
 	ck_assert(!all);
 	graph_edges_destroy(to);
 	graph_edges_destroy(g);
@@ -686,8 +686,8 @@ int main(void)
 	tcase_add_test(tc, weights_are_the_models);
 	tcase_add_test(tc, a_request_makes_its_edges);
 	tcase_add_test(tc, chains_are_followed);
-	tcase_add_test(tc, forgotten_ways_on_are_owned_up_to);
-	tcase_add_test(tc, a_way_on_that_needs_no_other_is_owned_up_to);
+	tcase_add_test(tc, forgotten_edges_are_told);
+	tcase_add_test(tc, a_block_that_needs_no_other_is_told);
 	tcase_add_test(tc, what_is_known_of_chains_is_kept);
 	tcase_add_test(tc, live_nodes_stay);
 	tcase_add_test(tc, marks_are_no_touches);
