@@ -111,7 +111,7 @@ class Network(unittest.TestCase):
         table = os.path.join(cls.folder, "tenants")
         with open(table, "w", encoding="ascii") as f:
             f.write(TABLE)
-        cls.d = There(cls.node, "--host-bytes", "16MiB", "--extent-bytes", "1MiB", "--listen", "0.0.0.0:%d" % PORT, "--listen-cert", cls.pairs["node"][0],
+        cls.d = There(cls.node, "--host-bytes", "64MiB", "--extent-bytes", "4MiB", "--listen", "0.0.0.0:%d" % PORT, "--listen-cert", cls.pairs["node"][0],
                       "--listen-key", cls.pairs["node"][1], "--listen-ca", cls.ca.cert, "--tenants", table, "--tenant-metrics", "8")
         cls.addClassCleanup(cls.d.close)
         cls.d.start()
