@@ -686,7 +686,6 @@ static void give_way(struct cache *c, struct block *b)
 {
 	const struct index_ident name = block_name(b);
 
-	CRASH_POINT("block_gives_way");
 	cache_count(c, COUNTER_EVICTED_DISK, 1);
 	cache_count(c, COUNTER_DROPPED, 1);
 	catalog_untell(c, &name);
