@@ -10,8 +10,8 @@
  * atoms that hold some of them have between their parts. `block` is block_bytes of the layout, whose geometry is g.
  * Atoms of valid tokens alone are not touched. */
 void kv_zero_behind(const struct kv_layout *l, const struct kv_geometry *g, void *block, uint32_t tokens);
-/* The same of `count` atoms that lie side by side at `atoms`, each of which has `tokens` valid tokens, fewer than all.
- */
+/* Zeroes what no valid token owns in `count` atoms that lie side by side at `atoms`, each of which has `tokens` valid
+ * tokens, fewer than all. */
 void kv_zero_behind_atoms(const struct kv_layout *l, const struct kv_geometry *g, void *atoms, uint32_t count,
 			  uint32_t tokens);
 

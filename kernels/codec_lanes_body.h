@@ -49,7 +49,7 @@ LANES_FN floats within(floats x, float limit)
 	return floats_min(floats_all(limit), floats_max(floats_all(-limit), x));
 }
 
-/* The same, and NaN becomes 0. */
+/* As within(), but NaN becomes 0. */
 LANES_FN floats cleaned(floats x, float limit)
 {
 	return floats_keep(floats_same(x, x), within(x, limit));

@@ -85,7 +85,7 @@ KV_INLINE void stage(float *x, uint32_t d, uint32_t h)
 	}
 }
 
-/* The same stage for neighbours: y[i] and y[i + d/2] from x[2i] and x[2i + 1], which vectorises;
+/* One stage of the transform, for neighbours: y[i] and y[i + d/2] from x[2i] and x[2i + 1], which vectorises;
  * applied log2(d) times it is the whole transform, for the index has then been rotated all the way
  * round. */
 KV_INLINE void stage_rotating(const float *restrict x, float *restrict y, uint32_t d)

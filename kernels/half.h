@@ -48,7 +48,7 @@ static inline uint16_t half_from_float(float f)
 	return (uint16_t)(sign | h);
 }
 
-/* The same of results: what passes the largest number, infinities too, is the largest number; NaN stays NaN. */
+/* The half of a result: what passes the largest number, infinities too, is the largest number; NaN stays NaN. */
 static inline uint16_t half_saturated(float f)
 {
 	uint16_t h = half_from_float(f);

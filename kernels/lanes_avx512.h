@@ -83,7 +83,7 @@ LANES_FN floats lookup_signed4(struct lookup t, words w, int f)
 {
 	return _mm512_permutexvar_ps(_mm512_srli_epi32(w, (unsigned)(4 * f)), t.values);
 }
-/* The same of 3 bits in a field of 4, whose highest is 0. */
+/* 3 bits in a field of 4, whose highest bit is 0. */
 LANES_FN floats lookup_3(struct lookup t, words w, int f) { return lookup_signed4(t, w, f); }
 /* The code less 8. */
 LANES_FN floats lookup_int4(struct lookup t, words w, int f) { return lookup_signed4(t, w, f); }

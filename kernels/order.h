@@ -50,8 +50,8 @@ void kv_token_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t tok
 void kv_token_unpack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t token,
 		     const uint8_t *part, uint16_t *codes);
 
-/* The same for tokens first .. first + n - 1, and for a whole atom (n = 16) a word at a time. rows[n][d]: codes
- * of a byte each, or of 16 bits for the formats that have 16. */
+/* Moves the codes of tokens first .. first + n - 1 of an atom; of a whole atom (n = 16) a word at a time. rows[n][d]:
+ * codes of a byte each, or of 16 bits for the formats that have 16. */
 void kv_rows_pack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t first, uint32_t n,
 		  const void *rows, uint8_t *part);
 void kv_rows_unpack(enum kv_format f, enum kv_side side, uint32_t d, uint32_t first, uint32_t n,

@@ -64,7 +64,8 @@ void ends_destroy(struct cache *c, bool ended);
 
 /* Without the lock; e may be gone when it returns. */
 void ends_arrive(struct cache *c, struct end *e);
-/* The same in two steps, for several ends. True: the caller must call ends_run after its last push. */
+/* Queues an end without running it, for a caller that has several. True: the caller must call ends_run after its last
+ * push. */
 bool ends_push(struct cache *c, struct end *e);
 /* Without the lock: runs what is queued, ENDS_A_HOLD in a hold, until nothing is left. All that was queued before the
  * call has been run when it returns. */

@@ -522,7 +522,7 @@ static struct slab_map *oldest_after(struct cache *c, const struct slab_map_wish
 	return oldest;
 }
 
-/* The same of those that can be given up now. */
+/* The oldest slab map that the wish names and that is idle now. NULL: none of the first few is. */
 static struct slab_map *oldest_idle(struct cache *c, const struct slab_map_wish *w)
 {
 	struct slab_map *r = oldest_after(c, w, 0);
@@ -735,7 +735,7 @@ static enum status own_step(struct cache *c, const struct spot_search *s, struct
 	return STATUS_MISS;
 }
 
-/* The same until the tenant has room, and then a->own is false; BUSY: again later. */
+/* Lets blocks of the tenant's go until it has room; a->own is false then. BUSY: some went, the rest is for later. */
 static enum status find_own(struct cache *c, const struct spot_search *s, struct asker *a, struct spot *out)
 {
 	enum status status = a->never ? STATUS_EXHAUSTED : STATUS_MISS;

@@ -61,7 +61,7 @@ void slab_map_free(struct cache *c, struct slab_map *r);
 struct disk_class *class_get(struct cache *c, struct unit *u, uint64_t slot_bytes); /* NULL: no memory */
 /* The disk's class for blocks of that size (store/class_rule.h); NULL: it does not exist yet. */
 struct disk_class *class_joined(const struct unit *u, uint64_t need_bytes);
-/* The same, made if new; NULL: no memory. */
+/* The disk's class for blocks of that size, made if new; NULL: no memory. */
 struct disk_class *class_for(struct cache *c, struct unit *u, uint64_t need_bytes);
 /* Whether no transfer uses it and no reader holds a block of it. */
 bool slab_map_idle(const struct slab_map *r);

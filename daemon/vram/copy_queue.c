@@ -190,7 +190,7 @@ static void to_look_put(struct gpu *g, struct copy_batch *f)
 	atomic_store_explicit(&g->to_look, f, memory_order_relaxed);
 }
 
-/* The same. NULL: there is none. */
+/* Takes the batch that was put last. NULL: there is none. With the lock of the queues. */
 static struct copy_batch *to_look_take(struct gpu *g)
 {
 	struct copy_batch *f = atomic_load_explicit(&g->to_look, memory_order_relaxed);
@@ -782,7 +782,8 @@ static bool send_next(struct gpu *g, uint32_t *way)
 	return true;
 }
 
-/* The same of checksums of what was put on the GPU. */
+/* Sends the next list of checksums of what was put on the GPU. False: there is none. With the lock of the queues, which
+ * it leaves meanwhile. */
 static bool send_sums(struct gpu *g)
 {
 	struct sum_list *l = vram_sums_take(g);

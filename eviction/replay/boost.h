@@ -37,7 +37,7 @@ struct boost {
 	struct boost_tree trees[BOOST_TREES];
 };
 
-/* The same cells give the same trees. False: no memory. */
+/* Fits the trees to the cells; equal cells give equal trees. False: no memory. */
 bool boost_fit(struct boost *m, const struct boost_cell *cells, uint32_t count);
 
 /* The hazard in each bucket of age for these inputs (x[0] is not read), in [1e-6, 0.95]. */

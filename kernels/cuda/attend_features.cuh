@@ -14,7 +14,7 @@ template <int TOKENS> DEVICE void cap_scores(const attend_args &a, scored (&x)[T
 		x[i].x = fmaf(-2 * a.cap, reciprocal_fast(1 + exp2_fast(x[i].x * x[i].unit)), a.cap);
 }
 
-/* The same with a large cap: the series near 0, where the other cancels. */
+/* Caps scores by a large cap: by the series near 0, where cap_scores() cancels. */
 template <int TOKENS> DEVICE void cap_scores_closely(const attend_args &a, scored (&x)[TOKENS])
 {
 #pragma unroll

@@ -53,7 +53,7 @@ template <class S> struct feed {
 		return table[block] + head_at + (atom - block * args->block_atoms) * S::ATOM;
 	}
 
-	/* The same by what the lanes know of the run; the whole warp. */
+	/* The address of atom i, by what the lanes know of the run; the whole warp calls it. */
 	DEVICE uint64_t address_of(uint32_t i) const
 	{
 		const uint64_t table = __shfl_sync(ALL_LANES, run, 0) | (uint64_t)__shfl_sync(ALL_LANES, run, 1) << 32,

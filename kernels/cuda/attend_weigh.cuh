@@ -203,8 +203,8 @@ DEVICE uint32_t weigh_column(const column &c, const scored (&s)[4], Line line, w
 	return over;
 }
 
-/* The same of several tiles. One vote for all, so that no tile's weights wait for another's, and all units are set, so
- * that the next one has time; what weights add is in few registers by then. */
+/* Weighs several tiles. One vote for all, so that no tile's weights wait for another's, and all units are set, so that
+ * the next one has time; what weights add is in few registers by then. */
 template <class V, bool EDGE, class Line, int TILES, int WORDS>
 DEVICE void weigh(column (&c)[TILES], int32_t (&o)[TILES][WORDS][4], const scored (&s)[TILES][4], const Line (&line)[TILES],
 		  uint32_t (&p)[TILES][2])

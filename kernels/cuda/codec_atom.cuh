@@ -100,7 +100,7 @@ struct atom_place {
 	}
 };
 
-/* The same while the table of blocks is being asked. */
+/* What becomes an atom_place when the table of blocks has answered. */
 struct atom_looked_up {
 	uint64_t block, at;
 	uint32_t in_atom, placed;

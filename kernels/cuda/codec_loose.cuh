@@ -138,7 +138,7 @@ template <class P, enum kv_side SIDE> struct loose_plane {
 	}
 };
 
-/* The same of 16-bit elements, whose rows are in the order of dims. */
+/* Stores a token of 16-bit elements, whose rows are in the order of dims. */
 template <int D, enum kv_side SIDE> struct loose_raw {
 	static constexpr uint32_t PIECES = SIDE == KV_SIDE_K ? D / 16 : D / 8, REGISTERS = 2 * PIECES;
 

@@ -87,7 +87,7 @@ template <int D, int FORMAT> DEVICE void load_k(const uint8_t *codes, uint32_t l
 	}
 }
 
-/* The same by way of rows, and the two scales. */
+/* Loads the operand by way of rows, and the two scales. */
 template <int D, int FORMAT, enum kv_side SIDE>
 DEVICE void load_operand(const codec_side &side, const atom_place &p, uint64_t head_at, const uint8_t *codes,
 			 uint8_t *rows, uint32_t lane, operand<D, FORMAT> (&row)[2], uint32_t (&scale)[2])

@@ -7,7 +7,7 @@
 /* Enqueues the launch; false, with nothing done, if tiles do not suit it. */
 bool decode_tiles(uint32_t d, enum kv_format f, const codec_work &w);
 
-/* The same for rotated formats; decode_tiles has asked whether the call suits. */
+/* Enqueues the launch for rotated formats; decode_tiles has asked whether the call suits. */
 bool decode_atoms(uint32_t d, enum kv_format f, const codec_work &w);
 
 #endif

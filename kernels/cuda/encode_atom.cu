@@ -114,8 +114,8 @@ DEVICE void store_whole(const codec_side &s, uint8_t *atom, const uint32_t (&wor
 	}
 }
 
-/* The same for tokens that do not fill an atom in order; their rows are in shared memory, and their places. `own`: the
- * scale of the lane's token. */
+/* Stores tokens that do not fill an atom in order; their rows and their places are in shared memory. `own`: the scale
+ * of the lane's token. */
 template <int FORMAT, enum kv_side SIDE>
 __device__ __noinline__ void store_scattered(const atom_launch &l, uint32_t head, uint32_t own, uint32_t lane, uint32_t places,
 					     const uint8_t *rows)

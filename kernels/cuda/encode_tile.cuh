@@ -7,7 +7,7 @@
 /* Enqueues the launch; false, with nothing done, if tiles do not suit it. */
 bool encode_tiles(uint32_t d, enum kv_format f, const codec_work &w);
 
-/* The same for rotated formats of head dim 128; encode_tiles has asked whether the call suits. */
+/* Enqueues the launch for rotated formats of head dim 128; encode_tiles has asked whether the call suits. */
 bool encode_atoms(enum kv_format f, const codec_work &w);
 
 #endif

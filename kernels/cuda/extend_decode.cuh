@@ -196,7 +196,7 @@ DEVICE uint32_t nibbles_of(uint32_t codes, Where where)
 	return w;
 }
 
-/* The same from a word of the 2-bit plane, whose fields 0 1 are wanted, and one of the 1-bit plane. */
+/* Codes in nibbles, from a word of the 2-bit plane, whose fields 0 1 are wanted, and one of the 1-bit plane. */
 template <int BITS> DEVICE uint32_t nibbles_of_planes(uint32_t two, uint32_t one)
 {
 	const uint32_t w = (two & 0x03030303) | (two & 0x0c0c0c0c) << 2;

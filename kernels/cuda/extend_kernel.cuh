@@ -252,7 +252,7 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		role_barrier(1 + group, 128 * EXTEND_GROUPS);
 	}
 
-	/* As above, once p is ready. The assembler would otherwise compute p during the turn, while no warpgroup
+	/* Takes the turn once p is ready. The assembler would otherwise compute p during the turn, while no warpgroup
 	 * multiplies. So the barrier's number is made to depend on p, by a term that is 0. */
 	DEVICE void take_turn(const uint32_t (&p)[SCORES / 2]) const
 	{

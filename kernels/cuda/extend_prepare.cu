@@ -59,7 +59,7 @@ DEVICE float2 largest_scale(const extend_args &a, uint32_t sequence, uint32_t he
 	return largest;
 }
 
-/* The same of what the queries of a sequence see of its prefix, of this part of it; and of the tokens that come with
+/* The largest scale of what the queries of a sequence see of this part of its prefix, and of the tokens that come with
  * that in an atom, whose values are masked, but must not be infinite. */
 template <int DK, int DV>
 DEVICE float2 prefix_scale(const extend_args &a, uint32_t sequence, uint32_t head, uint32_t part, bool v)
