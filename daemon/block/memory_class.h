@@ -67,6 +67,7 @@ struct memory_extent {
 	uint32_t *buffer;
 	uint64_t *device;
 	bool fixed;                    /* its registration with the disks was tried */
+	uint64_t kept_us;              /* when it was last asked back in vain (session/retire.h); 0: never */
 };
 
 /* A span: which published block is in which slot. It lives as long as the span. */

@@ -192,7 +192,7 @@ static uint64_t lent_bytes(struct cache *c, uint32_t tenant)
 		n = arena_extents(c->host, tenant, from, ids, EXTENTS_A_HOLD);
 		cache_lock(c);
 		for (uint32_t i = 0; i < n; i++)
-			bytes += attachments_lent(c, ids[i]) ? arena_extent_size(c->host, ids[i]) : 0;
+			bytes += attachments_lent(c, ids[i], false) ? arena_extent_size(c->host, ids[i]) : 0;
 		cache_unlock(c);
 		from = n ? ids[n - 1] + 1 : from;
 	} while (n == EXTENTS_A_HOLD);

@@ -520,7 +520,11 @@ static bool ask_back(const struct fd_socket *d, const struct connection *c)
 	struct fdsock_retire m = { .head = fd_socket_head(FDSOCK_VERSION, FDSOCK_RETIRE),
 				   .extent = cache_attach_asked(d->daemon->cache, c->attachment) };
 
-	return !m.extent || !is_deaf(fd_socket_send(c->fd, &m, sizeof m, NULL, 0));
+	const int error = m.extent ? fd_socket_send(c->fd, &m, sizeof m, NULL, 0) : 0;
+
+	if (error)
+		cache_attach_ask_again(d->daemon->cache, c->attachment);
+	return !is_deaf(error);
 }
 
 static bool on_listen(struct fd_socket *d, struct connection *c)
@@ -533,11 +537,13 @@ static bool on_listen(struct fd_socket *d, struct connection *c)
 
 static void send_offers(struct fd_socket *d)
 {
+	const bool asks = cache_asks_back(d->daemon->cache) && cache_asks_now(d->daemon->cache);
+
 	for (struct connection *c = d->all.next; c != &d->all; c = c->next) {
 		for (uint32_t t = 0; t <= DEVICES_MAX && c->prefetched >> t; t++)
 			if (!c->gone && c->prefetched >> t & 1)
 				offer(d, c, t < DEVICES_MAX ? t : FDSOCK_NO_GPU, false);
-		if (!c->gone && c->listens)
+		if (asks && !c->gone && c->listens)
 			ask_back(d, c);
 	}
 }

@@ -414,7 +414,7 @@ static bool has_free(const struct memory_class *k, uint32_t slots)
 	struct arena_class_usage u;
 
 	arena_class_usage(k->arena, &u);
-	return u.slots >= u.slots_used + slots;
+	return u.free >= slots;
 }
 
 void room_clear(struct cache *c, struct memory_class *k, uint32_t slots)

@@ -181,6 +181,8 @@ static enum status lent_add(struct attachment *a, uint32_t extent, bool write)
 		memmove(l + 1, l, (a->lent_count++ - i) * sizeof(*l));
 		*l = (struct lent){ .extent = extent };
 	}
+	if (a->asked == extent) /* it has mapped it again */
+		a->asked = 0;
 	l->told = false;
 	l->writes |= write;
 	return STATUS_OK;
@@ -282,13 +284,20 @@ bool attachment_lent(const struct attachment *a, uint32_t extent)
 	return lent_find(a, extent);
 }
 
-bool attachments_lent(const struct cache *c, uint32_t extent)
+bool attachments_lent(const struct cache *c, uint32_t extent, bool deaf)
 {
 	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS; i++)
 		for (const struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
-			if (lent_find(a, extent))
+			if (!(deaf && a->listens) && lent_find(a, extent))
 				return true;
 	return false;
+}
+
+void attachments_unask(struct cache *c)
+{
+	for (uint32_t i = 0; i < ATTACHMENT_BUCKETS; i++)
+		for (struct attachment *a = c->attachment_hash[i]; a; a = a->hash_next)
+			a->asked = 0;
 }
 
 bool attachments_have(struct cache *c, uint32_t extent)

@@ -81,10 +81,12 @@ const char *attachment_problem(struct cache *c, const struct session *s, uint64_
 bool attachment_holds(struct cache *c, struct attachment *a, uint32_t *probes);
 /* Whether the extent has been lent to the attachment, which is not known to have unmapped it. */
 bool attachment_lent(const struct attachment *a, uint32_t extent);
-/* Whether an attachment has been lent the extent and is not known to have unmapped it. attachments_have also asks the
- * kernel, and forgets attachments that have unmapped it. */
-bool attachments_lent(const struct cache *c, uint32_t extent);
+/* Whether an attachment has been lent the extent and is not known to have unmapped it; deaf: one that cannot be asked
+ * for it. attachments_have also asks the kernel, and forgets attachments that have unmapped it. */
+bool attachments_lent(const struct cache *c, uint32_t extent, bool deaf);
 bool attachments_have(struct cache *c, uint32_t extent);
+/* No attachment counts as asked for an extent any more. */
+void attachments_unask(struct cache *c);
 /* How many extents the attachment's process can write, as far as the daemon knows. */
 uint32_t attachment_writable(const struct attachment *a);
 /* Notes that the attachment's process has one slot more to write in that extent of host memory, or one less. False: no

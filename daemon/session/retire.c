@@ -15,8 +15,11 @@
 enum {
 	LACKS_US = 3 * 1000 * 1000,    /* a tenant that has not asked again since then wants nothing more */
 	STEPS = 64,                    /* in one round of chores */
-	DROPS_US = 5 * 1000 * 1000,    /* after that, blocks that cannot be spilled are dropped */
-	PATIENCE_US = 15 * 1000 * 1000, /* after that, the extent stays where it is */
+	ASK_US = 1000 * 1000,          /* so long engines are waited for that have no lease in the extent */
+	/* so long without a span that has become empty: then blocks that cannot be spilled are dropped; */
+	DROPS_US = 5 * 1000 * 1000,
+	PATIENCE_US = 15 * 1000 * 1000, /* then the extent stays where it is */
+	KEPT_US = 10 * 1000 * 1000,    /* and is not asked for again for so long */
 	PAUSE_US = 1000 * 1000,        /* until another one is looked for */
 };
 
@@ -38,7 +41,7 @@ static bool is_lacking(const struct cache *c)
 {
 	const struct retire *r = c->retire;
 
-	return c->lacks_us && c->now_us - c->lacks_us <= LACKS_US &&
+	return c->lacks_us && c->now_us - c->lacks_us <= LACKS_US && !c->settles && !cache_draining(c) &&
 	       (!r->since_us || c->now_us - r->since_us > PAUSE_US);
 }
 
@@ -49,16 +52,21 @@ bool retire_wants(const struct cache *c)
 
 /* ---- which extent ---- */
 
-static bool was_not_kept(void *arg, uint32_t extent)
+static bool was_not_kept(const struct cache *c, uint32_t extent)
 {
-	const struct cache *c = arg;
+	const struct memory_extent *m = memory_extent_find(c, extent);
 
-	return extent != c->retire->kept;
+	return m && (!m->kept_us || c->now_us - m->kept_us > KEPT_US);
 }
 
 static bool is_unlent(void *arg, uint32_t extent)
 {
-	return was_not_kept(arg, extent) && !attachments_lent(arg, extent);
+	return was_not_kept(arg, extent) && !attachments_lent(arg, extent, false);
+}
+
+static bool is_lent_to_listeners(void *arg, uint32_t extent)
+{
+	return was_not_kept(arg, extent) && !attachments_lent(arg, extent, true);
 }
 
 /* One that no engine has mapped, if there is one. */
@@ -68,12 +76,12 @@ static void begin(struct cache *c)
 	uint32_t extent = arena_retire_find(to->arena, is_unlent, c);
 
 	if (!extent)
-		extent = arena_retire_find(to->arena, was_not_kept, c);
-	if (!extent)
-		c->retire->kept = 0; /* there was no other */
+		extent = arena_retire_find(to->arena, is_lent_to_listeners, c);
+	*c->retire = (struct retire){ .since_us = c->now_us };
 	if (!extent || arena_retire(c->host, extent))
 		return;
-	*c->retire = (struct retire){ .extent = extent, .kept = c->retire->kept, .to = to, .since_us = c->now_us };
+	c->retire->extent = extent;
+	c->retire->to = to;
 	if (c->on_extent) /* engines are asked */
 		c->on_extent(c->on_extent_arg);
 }
@@ -82,9 +90,25 @@ static void begin(struct cache *c)
 
 static void give_up(struct cache *c)
 {
+	struct memory_extent *m = memory_extent_find(c, c->retire->extent);
+
 	arena_retire_end(c->host, c->retire->extent);
+	if (m)
+		m->kept_us = c->now_us;
+	attachments_unask(c);
 	cache_count(c, COUNTER_EXTENTS_KEPT, 1);
-	*c->retire = (struct retire){ .kept = c->retire->extent, .since_us = c->now_us };
+	*c->retire = (struct retire){ .since_us = c->now_us };
+}
+
+/* Whether its blocks may be evicted: no engine has it mapped, or one has leases in it, and would map it again and again
+ * for the blocks that are there. *vain: an engine has it mapped, for nothing, and does not answer. */
+static bool may_empty(struct cache *c, bool lent, bool *vain)
+{
+	const struct retire *r = c->retire;
+	const bool waits = lent && !r->empties && !arena_retired_held(c->host, r->extent);
+
+	*vain = waits && c->now_us - r->since_us > ASK_US;
+	return !waits;
 }
 
 /* With the lock. False: there is no more to do in this round. */
@@ -92,19 +116,27 @@ static bool step(struct cache *c)
 {
 	struct retire *r = c->retire;
 	struct arena_window w;
+	bool lent, vain;
 
 	if (!arena_retired(c->host, r->extent, &w))
 		return false;
-	if (w.spans == 0 && !attachments_have(c, r->extent)) {
+	lent = attachments_have(c, r->extent);
+	if (w.spans == 0 && !lent) {
 		r->final = true;
 		return false;
 	}
-	if (c->now_us - r->since_us > PATIENCE_US) {
+	r->empties = may_empty(c, lent, &vain);
+	if (r->empties && w.spans != r->spans) {
+		r->spans = w.spans;
+		r->since_us = c->now_us;
+	}
+	if (vain || c->settles || cache_draining(c) || c->now_us - r->since_us > PATIENCE_US) {
 		give_up(c);
 		return false;
 	}
 	r->pass.drops = !c->tiers[TIER_DISK] || c->now_us - r->since_us > DROPS_US;
-	return w.spans > 0 && emptying_step(c, &r->pass, &w, COUNTER_EVICTED_TENANT) == EMPTYING_MORE;
+	return r->empties && w.spans > 0 &&
+	       emptying_step(c, &r->pass, &w, COUNTER_EVICTED_TENANT) == EMPTYING_MORE;
 }
 
 static void hand_over(struct cache *c)
@@ -155,6 +187,16 @@ void cache_attach_listens(struct cache *c, uint64_t attachment)
 	cache_unlock(c);
 }
 
+bool cache_asks_now(struct cache *c)
+{
+	bool asks;
+
+	cache_lock(c);
+	asks = retire_extent(c);
+	cache_unlock(c);
+	return asks;
+}
+
 uint32_t cache_attach_asked(struct cache *c, uint64_t attachment)
 {
 	uint32_t extent = 0;
@@ -166,4 +208,15 @@ uint32_t cache_attach_asked(struct cache *c, uint64_t attachment)
 		extent = a->asked = c->retire->extent;
 	cache_unlock(c);
 	return extent;
+}
+
+void cache_attach_ask_again(struct cache *c, uint64_t attachment)
+{
+	struct attachment *a;
+
+	cache_lock(c);
+	a = attachment_find(c, attachment);
+	if (a)
+		a->asked = 0;
+	cache_unlock(c);
 }

@@ -1,10 +1,13 @@
 /* Memory that goes from one tenant to another.
  *
  * A tenant may borrow host memory that is no tenant's own. When another tenant lacks memory, an extent is asked back
- * from one that has more beyond its own bytes than the other would have then: its blocks are evicted (spilled first,
- * with disks), and engines that have it mapped are asked to unmap it. When all that is done the memory is freed, and
- * the other tenant gets a new extent. What is in use, and what a stopped engine keeps mapped, stays: its tenant pays
- * for it. One extent at a time. */
+ * from one that has more beyond its own bytes than the other would have then. Engines that have it mapped are asked to
+ * unmap it; when they have, or have leases there, its blocks are evicted (spilled first, with disks). When it is empty
+ * and mapped by nobody its memory is freed, and the other tenant gets a new extent. An engine that does not answer
+ * keeps what it has mapped, blocks and all: its tenant pays for it, and another extent is tried. One extent at a time.
+ *
+ * The kernel may let go of pages that are registered with io_uring a little later: until then both extents' pages are
+ * there. */
 #ifndef TERRACE_DAEMON_SESSION_RETIRE_H
 #define TERRACE_DAEMON_SESSION_RETIRE_H
 
@@ -16,9 +19,11 @@
 
 struct retire {
 	uint32_t extent;               /* 0: none */
-	uint32_t kept;                 /* the last one that was asked back in vain */
 	struct memory_class *to;       /* who is to have it */
-	uint64_t since_us;             /* of the extent; without one: when the last one was kept */
+	/* its last span came free, or it was retired; without an extent: none could be had, or the last one was kept */
+	uint64_t since_us;
+	uint32_t spans;                /* that were left then */
+	bool empties;                  /* its blocks are being evicted; before, engines are asked */
 	struct memory_trade pass;
 	bool final;                    /* empty, and mapped by nobody: being freed */
 };
@@ -46,7 +51,11 @@ static inline bool retire_is_final(const struct cache *c, uint32_t extent)
 bool cache_asks_back(const struct cache *c);
 /* The attachment's process listens for what is asked back. */
 void cache_attach_listens(struct cache *c, uint64_t attachment);
-/* The extent that the attachment's process is to unmap, each once; 0: none. */
+/* Whether an extent is asked back now. */
+bool cache_asks_now(struct cache *c);
+/* The extent that the attachment's process is to unmap; 0: none, or it was asked since it mapped it. */
 uint32_t cache_attach_asked(struct cache *c, uint64_t attachment);
+/* It could not be told: it is asked again. */
+void cache_attach_ask_again(struct cache *c, uint64_t attachment);
 
 #endif

@@ -248,6 +248,9 @@ struct arena_growth {
  * the kernel refused for another reason (arena_usage has the errno). UNAVAILABLE, UNSUPPORTED, INTERNAL: the device
  * refused (arena_usage has its words). */
 enum status arena_prepare(struct arena_class *k, struct arena_growth *out);
+/* Makes an extent for the class's tenant, whatever the tenant has free. The statuses of arena_prepare; BUSY: another
+ * thread is taking memory for the tenant. */
+enum status arena_extent_add(struct arena_class *k, struct arena_growth *out);
 /* One step of preallocation, for the thread that does the daemon's chores. If too little of the tenant's granules with
  * pages is free, it takes the next ARENA_STEP_BYTES of pages, in a new extent where the others have all theirs. Too
  * little is less than ARENA_PREALLOCATED_BYTES, or with whole_extents than a quarter of an extent if that is more. With
@@ -290,6 +293,8 @@ enum status arena_retire(struct arena *a, uint32_t extent);
 void arena_retire_end(struct arena *a, uint32_t extent);
 /* Gets a retired extent as a window of all its granules, with the number of its spans; false: it is not retired. */
 bool arena_retired(struct arena *a, uint32_t extent, struct arena_window *out);
+/* Whether slots of a retired extent are held. */
+bool arena_retired_held(struct arena *a, uint32_t extent);
 /* Frees a retired extent in which no slot is taken. No thread reads its memory or has its `struct extent` any more, and
  * no process has it mapped: a process that all the same has it keeps the memory, which no budget counts then. BUSY: it
  * is not retired, or has a taken slot. */

@@ -329,6 +329,28 @@ enum status arena_prepare(struct arena_class *k, struct arena_growth *out)
 	return s == STATUS_MISS ? STATUS_EXHAUSTED : s;
 }
 
+enum status arena_extent_add(struct arena_class *k, struct arena_growth *out)
+{
+	struct arena_tenant *t = k->tenant;
+	struct arena *a = k->arena;
+	enum status s = STATUS_BUSY;
+	uint64_t bytes;
+
+	*out = (struct arena_growth){ 0 };
+	pthread_mutex_lock(&a->mutex);
+	bytes = extent_next_bytes(t, k->span_granules);
+	if (!t->growing && bytes == 0)
+		s = STATUS_EXHAUSTED;
+	if (!t->growing && bytes > 0) {
+		t->growing = true;
+		s = extent_add(t, bytes, k->span_granules, out);
+		t->growing = false;
+		pthread_cond_broadcast(&a->grown);
+	}
+	pthread_mutex_unlock(&a->mutex);
+	return s;
+}
+
 /* With whole_extents the next extent is begun when less than a quarter of one is free, since it takes longer than a
  * step. */
 static bool wants_more(const struct arena_tenant *t)

@@ -17,14 +17,21 @@ static uint64_t surplus(const struct arena_tenant *t)
 	return has > t->own_bytes ? has - t->own_bytes : 0;
 }
 
-/* Whether the extent may go to the tenant: its own tenant keeps its own bytes, and at least as much beyond them as the
- * other has then. So extents do not go back and forth between tenants that both want them. */
-static bool may_go(const struct arena_extent *e, const struct arena_tenant *to)
+static uint64_t span_bytes(const struct arena_class *k)
 {
-	const struct arena_tenant *from = e->tenant;
+	return k->span_granules * k->arena->granule_bytes;
+}
 
-	return from != to && !e->retired && !e->growing && surplus(from) >= e->memory.bytes &&
-	       surplus(from) - e->memory.bytes >= surplus(to) + e->memory.bytes;
+/* Whether the extent may go to the class's tenant: its own tenant keeps its own bytes, and at least as much beyond them
+ * as the other has then. So extents do not go back and forth between tenants that both want them. And a span of the
+ * class fits into what is free then. */
+static bool may_go(const struct arena_extent *e, const struct arena_class *k)
+{
+	const struct arena_tenant *from = e->tenant, *to = k->tenant;
+	const uint64_t bytes = e->memory.bytes;
+
+	return from != to && !e->retired && !e->growing && surplus(from) >= bytes &&
+	       surplus(from) - bytes >= surplus(to) + bytes && arena_room(to) + bytes >= span_bytes(k);
 }
 
 /* With the mutex. */
@@ -32,12 +39,12 @@ static bool lacks(const struct arena_class *k)
 {
 	const struct arena *a = k->arena;
 	const struct arena_tenant *t = k->tenant;
-	const uint64_t bytes = k->span_granules * a->granule_bytes;
+	const uint64_t bytes = span_bytes(k);
 
 	if (arena_room(t) >= bytes || (t->most_bytes && t->most_bytes < arena_has(t) + bytes))
 		return false;
 	for (uint32_t i = 0; i < a->extent_count; i++)
-		if (may_go(a->extents[i], t))
+		if (may_go(a->extents[i], k))
 			return true;
 	return false;
 }
@@ -56,11 +63,15 @@ bool arena_lacks(struct arena_class *k)
 static bool newest_of(const struct arena_extent *e, uint32_t *newest)
 {
 	*newest = 0;
-	for (uint32_t i = 0; i < e->ready; i++) {
+	for (uint32_t i = 0, n; i < e->ready; i += n) {
 		const struct span *s = e->at_granule[i].span;
 		uint32_t used;
 
-		if (e->at_granule[i].claim || (s && atomic_load_explicit(&s->public.held, memory_order_relaxed)))
+		n = s ? s->public.granules : 1;
+		for (uint32_t j = i; j < i + n; j++)
+			if (e->at_granule[j].claim)
+				return false;
+		if (s && atomic_load_explicit(&s->public.held, memory_order_relaxed))
 			return false;
 		used = s ? atomic_load_explicit(&s->public.newest, memory_order_relaxed) : 0;
 		*newest = used > *newest ? used : *newest;
@@ -77,7 +88,7 @@ uint32_t arena_retire_find(struct arena_class *k, bool (*may)(void *arg, uint32_
 	for (uint32_t i = 0; i < a->extent_count && !a->options.ops && lacks(k); i++) {
 		const struct arena_extent *e = a->extents[i];
 
-		if (!may_go(e, k->tenant) || !newest_of(e, &newest) || newest >= coldest ||
+		if (!may_go(e, k) || !newest_of(e, &newest) || newest >= coldest ||
 		    !may(arg, e->memory.extent.id))
 			continue;
 		coldest = newest;
@@ -139,6 +150,19 @@ bool arena_retired(struct arena *a, uint32_t extent, struct arena_window *out)
 		*out = (struct arena_window){ .extent = extent, .granules = e->granules, .spans = e->spans };
 	pthread_mutex_unlock(&a->mutex);
 	return is;
+}
+
+bool arena_retired_held(struct arena *a, uint32_t extent)
+{
+	const struct arena_extent *e;
+	uint32_t newest;
+	bool held;
+
+	pthread_mutex_lock(&a->mutex);
+	e = arena_extent_find(a, extent);
+	held = e && !newest_of(e, &newest);
+	pthread_mutex_unlock(&a->mutex);
+	return held;
 }
 
 /* Out of the table, and out of what the tenant has. */

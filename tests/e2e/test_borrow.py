@@ -130,6 +130,7 @@ class Borrow(unittest.TestCase):
             b.put(1, 20)
         self.assertEqual(self.bytes_of(d, "beta"), 0)
         self.assertEqual(self.row(d, "terrace_extents_moved_total"), 0)
+        self.assertEqual(self.row(d, "terrace_evictions_total", tier="host", reason="tenant"), 0)  # and nothing is lost in vain
         os.kill(a.p.pid, signal.SIGCONT)
         wait_for(lambda: b.put(1, 400) >= 0 and self.bytes_of(d, "beta") >= 4 * EXTENT, 3 * CALL_S, "beta gets some")
         self.assertEqual(a.check(1, 400)["wrong"], 0)

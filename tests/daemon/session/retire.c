@@ -115,34 +115,53 @@ static uint32_t map_all(struct two *t, void **at, int *fds)
 	return n;
 }
 
+/* An engine that cannot be asked keeps what it has mapped, and its blocks. */
+START_TEST(what_a_deaf_engine_has_mapped_stays)
+{
+	void *at[64];
+	int fds[64];
+	struct two t;
+
+	two_begin(&t);
+	map_all(&t, at, fds);
+	ck_assert_uint_eq(pass(&t, 30, true), 0);
+	ck_assert_uint_eq(count(&t, COUNTER_EXTENTS_MOVED) + count(&t, COUNTER_EXTENTS_KEPT), 0);
+	ck_assert_uint_eq(count(&t, COUNTER_EVICTED_TENANT), 0);
+	rig_close(&t.a);
+}
+END_TEST
+
+/* One that does not answer, as it is stopped, is asked for each, a second long. It keeps its blocks as well. */
 START_TEST(what_is_mapped_stays)
 {
+	const uint32_t asked_for = 5;
 	uint32_t n, extent;
 	void *at[64];
 	int fds[64];
 	struct two t;
 
 	two_begin(&t);
-	n = map_all(&t, at, fds);
-	ck_assert_uint_eq(pass(&t, 6, true), 0);
-	extent = retire_extent(t.a.c);
-	ck_assert_uint_ne(extent, 0);
-	/* It is asked for once, if it listens. */
-	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), 0);
 	cache_attach_listens(t.a.c, t.a.attachment);
 	cache_attach_listens(t.a.c, t.b.attachment);
+	n = map_all(&t, at, fds);
+	ck_assert_uint_eq(pass(&t, 1, true), 0);
+	extent = retire_extent(t.a.c);
+	ck_assert_uint_ne(extent, 0);
 	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.b.attachment), 0); /* which has it not */
 	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), extent);
 	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), 0);
-	/* It is asked back in vain, and gives slots again; then another one is tried. */
-	pass(&t, 12, true);
-	ck_assert_uint_eq(count(&t, COUNTER_EXTENTS_KEPT), 1);
+	cache_attach_ask_again(t.a.c, t.a.attachment); /* its socket was full */
+	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), extent);
+	while (count(&t, COUNTER_EXTENTS_KEPT) < asked_for)
+		ck_assert_uint_eq(pass(&t, 1, true), 0);
 	ck_assert_uint_eq(count(&t, COUNTER_EXTENTS_MOVED), 0);
-	ck_assert_uint_ne(retire_extent(t.a.c), extent);
-	ck_assert_uint_gt(rig_put(&t.a, 500, 4), 0);
-	/* When the engine has unmapped the one that is wanted now, it goes. */
+	ck_assert_uint_eq(count(&t, COUNTER_EVICTED_TENANT), 0);
+	ck_assert_uint_eq(rig_prefix(&t.a, 0, t.stored), t.stored);
+	/* When it has unmapped one, that one goes. */
+	while (!retire_extent(t.a.c))
+		pass(&t, 1, true);
 	extent = retire_extent(t.a.c);
-	ck_assert_uint_ne(extent, 0);
+	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), extent);
 	for (uint32_t i = 0; i < n; i++) {
 		munmap(at[i], arena_extent_bytes(t.a.c->host));
 		close(fds[i]);
@@ -152,6 +171,52 @@ START_TEST(what_is_mapped_stays)
 	ck_assert_uint_ge(count(&t, COUNTER_EXTENTS_MOVED), 1);
 	ck_assert_ptr_null(arena_extent(t.a.c->host, extent));
 	rig_check_accounting(t.a.c);
+	rig_close(&t.a);
+}
+END_TEST
+
+/* It maps the extent again, for a block that is still there: it is asked again. */
+START_TEST(who_maps_it_again_is_asked_again)
+{
+	struct cache_lent lent;
+	void *at[64];
+	int fds[64];
+	struct two t;
+	uint32_t n;
+
+	two_begin(&t);
+	cache_attach_listens(t.a.c, t.a.attachment);
+	n = map_all(&t, at, fds);
+	pass(&t, 1, true);
+	ck_assert_uint_ne(retire_extent(t.a.c), 0);
+	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), retire_extent(t.a.c));
+	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), 0);
+	ck_assert_int_eq(cache_attach_lend(t.a.c, t.a.attachment, retire_extent(t.a.c), false, &lent), STATUS_OK);
+	close(lent.fd);
+	ck_assert_uint_eq(cache_attach_asked(t.a.c, t.a.attachment), retire_extent(t.a.c));
+	for (uint32_t i = 0; i < n; i++) {
+		munmap(at[i], arena_extent_bytes(t.a.c->host));
+		close(fds[i]);
+	}
+	rig_close(&t.a);
+}
+END_TEST
+
+/* While the daemon drains, and before it stops, nothing is taken from anybody. */
+START_TEST(a_drain_ends_it)
+{
+	struct two t;
+
+	two_begin(&t);
+	cache_drain(t.a.c, true);
+	pass(&t, 1, false);
+	cache_drain(t.a.c, false);
+	ck_assert_uint_eq(pass(&t, 0, true), 0);
+	rig_put(&t.b, 1000, 1);
+	cache_drain(t.a.c, true);
+	pass(&t, 5, false);
+	ck_assert_uint_eq(count(&t, COUNTER_EVICTED_TENANT), 0);
+	ck_assert_uint_eq(retire_extent(t.a.c), 0);
 	rig_close(&t.a);
 }
 END_TEST
@@ -184,8 +249,9 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { memory_goes_to_who_lacks_it, only_while_it_lacks, what_is_mapped_stays,
-				       what_is_leased_stays };
+	const TTest *const tests[] = { memory_goes_to_who_lacks_it, only_while_it_lacks,
+				       what_a_deaf_engine_has_mapped_stays, what_is_mapped_stays,
+				       who_maps_it_again_is_asked_again, a_drain_ends_it, what_is_leased_stays };
 
 	return rig_main("cache_retire", tests, sizeof(tests) / sizeof(tests[0]));
 }

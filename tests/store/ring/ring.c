@@ -2,9 +2,11 @@
 #include "tests/store/ring/rig.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 START_TEST(options_out_of_bounds_are_refused)
@@ -89,6 +91,62 @@ START_TEST(the_view_says_what_runs)
 	ck_assert_uint_eq(view_of(g.ring).waiting + view_of(g.ring).under_way, 0);
 	ck_assert_uint_eq(view_of(g.ring).oldest_us, 0);
 	rig_close(&g);
+}
+END_TEST
+
+/* Pages of this process that the kernel keeps pinned, in KiB. */
+static long pinned_kib(void)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[128];
+	long kib = -1;
+
+	while (f && kib < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "VmPin: %ld kB", &kib);
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+/* The kernel lets go of its pages, and its place is given again. */
+START_TEST(a_buffer_can_be_removed)
+{
+	enum { BYTES = 64 * PAGE };
+	struct ring_options o = options_of(_i, 4);
+	uint8_t *more = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint32_t buffer, again;
+	struct rig g;
+	struct job j;
+	long pinned;
+
+	ck_assert_ptr_ne(more, MAP_FAILED);
+	rig_open(&g, &o);
+	job_make(&j, &g, RING_WRITE, 0, 1);
+	job_run(&j, STATUS_OK);
+	pinned = pinned_kib();
+	for (int i = 0; i < 3; i++) {
+		const uint32_t before = view_of(g.ring).buffers;
+
+		ck_assert_int_eq(ring_buffer_add(g.ring, more, BYTES, i ? &again : &buffer), STATUS_OK);
+		if (buffer == RING_NONE) /* threads, or a kernel that refuses */
+			break;
+		ck_assert_uint_eq(i ? again : buffer, buffer);
+		ck_assert_uint_eq(view_of(g.ring).buffers, before + 1);
+		ck_assert_int_eq(pinned_kib() - pinned, BYTES / 1024);
+		job_make(&j, &g, RING_READ, 0, 1);
+		j.ring.at = more + PAGE;
+		j.ring.buffer = buffer;
+		job_run(&j, STATUS_OK);
+		ring_buffer_remove(g.ring, buffer);
+		ck_assert_uint_eq(view_of(g.ring).buffers, before);
+		for (int ms = 0; pinned_kib() != pinned && ms < 10000; ms++) /* kernels may do it a little later */
+			usleep(1000);
+		ck_assert_int_eq(pinned_kib(), pinned);
+		j.ring.at = more;
+		ck_assert_int_eq(ring_submit(g.ring, &j.ring), STATUS_INVALID); /* it is none any more */
+	}
+	rig_close(&g);
+	munmap(more, BYTES);
 }
 END_TEST
 
@@ -573,6 +631,7 @@ static void add(TCase *c, int first)
 	tcase_add_test(c, options_out_of_bounds_are_refused);
 	tcase_add_loop_test(c, requests_without_sense_are_refused, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_view_says_what_runs, first, ENGINE_COUNT);
+	tcase_add_loop_test(c, a_buffer_can_be_removed, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, bytes_come_as_they_were_written, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, the_urgent_go_first, first, ENGINE_COUNT);
 	tcase_add_loop_test(c, none_is_starved, first, ENGINE_COUNT);
