@@ -447,14 +447,21 @@ static void spot_of(struct block *victim, struct spot *out)
 	*out = (struct spot){ .unit = r->class->unit, .slab_map = r, .slot = victim->slab_map_slot, .victim = victim };
 }
 
-/* Whether any block of the slab map is the asker's to take, at some time. */
-static bool has_any_for(const struct slab_map *r, const struct asker *a)
+/* Whether any block of the slab map is the asker's to take, at some time. If not, whose blocks are there is known
+ * anew: the next search passes the slab over. */
+static bool has_any_for(const struct cache *c, struct slab_map *r, const struct asker *a)
 {
-	bool any = !a->tenant;
+	uint64_t tenants = 0;
 
-	for (uint32_t i = 0; i < r->slots && !any; i++)
-		any = r->at[i].block && asker_may(a, r->at[i].block);
-	return any;
+	for (uint32_t i = 0; i < r->slots && a->tenant; i++) {
+		const struct block *b = r->at[i].block;
+
+		if (b && asker_may(a, b))
+			return true;
+		tenants |= b ? slab_map_tenant(c, b->pool->tenant) : 0;
+	}
+	r->tenants = a->tenant ? tenants : r->tenants;
+	return !a->tenant;
 }
 
 /* The next block of the slab map that may be displaced. They take turns: a walk from the beginning would meet what came
@@ -495,11 +502,35 @@ struct slab_map_wish {
 	uint64_t need_bytes;           /* blocks of that need ... */
 	bool foreign;                  /* ... do not go to its class */
 	bool unpromised;               /* no block of it was flushed */
+	const struct taker *takers;    /* by unit: something of it may go for the asker; NULL: or not */
+	bool others;                   /* ... or it is of another class */
 };
+
+/* What of a unit may go for an asker's block. */
+struct taker {
+	const struct disk_class *class; /* the block's; NULL: it does not exist yet */
+	uint64_t tenants;              /* whose blocks of that class, by slab_map_tenant() */
+};
+
+static void takers_of(const struct cache *c, const struct asker *a, uint64_t need_bytes, struct taker *out)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++) {
+		const struct disk_class *k = class_joined(&c->tier->units[i], need_bytes);
+
+		out[i] = (struct taker){ k, k && a->tenant ? tenants_for(c, k, a) : UINT64_MAX };
+	}
+}
+
+static bool may_give(const struct slab_map_wish *w, const struct slab_map *r)
+{
+	const struct taker *of = w->takers ? &w->takers[r->class->unit->number] : NULL;
+
+	return !of || (of->class == r->class ? r->tenants & of->tenants : w->others);
+}
 
 static bool is_wished(const struct slab_map_wish *w, const struct slab_map *r)
 {
-	if (!r->blocks || r->leaving || (w->unpromised && r->promised))
+	if (!r->blocks || r->leaving || (w->unpromised && r->promised) || !may_give(w, r))
 		return false;
 	return !w->foreign || r->class != class_joined(r->class->unit, w->need_bytes);
 }
@@ -544,16 +575,21 @@ static bool has_unpromised(struct cache *c, const struct slab_map_wish *w)
 static enum status find_unpromised(struct cache *c, const struct spot_search *s, struct asker *a,
 				   struct disk_class *wants, bool own_may, struct spot *out)
 {
-	const struct slab_map_wish w = { .need_bytes = s->block->pool->geometry.need_bytes, .unpromised = true };
-	struct slab_map *r = c->tier->all_promised ? NULL : oldest_after(c, &w, 0);
+	const uint64_t need_bytes = s->block->pool->geometry.need_bytes;
+	const struct slab_map_wish any = { .unpromised = true };
+	struct taker takers[CACHE_DISKS_MAX];
+	const struct slab_map_wish w = { .unpromised = true, .takers = takers, .others = wants };
+	struct slab_map *r;
 	bool later = false;
 
-	if (!r) {
-		c->tier->all_promised = true;
+	if (c->tier->all_promised)
 		return STATUS_EXHAUSTED;
-	}
+	takers_of(c, a, need_bytes, takers);
+	r = oldest_after(c, &w, 0);
+	if (!r)
+		c->tier->all_promised = !oldest_after(c, &any, 0);
 	for (int i = 0; r && i < UNPROMISED_LOOKS; i++, r = oldest_after(c, &w, r->newest)) {
-		const bool own = r->class == class_joined(r->class->unit, w.need_bytes);
+		const bool own = r->class == takers[r->class->unit->number].class;
 		const bool asked = own && own_may && is_asked(s, r->class->unit);
 		struct block *victim = asked ? victim_in(r, block_flushed(s->block), a) : NULL;
 
@@ -561,13 +597,13 @@ static enum status find_unpromised(struct cache *c, const struct spot_search *s,
 			spot_of(victim, out);
 			return STATUS_OK;
 		}
-		if (!own && wants && s->grow && !slab_in_vain(c, wants)) {
+		if (!own && s->grow && !slab_in_vain(c, wants)) {
 			slab_want(c, wants, true);
 			return STATUS_MISS;
 		}
-		later |= own ? has_any_for(r, a) : wants != NULL;
+		later |= !own || has_any_for(c, r, a);
 	}
-	return later ? STATUS_BUSY : STATUS_EXHAUSTED;
+	return later || r ? STATUS_BUSY : STATUS_EXHAUSTED; /* r: there are more than were looked at */
 }
 
 /* ---- 3 and 4 ---- */

@@ -378,6 +378,36 @@ START_TEST(what_others_may_not_lose_keeps_nothing_back)
 }
 END_TEST
 
+/* A tenant at its cap has flushed blocks, which are the coldest it has, and a slab without one. More slabs without one
+ * than a search looks at are another tenant's, and colder: its own slab is found all the same. */
+START_TEST(at_the_cap_slabs_of_others_cost_no_flushed_block)
+{
+	enum { IN_SLAB = 8, KEPT = 10 * IN_SLAB, OTHERS = 17 * IN_SLAB, CAP = KEPT + IN_SLAB, MORE = 4 * IN_SLAB };
+	double spilled;
+	struct shares s;
+
+	shares_make(&s, 512);
+	s.o.slab_bytes = (IN_SLAB + 1) * RIG_SLOT_BYTES;
+	s.tenants[1].disk_bytes_max = (uint64_t)CAP * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.beta, 0, KEPT), KEPT);
+	later(&s, 1000000);
+	put_through(&s, &s.other, 0, OTHERS);
+	put_through(&s, &s.beta, 1000, IN_SLAB);
+	shares_again(&s); /* what memory has too is not displaced */
+	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(disk_bytes(&s, DEFAULT), (uint64_t)OTHERS * RIG_SLOT_BYTES);
+	spilled = rig_stat(&s.beta, "terrace_spills_total", "status=ok");
+	put_through(&s, &s.beta, 2000, MORE);
+	rig_quiet(&s.beta);
+	ck_assert_double_ge(rig_stat(&s.beta, "terrace_spills_total", "status=ok") - spilled, IN_SLAB);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 0, KEPT), KEPT);
+	ck_assert_uint_eq(rig_read_all(&s.other, 0, OTHERS), OTHERS);
+	ck_assert_uint_le(disk_bytes(&s, BETA), (uint64_t)CAP * RIG_SLOT_BYTES);
+	shares_remove(&s);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *tests[] = {
@@ -393,6 +423,7 @@ int main(void)
 		a_share_is_kept_to_the_byte,
 		a_smaller_cap_is_reached,
 		what_others_may_not_lose_keeps_nothing_back,
+		at_the_cap_slabs_of_others_cost_no_flushed_block,
 	};
 
 	return rig_main("cache_disk_shares", tests, sizeof(tests) / sizeof(tests[0]));
