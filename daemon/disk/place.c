@@ -349,31 +349,28 @@ static bool gather_in(struct cache *c, struct slab_map *r, const struct cold_sea
 }
 
 /* The coldest blocks of a class may all be of another tenant's share, however deep a search goes: it would meet them
- * each time. A walk over the slabs goes on where the last one ended. It passes those over that have no block which may
- * be displaced for the asker, and so meets some soon. The coldest of these come first. */
+ * each time. A walk over the slabs goes on where the last one ended, and once round at most. It passes those over that
+ * have no block which may be displaced for the asker, and so meets some soon. The coldest of these come first. */
 static void gather_walk(struct cache *c, struct disk_class *k, const struct cold_search *s)
 {
 	const uint64_t tenants = tenants_for(c, k, s->asker);
 	uint32_t budget = DISPLACE_SCAN_DEEP;
 	struct class_cold *l = s->list;
 	struct slab_map *r = k->slab_maps;
+	const struct slab_map *first;
 	uint64_t used[CLASS_COLD];
-	uint32_t ends = 0;
 
 	while (r && r->slab < l->slab)
 		r = r->next;
 	if (!r || r->slab != l->slab)
 		l->slot = 0;
-	while (ends < 2 && budget && k->slab_maps) {
-		if (!r) {
-			r = k->slab_maps;
-			ends++;
-		}
+	first = r = r ? r : k->slab_maps;
+	for (bool round = !r; !round && budget; round = r == first) {
 		l->slab = r->slab;
 		if ((r->tenants & tenants) && !gather_in(c, r, s, used, &budget))
 			return;
 		l->slot = 0;
-		r = r->next;
+		r = r->next ? r->next : k->slab_maps;
 	}
 	l->slab = r ? r->slab : 0;
 }

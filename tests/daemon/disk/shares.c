@@ -1,7 +1,10 @@
 /* What a tenant's blocks may take of disks, and keep: its share, its cap, and what a restart knows of them. */
+#include "daemon/block/disk_class.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/disk/slab_map.h"
+#include "daemon/disk/state.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
@@ -149,6 +152,18 @@ START_TEST(a_share_hides_no_block_of_others)
 }
 END_TEST
 
+/* Each block is once in the list of those that may go. */
+static void no_cold_twice(struct shares *s)
+{
+	cache_lock(s->other.c);
+	for (struct disk_class *k = s->other.c->tier->units[0].classes; k; k = k->next)
+		for (const struct class_cold *l = k->cold; l; l = l->next)
+			for (uint32_t i = 1; i < l->count; i++)
+				for (uint32_t j = 0; j < i; j++)
+					ck_assert_uint_ne(l->id[i], l->id[j]);
+	cache_unlock(s->other.c);
+}
+
 /* The same of a share that no search sees the end of. */
 START_TEST(a_large_share_hides_no_block_of_others)
 {
@@ -165,6 +180,7 @@ START_TEST(a_large_share_hides_no_block_of_others)
 	shares_again(&s);
 	for (uint32_t i = 0; i < MORE; i += 32) {
 		ck_assert_uint_eq(put_flushed(&s.other, i, 32), 32);
+		no_cold_twice(&s);
 		later(&s, 1000000);
 	}
 	ck_assert_uint_eq(disk_bytes(&s, BETA), (uint64_t)SHARE * RIG_SLOT_BYTES);
