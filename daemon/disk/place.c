@@ -195,9 +195,14 @@ static bool is_asked(const struct spot_search *s, const struct unit *u)
 }
 
 /* A quarter of the depth is for spills that a call waits for. */
+bool place_depth(const struct cache *c, const struct unit *u)
+{
+	return 4 * u->spilling < 3 * c->options.disk_depth;
+}
+
 static bool has_depth(const struct cache *c, const struct spot_search *s, const struct unit *u)
 {
-	return s->priority != RING_IDLE || 4 * u->spilling < 3 * c->options.disk_depth;
+	return s->priority != RING_IDLE || place_depth(c, u);
 }
 
 /* The rule's 1 and 2. OK; MISS: a slab is being made; BUSY: a disk has room, and no depth; EXHAUSTED: none has room;

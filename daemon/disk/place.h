@@ -74,6 +74,8 @@ enum status spot_find(struct cache *c, struct spot_search *s, struct spot *out);
 void spot_refused(struct cache *c, struct spot_search *s, struct unit *u, enum status why);
 /* Whether every disk is full, and no disk's policy would evict another block for this one. */
 bool spot_denied(struct cache *c, const struct block *b);
+/* Whether the disk has depth left for a spill that no call waits for. */
+bool place_depth(const struct cache *c, const struct unit *u);
 /* How many classes have a slab on the disk, or want one. *bytes: what one slab of each takes. */
 uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t slab_bytes, uint64_t *bytes);
 /* How many slabs a class that wants slabs gets at once; and the number of free slots below which it asks for the

@@ -167,7 +167,7 @@ static void look_again(struct block *b, bool is_cold)
 }
 
 /* Begins spills, disk_depth at most: `excess` of any dirty blocks, and the dirty ones among the `cold` coldest. BUSY:
- * the disks take no more now. Another status than OK: the disks have no place for the class's blocks. */
+ * the disks take no more of the class now. Another status than OK: the disks have no place for the class's blocks. */
 static enum status spill_some(struct cache *c, struct memory_class *k, uint64_t excess, uint64_t cold)
 {
 	uint32_t budget = LOOK_BLOCKS, most = memory_class_sums(k).dirty ? c->options.disk_depth : 0;
@@ -204,6 +204,15 @@ static bool room_for_spills(const struct tier *t, uint32_t depth)
 	return false;
 }
 
+/* A class may be refused all the same: its tenant is at its cap and waits for one disk, or a disk is slow. */
+static bool any_depth(const struct cache *c)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		if (!c->tier->units[i].failed && place_depth(c, &c->tier->units[i]))
+			return true;
+	return false;
+}
+
 static bool any_sound(const struct tier *t)
 {
 	for (uint32_t i = 0; i < t->unit_count; i++)
@@ -213,7 +222,7 @@ static bool any_sound(const struct tier *t)
 }
 
 /* Round robin: if the disks' queues are full, the next pass starts with the class that got nothing; otherwise with the
- * one after the last that was served. */
+ * one after the last that was served. A class that is refused while a queue has depth left keeps no other waiting. */
 bool spill_pump(struct cache *c)
 {
 	const uint32_t first = c->tier ? c->tier->spill_first : 0;
@@ -233,7 +242,7 @@ bool spill_pump(struct cache *c)
 		const uint32_t before = c->tier->transfer_count;
 		const enum status s = over || cold ? spill_some(c, k, over, cold) : STATUS_EXHAUSTED;
 
-		if (s == STATUS_BUSY) {
+		if (s == STATUS_BUSY && !any_depth(c)) {
 			c->tier->spill_first = at + (c->tier->transfer_count > before);
 			return true;
 		}

@@ -5,14 +5,17 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
+#include "store/ring/ring.h"
+#include "store/slab/disk.h"
 #include "store/status.h"
 #include "tests/daemon/cache_rig.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { DEFAULT = 1, BETA = 7, HOST = 512 };
 
-/* One disk and two tenants: `default`, which has neither share nor cap, and beta. */
+/* One disk, or two, and two tenants: `default`, which has neither share nor cap, and beta. */
 struct shares {
 	struct rig_disks d;
 	struct cache_options o;
@@ -29,10 +32,10 @@ static struct kv_layout pages_layout(uint32_t pages)
 	return l;
 }
 
-static void shares_make(struct shares *s, uint32_t slots)
+static void shares_make_on(struct shares *s, uint32_t disks, uint32_t slots)
 {
-	rig_disks_make(&s->d, NULL, 1, slots);
-	s->o = rig_disk_options(&s->d, 1, HOST);
+	rig_disks_make(&s->d, NULL, disks, slots);
+	s->o = rig_disk_options(&s->d, disks, HOST);
 	s->o.extent_bytes = 256 << 10;
 	s->o.tenants = s->tenants;
 	s->o.tenant_count = 2;
@@ -42,6 +45,11 @@ static void shares_make(struct shares *s, uint32_t slots)
 			.name = i ? "beta" : "default", .number = i ? BETA : DEFAULT,
 			.pinned_bytes_max = UINT64_MAX / 4, .host_bytes = s->o.host_bytes / 2,
 		};
+}
+
+static void shares_make(struct shares *s, uint32_t slots)
+{
+	shares_make_on(s, 1, slots);
 }
 
 static void shares_open(struct shares *s)
@@ -424,6 +432,53 @@ START_TEST(at_the_cap_slabs_of_others_cost_no_flushed_block)
 }
 END_TEST
 
+static _Atomic bool one_hangs;         /* the first disk that is written, while it is set */
+static struct disk *_Atomic hung_disk;
+
+static int hang(void *arg, const struct ring_request *q, uint32_t *most)
+{
+	struct disk *disk = ((const struct disk_request *)q)->disk, *none = NULL;
+
+	(void)arg;
+	(void)most;
+	if (q->op != RING_WRITE || !one_hangs)
+		return 0;
+	atomic_compare_exchange_strong(&hung_disk, &none, disk);
+	while (one_hangs && hung_disk == disk)
+		usleep(1000);
+	return 0;
+}
+
+/* All that a tenant may have is on its way to a disk that hangs. Blocks of other tenants go to the other disk. */
+START_TEST(a_tenant_on_a_hung_disk_keeps_no_spill_of_others)
+{
+	enum { BEFORE = 8, MORE = 16, SLOTS = 256 };
+	static const struct ring_calls calls = { .fault = hang };
+	struct shares s;
+
+	shares_make_on(&s, 2, SLOTS);
+	s.o.disk_depth = 1;
+	s.o.io = CACHE_IO_THREADS;
+	s.o.io_calls = &calls;
+	s.tenants[1].disk_bytes_max = RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.other, 0, BEFORE), BEFORE); /* both disks have a slab */
+	one_hangs = true;
+	ck_assert_uint_eq(rig_put(&s.beta, 0, 8), 8);
+	RIG_AWAIT((later(&s, 1000), hung_disk));
+	ck_assert_uint_eq(rig_put(&s.other, 1000, MORE), MORE);
+	for (int i = 0; i < 5000 && disk_bytes(&s, DEFAULT) < (BEFORE + MORE) * RIG_SLOT_BYTES; i++) {
+		usleep(1000);
+		later(&s, 1000);
+	}
+	ck_assert_uint_eq(disk_bytes(&s, DEFAULT), (BEFORE + MORE) * RIG_SLOT_BYTES);
+	ck_assert_uint_eq(disk_bytes(&s, BETA), 0);
+	one_hangs = false;
+	rig_quiet(&s.other);
+	shares_remove(&s);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *tests[] = {
@@ -440,6 +495,7 @@ int main(void)
 		a_smaller_cap_is_reached,
 		what_others_may_not_lose_keeps_nothing_back,
 		at_the_cap_slabs_of_others_cost_no_flushed_block,
+		a_tenant_on_a_hung_disk_keeps_no_spill_of_others,
 	};
 
 	return rig_main("cache_disk_shares", tests, sizeof(tests) / sizeof(tests[0]));
