@@ -432,6 +432,36 @@ START_TEST(at_the_cap_slabs_of_others_cost_no_flushed_block)
 }
 END_TEST
 
+/* The disk is full, and slabs of another tenant's share are the coldest without a flushed block: a tenant's own slab of
+ * that kind is found all the same. */
+START_TEST(slabs_of_a_share_cost_no_flushed_block)
+{
+	enum { IN_SLAB = 8, SHARE = 17 * IN_SLAB, KEPT = 36 * IN_SLAB };
+	struct shares s;
+	uint64_t had;
+
+	shares_make(&s, 512);
+	s.o.slab_bytes = (IN_SLAB + 1) * RIG_SLOT_BYTES;
+	s.tenants[1].disk_bytes = (uint64_t)SHARE * RIG_SLOT_BYTES;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.other, 0, KEPT), KEPT);
+	later(&s, 1000000);
+	put_through(&s, &s.beta, 0, SHARE);
+	for (uint32_t n = 1000; rig_stat(&s.other, "terrace_evictions_total", "tier=disk,reason=full") < 1; n += 8) {
+		ck_assert_uint_lt(n, 2000);
+		put_through(&s, &s.other, n, 8);
+	}
+	shares_again(&s);
+	had = disk_bytes(&s, DEFAULT);
+	put_through(&s, &s.other, 3000, 4 * IN_SLAB);
+	rig_quiet(&s.other);
+	ck_assert_uint_eq(disk_bytes(&s, DEFAULT), had);
+	ck_assert_uint_eq(rig_read_all(&s.other, 0, KEPT), KEPT);
+	ck_assert_uint_eq(rig_read_all(&s.beta, 0, SHARE), SHARE);
+	shares_remove(&s);
+}
+END_TEST
+
 static _Atomic bool one_hangs;         /* the first disk that is written, while it is set */
 static struct disk *_Atomic hung_disk;
 
@@ -495,6 +525,7 @@ int main(void)
 		a_smaller_cap_is_reached,
 		what_others_may_not_lose_keeps_nothing_back,
 		at_the_cap_slabs_of_others_cost_no_flushed_block,
+		slabs_of_a_share_cost_no_flushed_block,
 		a_tenant_on_a_hung_disk_keeps_no_spill_of_others,
 	};
 
