@@ -221,12 +221,24 @@ static bool any_sound(const struct tier *t)
 	return false;
 }
 
+/* As spill_some, of what is to be spilled now. EXHAUSTED: nothing is. */
+static enum status spill_class(struct cache *c, struct memory_class *k)
+{
+	const struct memory_class_sums sums = memory_class_sums(k);
+	const uint64_t total = sums.dirty ? slots_of(k) : 0;
+	const uint64_t over = sums.dirty ? excess(c, k, &sums, total) : 0;
+	const uint64_t cold = sums.dirty ? coldest_wanted(c, &sums, total) : 0;
+
+	return over || cold ? spill_some(c, k, over, cold) : STATUS_EXHAUSTED;
+}
+
 /* Round robin: if the disks' queues are full, the next pass starts with the class that got nothing; otherwise with the
- * one after the last that was served. A class that is refused while a queue has depth left keeps no other waiting. */
+ * one after the last that was served. A class that is refused while a queue has depth left keeps no other waiting. The
+ * pass comes to its end then, and the next one starts after the first class that was served. */
 bool spill_pump(struct cache *c)
 {
 	const uint32_t first = c->tier ? c->tier->spill_first : 0;
-	bool place = false;
+	bool place = false, served = false;
 
 	if (!c->tier || c->tier->stopping || !c->tier->restored)
 		return true;
@@ -235,17 +247,17 @@ bool spill_pump(struct cache *c)
 	CRASH_POINT("spill_pump");
 	for (uint32_t i = 0; i < c->class_count; i++) {
 		const uint32_t at = (first + i) % c->class_count;
-		struct memory_class *k = c->classes[at];
-		const struct memory_class_sums sums = memory_class_sums(k);
-		const uint64_t total = sums.dirty ? slots_of(k) : 0;
-		const uint64_t over = sums.dirty ? excess(c, k, &sums, total) : 0, cold = sums.dirty ? coldest_wanted(c, &sums, total) : 0;
 		const uint32_t before = c->tier->transfer_count;
-		const enum status s = over || cold ? spill_some(c, k, over, cold) : STATUS_EXHAUSTED;
+		const enum status s = spill_class(c, c->classes[at]);
+		const bool begun = c->tier->transfer_count > before;
 
 		if (s == STATUS_BUSY && !any_depth(c)) {
-			c->tier->spill_first = at + (c->tier->transfer_count > before);
+			c->tier->spill_first = at + begun;
 			return true;
 		}
+		if (begun && !served)
+			c->tier->spill_first = at + 1;
+		served |= begun;
 		place |= s != STATUS_EXHAUSTED && s != STATUS_UNAVAILABLE;
 	}
 	return place;

@@ -5,6 +5,7 @@
 #include "daemon/block/values.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
+#include "daemon/disk/stats.h"
 #include "store/ring/ring.h"
 #include "store/slab/disk.h"
 #include "store/status.h"
@@ -12,6 +13,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEFAULT = 1, BETA = 7, HOST = 512 };
 
@@ -509,6 +511,63 @@ START_TEST(a_tenant_on_a_hung_disk_keeps_no_spill_of_others)
 }
 END_TEST
 
+static bool disk_is_slow(struct shares *s)
+{
+	struct cache_disk_state disk[2];
+
+	cache_disks(s->other.c, disk, 2);
+	return !strcmp(disk[0].health, "slow") || !strcmp(disk[1].health, "slow");
+}
+
+/* One disk of two hangs, with depth left. What the other one takes is shared: the tenant with more to spill does not
+ * keep it for itself. */
+static void takes_turns(bool beta_has_many)
+{
+	enum { BEFORE = 8, MANY = 128, FEW = 16, SLOTS = 512 };
+	static const struct ring_calls calls = { .fault = hang };
+	struct shares s;
+	struct rig *const many = beta_has_many ? &s.beta : &s.other, *const few = beta_has_many ? &s.other : &s.beta;
+	const uint32_t of_many = beta_has_many ? BETA : DEFAULT, of_few = beta_has_many ? DEFAULT : BETA;
+	uint64_t had_many, had_few;
+
+	shares_make_on(&s, 2, SLOTS);
+	s.o.disk_depth = 4;
+	s.o.disk_slow_ms = 50;
+	s.o.io = CACHE_IO_THREADS;
+	s.o.io_calls = &calls;
+	shares_open(&s);
+	ck_assert_uint_eq(put_flushed(&s.other, 0, BEFORE), BEFORE); /* both disks have a slab */
+	one_hangs = true;
+	hung_disk = NULL;
+	ck_assert_uint_eq(rig_put(&s.other, 1000, 2), 2);
+	RIG_AWAIT((later(&s, 1000), hung_disk && disk_is_slow(&s)));
+	had_many = disk_bytes(&s, of_many);
+	had_few = disk_bytes(&s, of_few);
+	ck_assert_uint_eq(rig_put(many, 2000, MANY), MANY);
+	ck_assert_uint_eq(rig_put(few, 3000, FEW), FEW);
+	for (int i = 0; i < 4000 && disk_bytes(&s, of_few) < had_few + FEW * RIG_SLOT_BYTES; i++) {
+		usleep(1000);
+		later(&s, 1000);
+	}
+	ck_assert_uint_eq(disk_bytes(&s, of_few), had_few + FEW * RIG_SLOT_BYTES);
+	ck_assert_uint_lt(disk_bytes(&s, of_many) - had_many, MANY / 4 * 3 * RIG_SLOT_BYTES);
+	one_hangs = false;
+	rig_quiet(&s.other);
+	shares_remove(&s);
+}
+
+START_TEST(beside_a_hung_disk_tenants_take_turns)
+{
+	takes_turns(false);
+}
+END_TEST
+
+START_TEST(beside_a_hung_disk_tenants_take_turns_anyhow)
+{
+	takes_turns(true);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *tests[] = {
@@ -527,6 +586,8 @@ int main(void)
 		at_the_cap_slabs_of_others_cost_no_flushed_block,
 		slabs_of_a_share_cost_no_flushed_block,
 		a_tenant_on_a_hung_disk_keeps_no_spill_of_others,
+		beside_a_hung_disk_tenants_take_turns,
+		beside_a_hung_disk_tenants_take_turns_anyhow,
 	};
 
 	return rig_main("cache_disk_shares", tests, sizeof(tests) / sizeof(tests[0]));
