@@ -33,6 +33,7 @@ INSTALLED = importlib.util.find_spec("vllm")
 stand_in.install()
 import terrace  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
+from fingerprints import Fingerprints  # noqa: E402,F401
 from terrace.vllm import compatibility, connector, fingerprint, store  # noqa: E402
 from terrace.vllm.estimate import FORGET_S, Estimate, TRIAL_SHARE, UNKNOWN_COMPUTE_S  # noqa: E402
 from terrace.vllm.manager import TerraceManager  # noqa: E402
@@ -93,87 +94,6 @@ class Estimates(unittest.TestCase):
         self.estimate.computed(0, 1)
         self.estimate.computed(1, 0)
         self.assertAlmostEqual(self.estimate.compute_s(200), 1)
-
-
-class Fingerprints(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="terrace-contract-")
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def model(self, name, weights, config=b"{}"):
-        path = os.path.join(self.folder, name, "model")
-        os.makedirs(path)
-        for file, data in (("model.safetensors", weights), ("config.json", config), ("README.md", os.urandom(8))):
-            with open(os.path.join(path, file), "wb") as out:
-                out.write(data)
-        return path
-
-    def test_weights(self):
-        same = [fingerprint.weights_of(self.model(name, b"w" * 1000), None, None) for name in ("a", "b")]
-        self.assertEqual(same[0], same[1])
-        self.assertNotEqual(same[0], fingerprint.weights_of(self.model("c", b"w" * 999 + b"x"), None, None))
-        self.assertNotEqual(same[0], fingerprint.weights_of(self.model("d", b"w" * 1000, b"{1}"), None, None))
-        with unittest.mock.patch.object(fingerprint, "FULL_BYTES", 100):
-            large = fingerprint.weights_of(self.model("e", b"w" * 1000), None, None)
-            other = self.model("f", b"w" * 1000)
-            os.utime(os.path.join(other, "model.safetensors"), ns=(1, 1))
-            self.assertNotEqual(large, fingerprint.weights_of(other, None, None))
-
-    def test_groups(self):
-        """Scheduler and worker have one layout, also where the scheduler's configuration has one form of several."""
-        def form(size, **more):
-            return types.SimpleNamespace(page_size_bytes=size, **more)
-
-        def group(spec, *layers):
-            return types.SimpleNamespace(kv_cache_spec=spec, layer_names=list(layers))
-        forms = {"a": form(64), "b": form(32)}
-        worker, scheduler = group(types.SimpleNamespace(kv_cache_specs=forms), "a", "b"), group(forms["a"], "a", "b")
-        self.assertEqual(fingerprint.group_text(0, worker), fingerprint.group_text(0, scheduler))
-        self.assertIsNone(fingerprint.group_bytes(worker))
-        self.assertEqual(fingerprint.group_bytes(group(form(64, unpadded_page_size_bytes=48), "a", "b")), 96)
-        for other in (group(form(32), "a", "b"), group(forms["a"], "a"), group(form(64, window=128), "a", "b")):
-            self.assertNotEqual(fingerprint.group_text(0, other), fingerprint.group_text(0, scheduler))
-        self.assertNotEqual(fingerprint.group_text(1, scheduler), fingerprint.group_text(0, scheduler))
-
-    def test_rope_that_depends_on_length(self):
-        for rope, matters in (({"rope_type": "llama3"}, False), ({"rope_type": "yarn"}, False), ({"rope_type": "dynamic"}, True),
-                              ({"type": "longrope"}, True), ({"rope_type": "default"}, False)):
-            text = fingerprint.model_config_text(types.SimpleNamespace(to_dict=lambda rope=rope: {"rope_scaling": rope}))
-            self.assertEqual(bool(fingerprint._LENGTH_MATTERS.search(text)), matters, rope)
-
-    def test_a_configuration_of_another_repository(self):
-        """--hf-config-path: the configuration's commit says nothing of the weights."""
-        commit = "0123456789abcdef0123456789abcdef01234567"
-        local = [fingerprint.weights_of(self.model(name, name.encode() * 100), None, commit) for name in ("g", "h")]
-        self.assertNotEqual(*local)
-        hub = types.SimpleNamespace(model="some/model", revision=None, hf_config_path="other/model", model_weights="",
-                                    hf_config=types.SimpleNamespace(_commit_hash=commit))
-        with self.assertRaisesRegex(ValueError, "which revision of 'some/model'"):
-            fingerprint.weights_of_model(hub, "")
-        hub.hf_config_path = None
-        self.assertEqual(fingerprint.weights_of_model(hub, ""), "commit " + commit)
-
-    def test_weights_in_an_object_store(self):
-        """vLLM has the JSON files alone in the folder then."""
-        for name in ("i", "j"):
-            path = self.model(name, b"")
-            os.remove(os.path.join(path, "model.safetensors"))
-            model = types.SimpleNamespace(model=path, revision=None, hf_config_path=None,
-                                          model_weights="s3://bucket/" + name, hf_config=types.SimpleNamespace())
-            with self.assertRaisesRegex(ValueError, "s3://bucket/%s.*terrace.identity" % name):
-                fingerprint.weights_of_model(model, "")
-            self.assertIn("s3://bucket/" + name, fingerprint.weights_of_model(model, "revision 7"))
-
-    def test_commits(self):
-        commit = "0123456789abcdef0123456789abcdef01234567"
-        self.assertEqual(fingerprint.weights_of("some/model", None, commit), "commit " + commit)
-        self.assertEqual(fingerprint.weights_of("some/model", commit, None), "commit " + commit)
-        snapshot = os.path.join(self.folder, "snapshots", commit)
-        os.makedirs(snapshot)
-        self.assertEqual(fingerprint.weights_of(snapshot, "main", None), "commit " + commit)
-        for revision in (None, "main"):
-            with self.assertRaisesRegex(ValueError, "which revision of 'some/model'.*full commit hash"):
-                fingerprint.weights_of("some/model", revision, None)
 
 
 class BytePages:
