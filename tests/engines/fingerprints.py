@@ -52,6 +52,72 @@ class Fingerprints(unittest.TestCase):
             self.assertNotEqual(fingerprint.group_text(0, other), fingerprint.group_text(0, scheduler))
         self.assertNotEqual(fingerprint.group_text(1, scheduler), fingerprint.group_text(0, scheduler))
 
+    def test_weights_of_an_unknown_kind(self):
+        """Their bytes are not looked at: JSON files alone do not tell two models apart."""
+        path = self.model("k", b"")
+        os.rename(os.path.join(path, "model.safetensors"), os.path.join(path, "model.tensors"))
+        model = types.SimpleNamespace(model=path, revision=None, hf_config_path=None, model_weights="",
+                                      hf_config=types.SimpleNamespace())
+        with self.assertRaisesRegex(ValueError, "no weights in .*model.*safetensors.*terrace.identity"):
+            fingerprint.weights_of_model(model, "")
+        named = fingerprint.weights_of_model(model, "revision 7")
+        self.assertEqual(named, fingerprint.weights_of_model(model, "", "dummy"))
+        self.assertTrue(named.startswith("bytes "))
+        # An adapter of such files is one whose bytes cannot be read.
+        self.assertFalse(fingerprint.has_weights(path))
+        self.assertTrue(fingerprint.has_weights(self.model("l", b"")))
+
+    def test_code_beside_the_weights(self):
+        """--trust-remote-code runs it."""
+        paths = [self.model(name, b"w") for name in ("m", "n")]
+        for path in paths:
+            with open(os.path.join(path, "modeling.py"), "w", encoding="utf-8") as code:
+                code.write("# " + path)
+        self.assertNotEqual(*[fingerprint.weights_of(path, None, None) for path in paths])
+
+    def text(self, model=(), cache=(), load_format="auto"):
+        """text_of() of an engine with these settings."""
+        path = os.path.join(self.folder, "text", "model")
+        if not os.path.exists(path):
+            self.model("text", b"w")
+        settings = {"model": path, "revision": None, "hf_config": types.SimpleNamespace(to_dict=dict), "dtype": "bfloat16",
+                    "quantization": None, "quantization_config": None, "seed": 0, "code_revision": None,
+                    "max_model_len": 64, "get_head_size": lambda: 64}
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(**{**settings, **dict(model)}),
+            cache_config=types.SimpleNamespace(**{"cache_dtype": "fp8", "kv_cache_dtype_skip_layers": [],
+                                                  "prefix_caching_hash_algo": "sha256", **dict(cache)}),
+            parallel_config=types.SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1,
+                                                  decode_context_parallel_size=1, prefill_context_parallel_size=1),
+            load_config=types.SimpleNamespace(load_format=load_format, model_loader_extra_config={}),
+            speculative_config=None)
+        spec = types.SimpleNamespace(block_size=16)
+        kv_cache = types.SimpleNamespace(kv_cache_layout="NHD", kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec)])
+        platform = types.SimpleNamespace(is_cpu=lambda: False, device_name="test")
+        modules = {"vllm": types.SimpleNamespace(__version__="0"),
+                   "vllm.platforms": types.SimpleNamespace(current_platform=platform)}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            return fingerprint.text_of(config, kv_cache)
+
+    def test_quantization_settings(self):
+        self.assertNotEqual(*[self.text(model={"quantization_config": {"linear": kind}}) for kind in ("fp8", "mxfp8")])
+
+    def test_layers_of_another_cache_dtype(self):
+        self.assertNotEqual(self.text(), self.text(cache={"kv_cache_dtype_skip_layers": ["0"]}))
+        self.assertEqual(*[self.text(cache={"kv_cache_dtype_skip_layers": layers}) for layers in (["0", "1"], ["1", "0"])])
+
+    def test_seed(self):
+        """It makes dummy weights. Of others it changes what is sampled, and no page."""
+        self.assertNotEqual(*[self.text(model={"seed": seed}, load_format="dummy") for seed in (1, 2)])
+        self.assertEqual(*[self.text(model={"seed": seed}) for seed in (1, 2)])
+
+    def test_large_weights_are_sampled(self):
+        path = self.model("o", b"w" * 1000)
+        self.assertFalse(fingerprint.sampled(path))
+        self.assertFalse(fingerprint.sampled("some/model"))
+        with unittest.mock.patch.object(fingerprint, "FULL_BYTES", 100):
+            self.assertTrue(fingerprint.sampled(path))
+
     def test_rope_that_depends_on_length(self):
         for rope, matters in (({"rope_type": "llama3"}, False), ({"rope_type": "yarn"}, False), ({"rope_type": "dynamic"}, True),
                               ({"type": "longrope"}, True), ({"rope_type": "default"}, False)):
@@ -88,6 +154,15 @@ class Fingerprints(unittest.TestCase):
         snapshot = os.path.join(self.folder, "snapshots", commit)
         os.makedirs(snapshot)
         self.assertEqual(fingerprint.weights_of(snapshot, "main", None), "commit " + commit)
+        self.assertEqual(fingerprint.weights_of(snapshot + "/", None, None), "commit " + commit)
+        inside = [os.path.join(snapshot, "checkpoint-%d" % number) for number in (100, 200)]
+        for path in inside:
+            os.makedirs(path)
+        self.assertEqual([fingerprint.weights_of(path, None, None) for path in inside],
+                         ["commit %s/checkpoint-%d" % (commit, number) for number in (100, 200)])
+        absent = os.path.join(self.folder, "absent", "snapshots", commit)
+        with self.assertRaisesRegex(ValueError, "which revision of"):
+            fingerprint.weights_of(absent, None, None)
         for revision in (None, "main"):
             with self.assertRaisesRegex(ValueError, "which revision of 'some/model'.*full commit hash"):
                 fingerprint.weights_of("some/model", revision, None)

@@ -522,14 +522,19 @@ class Calls(unittest.TestCase):
     def test_an_adapter_that_cannot_be_read(self):
         """Nothing of its requests is stored, for nothing could be found again."""
         engine = self.engine()
-        keys = keys_of(19, 2)
-        connected(engine).on_new_request(types.SimpleNamespace(
-            request_id="r", lora_request=types.SimpleNamespace(lora_path="/absent/adapter"), block_hashes=[],
-            skip_reading_prefix_cache=False))
-        context = engine.context("r", keys)
-        self.assertEqual(engine.put(context, keys, content), [])
-        self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
-        engine.manager.on_request_finished(context)
+        keys, folder = keys_of(19, 2), tempfile.mkdtemp(prefix="terrace-contract-")
+        self.addCleanup(shutil.rmtree, folder)
+        for name in ("adapter_config.json", "adapter_model.tensors"):  # weights of a kind that is not known
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(b"{}")
+        for path in ("/absent/adapter", folder):
+            connected(engine).on_new_request(types.SimpleNamespace(
+                request_id="r", lora_request=types.SimpleNamespace(lora_path=path), block_hashes=[],
+                skip_reading_prefix_cache=False))
+            context = engine.context("r", keys)
+            self.assertEqual(engine.put(context, keys, content), [], path)
+            self.assertEqual({a.name for a in engine.look(context, keys)}, {"MISS"})
+            engine.manager.on_request_finished(context)
         self.assertEqual(engine.put(engine.context("r", keys), keys, content), keys)
 
     def test_a_slow_disk_is_not_an_absent_daemon(self):
@@ -615,7 +620,8 @@ def stand_in_base():
 def connected(engine, role="SCHEDULER"):
     """A TerraceConnector over the engine's manager and worker."""
     config = types.SimpleNamespace(
-        parallel_config=types.SimpleNamespace(world_size=1, tensor_parallel_size=1),
+        model_config=types.SimpleNamespace(model="some/model"),
+        parallel_config=types.SimpleNamespace(world_size=1, tensor_parallel_size=1, decode_context_parallel_size=1),
         kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config={}),
         cache_config=types.SimpleNamespace(prefix_caching_hash_algo="sha256"),
         scheduler_side=types.SimpleNamespace(manager=engine.manager),
@@ -627,6 +633,17 @@ def connected(engine, role="SCHEDULER"):
 
 
 class Options(unittest.TestCase):
+    def test_weights_that_are_sampled(self):
+        """The scheduler's process says it once, not each worker's."""
+        engine = types.SimpleNamespace(manager=None, worker=None)
+        with unittest.mock.patch.object(fingerprint, "sampled", return_value=True), \
+                self.assertLogs("vllm.terrace", "INFO") as logs:
+            for role in ("SCHEDULER", "WORKER"):
+                connected(engine, role)
+        said = [line for line in logs.output if "some/model is larger than 2 GiB" in line]
+        self.assertEqual(len(said), 1)
+        self.assertIn("times of its files", said[0])
+
     def test_mistakes(self):
         connector.check_options({"terrace.address": "unix:/x", "terrace.load": "always", "terrace.call_ms": 9, "else": 1})
         for options, words in (({"terrace.lod": "always"}, "terrace.lod.*is no option.*terrace.load"),

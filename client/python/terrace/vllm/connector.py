@@ -134,6 +134,9 @@ class TerraceConnector(OffloadingConnector):
         self._adapters: dict[str, tuple[Any, Optional[str]]] = {}  # by path: the stamp of the files, their digest
         if role == KVConnectorRole.SCHEDULER:
             self._manager = self.connector_scheduler.manager
+            if fingerprint.sampled(vllm_config.model_config.model):
+                logger.info("%s is larger than %d GiB: the times of its files count for what this engine shares with others; "
+                            "copy it with its times (cp -p, rsync -t)", vllm_config.model_config.model, fingerprint.FULL_BYTES >> 30)
             logger.info("Terrace serves this engine's KV; fingerprint %s", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     def on_new_request(self, request: Any) -> None:
@@ -157,7 +160,8 @@ class TerraceConnector(OffloadingConnector):
         try:
             files = fingerprint.stamp_of(lora.lora_path)
             if lora.lora_path not in self._adapters:
-                self._adapters[lora.lora_path] = (files, fingerprint.digest_of(lora.lora_path))
+                known_kind = fingerprint.has_weights(lora.lora_path)
+                self._adapters[lora.lora_path] = files, fingerprint.digest_of(lora.lora_path) if known_kind else None
             known, digest = self._adapters[lora.lora_path]
             if digest is not None and known == files:
                 return digest.encode()

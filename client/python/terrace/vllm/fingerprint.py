@@ -7,8 +7,8 @@ version.
 
 Weights are named by what they are, not by their path: local files by their bytes or by the commit of the hub's cache
 that they lie in, a hub's model by its commit. A configuration that comes from another repository (--hf-config-path)
-names no weights. Up to FULL_BYTES all of them are hashed. Of larger models it is the head of each file, SAMPLES pieces
-spread over it, its size, and its time of change."""
+names no weights. Code that lies beside local weights counts with them. Up to FULL_BYTES all of them are hashed. Of
+larger models it is the head of each file, SAMPLES pieces spread over it, its size, and its time of change."""
 
 from __future__ import annotations
 
@@ -41,12 +41,17 @@ def _hash_file(digest: hashlib._Hash, path: str, full: bool) -> None:
 
 
 def files_of(path: str) -> list[str]:
-    """A file, or a folder's weights and JSON files."""
+    """A file, or a folder's weights, JSON files and code."""
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
         return []
-    return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json",)))
+    return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(_WEIGHTS + (".json", ".py")))
+
+
+def has_weights(path: str) -> bool:
+    """Whether files_of() has weights: a file, or in a folder one of a kind that is known."""
+    return os.path.isfile(path) or any(file.endswith(_WEIGHTS) for file in files_of(path))
 
 
 def stamp_of(path: str) -> list[tuple[str, int, int, int, int]]:
@@ -55,24 +60,39 @@ def stamp_of(path: str) -> list[tuple[str, int, int, int, int]]:
     return [(name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats]
 
 
+def _bytes_of(files: list[str]) -> int:
+    return sum(map(os.path.getsize, files))
+
+
 def digest_of(path: str) -> Optional[str]:
     """What the bytes of these files are: hex. None: there are none."""
     files = files_of(path)
     if not files:
         return None
     digest = hashlib.sha256()
-    full = sum(map(os.path.getsize, files)) <= FULL_BYTES
+    full = _bytes_of(files) <= FULL_BYTES
     for file in files:
         _hash_file(digest, file, full)
     return digest.hexdigest()
 
 
+def _commit_of_snapshot(model: str) -> Optional[str]:
+    """The commit of the hub's cache that a local path lies in, with the folder inside the repository."""
+    found = re.search(r"/snapshots/([0-9a-f]{40}(/.*)?)$", os.path.realpath(model)) if os.path.exists(model) else None
+    return found.group(1) if found else None
+
+
+def sampled(model: str) -> bool:
+    """Whether weights_of() looks at parts of a model's files alone, and at their times."""
+    return _commit_of_snapshot(model) is None and _bytes_of(files_of(model)) > FULL_BYTES
+
+
 def weights_of(model: str, revision: Optional[str], commit: Optional[str]) -> str:
     """A text that names the weights. commit: of the repository `model`, where it is known. Raises ValueError where
     nothing would tell two revisions apart."""
-    snapshot = re.search(r"/snapshots/([0-9a-f]{40})(/|$)", os.path.realpath(model))
+    snapshot = _commit_of_snapshot(model)
     if snapshot:
-        return "commit " + snapshot.group(1)
+        return "commit " + snapshot
     digest = digest_of(model)
     if digest:
         return "bytes " + digest
@@ -84,8 +104,9 @@ def weights_of(model: str, revision: Optional[str], commit: Optional[str]) -> st
                      "commit hash, so that two revisions never share blocks" % model)
 
 
-def weights_of_model(model: Any, identity: str) -> str:
-    """weights_of() a vLLM model's configuration. identity: what the user says of it, terrace.identity."""
+def weights_of_model(model: Any, identity: str, load_format: str = "auto") -> str:
+    """weights_of() a vLLM model's configuration. identity: what the user says of it, terrace.identity. load_format:
+    vLLM's; "dummy" reads no weights."""
     elsewhere = getattr(model, "model_weights", "")
     if elsewhere:  # an object store; the folder has the other files alone
         if not identity:
@@ -94,7 +115,12 @@ def weights_of_model(model: Any, identity: str) -> str:
         return "%s, of which terrace.identity says the revision" % elsewhere
     from_other = getattr(model, "hf_config_path", None) not in (None, model.model)
     commit = None if from_other else getattr(model.hf_config, "_commit_hash", None)
-    return weights_of(model.model, model.revision, commit)
+    weights = weights_of(model.model, model.revision, commit)
+    if weights.startswith("bytes ") and not (identity or load_format == "dummy" or has_weights(model.model)):
+        raise ValueError("terrace.vllm finds no weights in %s that it can read (%s): name their revision in "
+                         "terrace.identity of kv_connector_extra_config, so that two revisions never share blocks"
+                         % (model.model, ", ".join(_WEIGHTS)))
+    return weights
 
 
 def model_config_text(hf_config: Any) -> str:
@@ -126,12 +152,12 @@ def group_bytes(group: Any) -> Optional[int]:
     return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes)) * len(group.layer_names)
 
 
-def _weights_of_draft(speculative: Any, identity: str) -> str:
+def _weights_of_draft(speculative: Any, identity: str, load_format: str) -> str:
     """The model whose layers guess tokens and have KV of their own."""
     draft = getattr(speculative, "draft_model_config", None)
     if draft is None:
         return ""
-    return weights_of_model(draft, identity) + model_config_text(draft.hf_config)
+    return weights_of_model(draft, identity, load_format) + model_config_text(draft.hf_config)
 
 
 def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
@@ -139,13 +165,18 @@ def text_of(vllm_config: Any, kv_cache_config: Any, more: str = "") -> str:
     import vllm
     from vllm.platforms import current_platform
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    load_format = str(vllm_config.load_config.load_format)
+    draft_load = getattr(vllm_config.speculative_config, "draft_load_config", None) or vllm_config.load_config
+    formats = [load_format, str(draft_load.load_format)]
     parts = {
         "vllm": vllm.__version__,
-        "weights": weights_of_model(model, more),
-        "draft": _weights_of_draft(vllm_config.speculative_config, more),
+        "weights": weights_of_model(model, more, load_format),
+        "draft": _weights_of_draft(vllm_config.speculative_config, more, formats[1]),
         "config": model_config_text(model.hf_config),
         "dtype": str(model.dtype), "cache_dtype": str(cache.cache_dtype), "quantization": str(model.quantization),
-        "load_format": str(vllm_config.load_config.load_format), "seed": str(model.seed),  # of dummy weights
+        "quantization_config": str(model.quantization_config),
+        "skip_layers": sorted(cache.kv_cache_dtype_skip_layers),  # whose pages are not of cache_dtype
+        "load_format": formats, "seed": str(model.seed) if "dummy" in formats else "",
         "loader": str(vllm_config.load_config.model_loader_extra_config), "code": str(model.code_revision),
         "max_model_len": str(model.max_model_len) if _LENGTH_MATTERS.search(model_config_text(model.hf_config)) else "",
         "hashes": cache.prefix_caching_hash_algo,
