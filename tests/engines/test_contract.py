@@ -477,6 +477,16 @@ class Calls(unittest.TestCase):
         engine.put(engine.context("put", full + window), full[1:] + window, content)
         self.assertEqual(answers("nothing in full attention"), ["MMMM", "MMMM"])
 
+    def test_of_states_the_last_and_the_one_before_are_leased(self):
+        """vLLM computes a prompt's last token at least: of one of whole blocks that is wholly stored it loads all but
+        the last block, and the state before that."""
+        engine = self.engine(groups=(0, 1), prefix_groups=frozenset((0,)), windows={1: 0})
+        full, states = keys_of(29, 6, 0), keys_of(29, 6, 1)
+        context = engine.context("look", full + states)
+        engine.put(engine.context("put", full + states), full + states, content)
+        found = [engine.look(context, keys) for keys in (full, states)]
+        self.assertEqual(["".join(a.name[0] for a in of) for of in found], ["HHHHHH", "MMMMHH"])
+
     def test_two_windows(self):
         """The hit ends where both windows are there."""
         engine = self.engine(groups=(0, 1, 2), prefix_groups=frozenset((0,)), windows={1: 2 * TOKENS, 2: TOKENS})

@@ -482,8 +482,9 @@ class _Search:
         return [seen for seen, _ in itertools.takewhile(lambda pair: pair[0][0] == pair[1][0], zip(allowed, wanted))]
 
     def _in_windows(self, seen: dict[int, list[Seen]], wanted: Wanted, ends: dict[bytes, int]) -> dict[int, list[Seen]]:
-        """Of windows the blocks that vLLM will load behind the hit of full attention, and one more. If one of them is
-        not there, all blocks before the hit's end, for vLLM then looks for windows further in front."""
+        """Of windows and states the blocks that vLLM will load behind the hit of full attention, and one more: of a prompt
+        of whole blocks that are all stored vLLM computes the last. If one of them is not there, all blocks before the
+        hit's end, for vLLM then looks for windows further in front."""
         full = [group for group in wanted if group in self._prefix_groups]
         if not full:
             return seen
@@ -492,7 +493,7 @@ class _Search:
         for group in wanted.keys() - set(full):
             tokens = self._tokens[group]
             before[group] = [one for one in seen[group] if ends[one[0]] - tokens < hit]
-            begin = hit - self._windows.get(group, hit) - tokens
+            begin = hit - max(self._windows.get(group, hit), 1) - tokens  # a state is of the token where it ends
             tails[group] = [one for one in before[group] if ends[one[0]] > begin]
             whole &= len(tails[group]) == sum(begin < ends[key] < hit + tokens for key, _ in wanted[group])
         return tails if whole else before
