@@ -643,6 +643,15 @@ def connected(engine, role="SCHEDULER"):
 
 
 class Options(unittest.TestCase):
+    def test_parallel(self):
+        for world, tensor, decode in ((2, 2, 1), (1, 1, 1)):
+            connector.check_parallel(types.SimpleNamespace(
+                world_size=world, tensor_parallel_size=tensor, decode_context_parallel_size=decode))
+        for world, tensor, decode in ((4, 2, 1), (2, 2, 2)):
+            with self.assertRaisesRegex(ValueError, "pipeline and context parallel"):
+                connector.check_parallel(types.SimpleNamespace(
+                    world_size=world, tensor_parallel_size=tensor, decode_context_parallel_size=decode))
+
     def test_weights_that_are_sampled(self):
         """The scheduler's process says it once, not each worker's."""
         engine = types.SimpleNamespace(manager=None, worker=None)

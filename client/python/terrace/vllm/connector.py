@@ -72,10 +72,12 @@ def check_sharing(wish: str, algorithm: str) -> None:
 
 
 def check_parallel(parallel: Any) -> None:
-    """Raises ValueError for ways to share a model among workers in which the workers' pages are not of one size."""
-    if parallel.world_size != parallel.tensor_parallel_size:
-        raise ValueError("terrace.vllm was run with tensor parallel workers alone; this engine has %d workers, %d of them tensor "
-                         "parallel" % (parallel.world_size, parallel.tensor_parallel_size))
+    """Raises ValueError for ways to share a model among workers in which a worker's pages are not a part of each block."""
+    # Workers that share out the tokens of a decode are among the tensor parallel ones: world_size does not tell of them.
+    if parallel.world_size != parallel.tensor_parallel_size or parallel.decode_context_parallel_size > 1:
+        raise ValueError("terrace.vllm refuses pipeline and context parallel workers; this engine has %d workers, %d of "
+                         "them tensor parallel, and decode context parallel %d: leave the options for those at 1"
+                         % (parallel.world_size, parallel.tensor_parallel_size, parallel.decode_context_parallel_size))
 
 
 def window_of(spec: Any) -> Optional[int]:
