@@ -730,7 +730,7 @@ class Reopened(unittest.TestCase):
     """A store over a daemon that answers when it is tried, and not when it is used."""
 
     def setUp(self):
-        self.delays, self.open_fails = [], 0
+        self.delays, self.open_fails, self.open_refuses = [], 0, []
         patch = unittest.mock.patch.object(Store, "_open", self.open)
         patch.start()
         self.addCleanup(patch.stop)
@@ -738,6 +738,8 @@ class Reopened(unittest.TestCase):
         self.addCleanup(logging.getLogger("vllm.terrace").setLevel, logging.ERROR)
 
     def open(self, timeout):
+        if self.open_refuses:
+            raise self.open_refuses.pop()
         if self.open_fails:
             self.open_fails -= 1
             raise ValueError("what no call raises")
@@ -767,6 +769,30 @@ class Reopened(unittest.TestCase):
         with unittest.mock.patch("time.monotonic", lambda now=time.monotonic() + 3600: now):
             self.fails(made)
         self.assertEqual(self.delays[-1], store.RETRY_S)
+
+    def test_refusals(self):
+        """The daemon answers, and the next attempt mostly says the same."""
+        denied = [kind(status, "the tenant %d" % n) for n, (kind, status) in enumerate((
+            (terrace.Denied, terrace.Status.DENIED), (terrace.Invalid, terrace.Status.INVALID),
+            (terrace.Unsupported, terrace.Status.UNSUPPORTED)))]
+        for error in denied:
+            self.delays.clear()
+            self.open_refuses = [error] * 9
+            with self.assertLogs("vllm.terrace", "WARNING") as logs:
+                made = self.store()
+                wait_for(lambda: made.up, 30, "the store is up")
+            said = [line for line in logs.output if str(error) in line]
+            self.assertEqual(len(said), 1)
+            self.assertRegex(said[0], "Terrace refuses this engine")
+            self.assertNotRegex(said[0], "does not answer")
+            self.assertEqual(self.delays[-1], store.REFUSED_MOST_S)
+            self.assertTrue(all(a <= b for a, b in zip(self.delays, self.delays[1:])))
+        with self.assertLogs("vllm.terrace", "WARNING") as logs:
+            self.open_refuses = [denied[0], terrace.Unavailable(terrace.Status.UNAVAILABLE, "not there yet")]
+            made = self.store()
+            wait_for(lambda: made.up, 30, "the store is up")
+        self.assertEqual([line.split(" (")[0].split(":")[-1] for line in logs.output],
+                         ["Terrace does not answer", "Terrace refuses this engine", "Terrace answers again"])
 
     def test_what_no_call_raises(self):
         made = self.store()

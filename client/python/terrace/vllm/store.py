@@ -3,8 +3,9 @@
 An engine goes on without its daemon. The first call that fails because the daemon is absent, dead or stopped puts the
 store down: from then on every call is answered with Down at once, and one thread tries to reach the daemon again,
 four times a second, with new sessions. Where the daemon answers the thread and then fails calls again within
-STEADY_S, as one that has too much to do, each pause is twice the one before. Leases of old sessions keep their bytes.
-Nothing raises into vLLM: callers catch Down and terrace.Error, and take both for a miss.
+STEADY_S, as one that has too much to do, each pause is twice the one before. So it is where the daemon refuses the
+engine, because of its tenant, say. Leases of old sessions keep their bytes. Nothing raises into vLLM: callers catch
+Down and terrace.Error, and take both for a miss.
 
 A group has a session of its own, because vLLM looks its groups up one by one and by its own rules. The key of a block
 is its hash (32 bytes with sha256 and sha256_cbor, 16 with xxhash), and the group is the layout, or a layout for each
@@ -22,6 +23,7 @@ import terrace
 T = TypeVar("T")
 logger = logging.getLogger("vllm.terrace")  # below vllm's logger, so that vLLM's settings hold
 RETRY_S, RETRY_MOST_S = 0.25, 8.0
+REFUSED_MOST_S = 30.0  # between attempts that the daemon refuses
 STEADY_S = 10.0  # a daemon that has answered for so long is tried again after RETRY_S
 FIRST_S = 5.0  # for the first connection; a daemon that is absent is then tried on
 KEYS_MOST, BLOCKS_MOST = 4096, 32768  # of a call; struct terrace_keys
@@ -32,6 +34,7 @@ class Down(Exception):
 
 
 _GONE = (terrace.Unavailable, terrace.Stale, terrace.Deadline)
+_REFUSED = (terrace.Denied, terrace.Invalid, terrace.Unsupported)  # the daemon answers, and will not serve this engine
 
 
 class Store:
@@ -47,6 +50,7 @@ class Store:
         self._trier: Optional[threading.Thread] = None
         self.generation = 0  # of the sessions: another daemon may have none of the blocks
         self._pause_s, self._up_at = RETRY_S, time.monotonic()
+        self._refusal = ""  # that was logged last, and holds
         try:
             self._sessions = self._open(FIRST_S)
         except (terrace.Error, OSError) as e:
@@ -91,10 +95,20 @@ class Store:
                 return
             steady = time.monotonic() - self._up_at >= STEADY_S
             self._pause_s = RETRY_S if steady or not self.generation else min(2 * self._pause_s, RETRY_MOST_S)
-            logger.warning("Terrace does not answer (%s): the engine goes on without it, and tries it again every %g s",
-                           error, self._pause_s)
+            if isinstance(error, _REFUSED):
+                self._refused(error)
+            else:
+                logger.warning("Terrace does not answer (%s): the engine goes on without it, and tries it again every %g s",
+                               error, self._pause_s)
             self._trier = threading.Thread(target=self._try, name="terrace-reopen", daemon=True)
             self._trier.start()
+
+    def _refused(self, error: Exception) -> None:
+        self._pause_s = min(2 * self._pause_s, REFUSED_MOST_S)
+        if str(error) != self._refusal:
+            self._refusal = str(error)
+            logger.warning("Terrace refuses this engine (%s): the engine goes on without it, and tries it again, in the end "
+                           "every %g s", error, REFUSED_MOST_S)
 
     def _reach(self) -> Optional[dict[int, terrace.Session]]:
         """New sessions of a daemon that answers, or None."""
@@ -103,7 +117,12 @@ class Store:
             # A daemon that is stopped may still take connections.
             next(iter(sessions.values())).lookup([bytes(16)], timeout=2.0)
             return sessions
+        except _REFUSED as e:
+            self._refused(e)
+            return None
         except (terrace.Error, OSError):
+            if self._refusal:  # the daemon that refused has ended; the next may serve this engine
+                self._refusal, self._pause_s = "", RETRY_S
             return None
         except Exception:  # without this thread the engine would never have Terrace again
             self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
@@ -119,7 +138,7 @@ class Store:
                 if not self._closed.is_set():
                     self.generation += 1
                     self._sessions = sessions
-                    self._up_at = time.monotonic()
+                    self._up_at, self._refusal = time.monotonic(), ""
                 self._trier = None
             logger.warning("Terrace answers again")
             return
