@@ -585,6 +585,54 @@ class Calls(unittest.TestCase):
         engine.worker.wait({100})
         self.assertEqual([result.job_id for result in engine.worker.get_finished()], [100])
 
+    def test_stores_that_fail_are_not_known(self):
+        """vLLM takes each job for one that was done: the workers name what it did not store."""
+        engine = self.engine()
+        engine.manager._events = []
+        scheduler, worker = connected(engine), connected(engine, "WORKER")
+        keys, full = keys_of(30, 3), terrace.Exhausted(terrace.Status.EXHAUSTED, "no room")
+        real = engine.pages[0].store
+
+        def no_room(block, view):
+            if block == 1:
+                raise full
+            real(block, view)
+
+        def reported(request, run):
+            """Stores `keys` by run(spec), and returns those of which vLLM is told."""
+            context = engine.context(request, keys)
+            output = engine.manager.prepare_store(keys, context)
+            run(output.store_spec)
+            plain = connector.StepMetadata({}, [], -1)  # another worker's
+            meta = worker.build_connector_worker_meta()
+            for one in (meta.aggregate(plain), plain.aggregate(meta)) if meta else ():
+                scheduler.update_connector_output(
+                    types.SimpleNamespace(kv_connector_worker_meta=one, failed_recving=set()))
+            self.assertIsNone(worker.build_connector_worker_meta())
+            engine.manager.complete_store(output.keys_to_store, context)
+            return [key for event in engine.manager.take_events() for key in event.keys]
+
+        def run(spec):
+            engine.run(engine.worker.submit_store, Spec(range(len(spec.keys))), spec)
+
+        def dropped(spec):
+            future = engine.worker._stores.submit(begun.wait, 60)
+            engine.worker._store.call_s = .01
+            run(spec)
+            begun.set()
+            future.result(60)
+            engine.worker._store.call_s = 30
+        begun = threading.Event()
+        self.addCleanup(begun.set)
+        with unittest.mock.patch.object(terrace.Session, "reserve", side_effect=full):
+            self.assertEqual(reported("refused", run), [])
+        self.assertEqual(reported("dropped", dropped), [])
+        with unittest.mock.patch.object(store, "KEYS_MOST", 1), \
+                unittest.mock.patch.object(engine.pages[0], "store", no_room):
+            self.assertEqual(reported("partly", run), keys[:1])
+        self.assertEqual(reported("whole", run), keys[1:])
+        self.assertEqual(engine.manager._unstored, set())
+
     def test_device_has_done_its_work(self):
         """Before a page is read, and before one is written: the device may still write the zeros of a new block."""
         engine = self.engine()
@@ -680,7 +728,8 @@ class Steps(unittest.TestCase):
     def setUp(self):
         self.now, self.computed = 100.0, []
         manager = types.SimpleNamespace(estimate=types.SimpleNamespace(computed=lambda *a: self.computed.append(a)),
-                                        scheduled=lambda requests: None, loads_failed=lambda requests: None)
+                                        scheduled=lambda requests: None, loads_failed=lambda requests: None,
+                                        stores_failed=lambda parts: None)
         engine = types.SimpleNamespace(manager=manager, worker=None)
         self.scheduler, self.worker = connected(engine), connected(engine, "WORKER")
         clock = unittest.mock.patch("time.monotonic", lambda: self.now)

@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 import time
-from typing import Any, Optional
+from typing import AbstractSet, Any, Optional
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
@@ -92,16 +92,19 @@ def window_of(spec: Any) -> Optional[int]:
 
 
 class StepMetadata(OffloadingWorkerMetadata):
-    """What workers tell of a step, with the step's number."""
+    """What workers tell of a step, with the step's number (-1: it is not measured) and what was not stored of jobs that
+    have ended: vLLM has no word for a store that failed."""
 
-    def __init__(self, completed_jobs: Any, transfer_stats: Any, step: int) -> None:
+    def __init__(self, completed_jobs: Any, transfer_stats: Any, step: int,
+                 unstored: AbstractSet[Any] = frozenset()) -> None:
         super().__init__(completed_jobs, transfer_stats)
-        self.step = step
+        self.step, self.unstored = step, unstored
 
     def aggregate(self, other: Any) -> StepMetadata:
-        """Of two workers."""
+        """Of two workers, each with a StepMetadata."""
         both = super().aggregate(other)
-        return StepMetadata(both.completed_jobs, both.transfer_stats, self.step)
+        return StepMetadata(both.completed_jobs, both.transfer_stats, max(self.step, other.step),
+                            self.unstored | other.unstored)
 
 
 def _nothing() -> tuple[Any, Any]:
@@ -190,10 +193,13 @@ class TerraceConnector(OffloadingConnector):
 
     def build_connector_worker_meta(self) -> Any:
         meta = super().build_connector_worker_meta()
-        step = getattr(self._connector_metadata, "terrace_step", None)
-        if step is None or self.connector_worker is None:
+        if self.connector_worker is None:
             return meta
-        return StepMetadata(*((meta.completed_jobs, meta.transfer_stats) if meta else _nothing()), step)
+        step = getattr(self._connector_metadata, "terrace_step", -1)
+        unstored = self.connector_worker.worker.take_unstored() if self.connector_worker.worker else set()
+        if meta is None and step < 0 and not unstored:
+            return None
+        return StepMetadata(*((meta.completed_jobs, meta.transfer_stats) if meta else _nothing()), step, unstored)
 
     def update_connector_output(self, connector_output: Any) -> None:
         now, step = time.monotonic(), getattr(connector_output.kv_connector_worker_meta, "step", -1)
@@ -202,6 +208,7 @@ class TerraceConnector(OffloadingConnector):
             self._manager.estimate.computed(tokens, now - max(planned, self._ended))
         self._ended = now
         self._manager.loads_failed(connector_output.failed_recving)
+        self._manager.stores_failed(getattr(connector_output.kv_connector_worker_meta, "unstored", ()))
         super().update_connector_output(connector_output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:

@@ -121,6 +121,7 @@ class TerraceManager(OffloadingManager):
         # Keys that are stored, as far as is known, and when that was learned, the oldest first.
         self._known: dict[Key, float] = {}
         self._known_of = store.generation
+        self._unstored: set[tuple[str, Key]] = set()  # by request, of jobs that are still to complete
         self._generation = b""  # in all keys, once vLLM's cache was reset
         self._counts: dict[str, int] = {}
 
@@ -291,17 +292,26 @@ class TerraceManager(OffloadingManager):
         return PrepareStoreOutput(keys_to_store=chosen, evicted_keys=[],
                                   store_spec=TerraceTransfer(req_id, transfer, infos))
 
+    def stores_failed(self, unstored: Iterable[tuple[str, Key]]) -> None:
+        """What workers did not store, by request; before the complete_store() of these keys, which vLLM calls anyway."""
+        self._unstored.update(unstored)
+        while len(self._unstored) > KNOWN_MOST:  # of jobs that vLLM has forgotten
+            self._unstored.pop()
+
     def complete_store(self, keys: Iterable[bytes], req_context: Any, success: bool = True) -> None:
-        if not success or not self._store.up:
-            return
+        stored: list[bytes] = []
         for key in keys:
             known = self._key(key, req_context.req_id)
-            self._known.pop(known, None)
-            self._known[known] = time.monotonic()
+            if (req_context.req_id, known) in self._unstored:
+                self._unstored.discard((req_context.req_id, known))
+            elif success and self._store.up:
+                self._known.pop(known, None)
+                self._known[known] = time.monotonic()
+                stored.append(key)
         while len(self._known) > KNOWN_MOST:
             self._known.pop(next(iter(self._known)))
-        if self._events is not None:
-            self._events.append(OffloadingEvent(keys=list(keys), medium=interface.Medium.CPU, removed=False,
+        if self._events is not None and stored:
+            self._events.append(OffloadingEvent(keys=stored, medium=interface.Medium.CPU, removed=False,
                                                 locality=interface.Locality.LOCAL))
 
     # ---- the rest ----
@@ -352,6 +362,7 @@ class TerraceManager(OffloadingManager):
         for req_id in list(self._asked):
             self._forget(req_id)
         self._known.clear()
+        self._unstored.clear()
         self._generation = os.urandom(16)
 
     def get_stats(self) -> Any:

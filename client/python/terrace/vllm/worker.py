@@ -3,7 +3,8 @@ for loads.
 
 A load leases the blocks in this process, while the manager's lease protects them. If that fails all the same, because
 the daemon has gone between, the job is reported as done, as vLLM's worker wants it, and its request as one whose load
-failed: vLLM then computes. A store that fails is dropped: nothing is published that was not written whole.
+failed: vLLM then computes. A store that fails is dropped: nothing is published that was not written whole. Its job is
+reported as done too, and take_unstored() says which blocks are not there.
 
 vLLM waits in its step for transfers of blocks that it wants to reuse. It waits for those that copy; one that has not
 begun within a call's time is dropped, so that a daemon with much to do does not stop the engine."""
@@ -15,13 +16,14 @@ import functools
 import logging
 import threading
 import time
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import AbstractSet, Any, Callable, Iterable, Optional, Sequence
 
 import terrace
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
 from .store import Down, Store
 
+Part = tuple[str, tuple[bytes, int]]  # a request, and the daemon's key with its group
 Copy = Callable[[Any, list[int]], tuple[int, bool]]  # a TerraceTransfer, vLLM's blocks: bytes copied, and whether all were
 logger = logging.getLogger("vllm.terrace")
 
@@ -45,9 +47,10 @@ class TerraceWorker(OffloadingWorker):
         self._stores = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-store")
         self._loads = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-load")
         self._lock = threading.Lock()
-        self._jobs: dict[int, tuple[concurrent.futures.Future[None], Optional[str]]] = {}  # with the request, of a load
+        self._jobs: dict[int, tuple[concurrent.futures.Future[None], Any, bool]] = {}  # its transfer; whether it loads
         self._finished: list[tuple[TransferResult, Optional[str]]] = []  # with the request, if its load has failed
         self._failed: set[str] = set()
+        self._unstored: set[Part] = set()
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         return self._submit(self._stores, job_id, self._store_pages, dst_spec, [int(b) for b in src_spec.block_ids])
@@ -60,7 +63,7 @@ class TerraceWorker(OffloadingWorker):
         if self._before_copy is not None:
             self._before_copy()
         future = pool.submit(self._run, job_id, function, transfer, block_ids)
-        self._jobs[job_id] = future, transfer.req_id if pool is self._loads else None
+        self._jobs[job_id] = future, transfer, pool is self._loads
         return True
 
     def _run(self, job_id: int, function: Copy, transfer: Any, block_ids: list[int]) -> None:
@@ -78,12 +81,21 @@ class TerraceWorker(OffloadingWorker):
             self._finished.append((TransferResult(job_id, True, copied, time.monotonic() - began), failed))
 
     def _store_pages(self, transfer: Any, block_ids: list[int]) -> tuple[int, bool]:
-        return sum(self._store_piece(group, transfer, block_ids, piece)
-                   for group, chosen in by_group(transfer, block_ids).items()
-                   for piece in self._store.pieces(group, chosen)), True
+        stored: set[tuple[bytes, int]] = set()
+        try:
+            return sum(self._store_piece(group, transfer, block_ids, piece, stored)
+                       for group, chosen in by_group(transfer, block_ids).items()
+                       for piece in self._store.pieces(group, chosen)), True
+        finally:
+            self._not_stored(transfer, stored)
 
-    def _store_piece(self, group: int, transfer: Any, block_ids: list[int], chosen: Sequence[int]) -> int:
-        """Stores blocks of a group, `chosen` of the transfer's: bytes."""
+    def _not_stored(self, transfer: Any, stored: AbstractSet[tuple[bytes, int]] = frozenset()) -> None:
+        with self._lock:
+            self._unstored.update((transfer.req_id, key) for key in transfer.keys if key not in stored)
+
+    def _store_piece(self, group: int, transfer: Any, block_ids: list[int], chosen: Sequence[int],
+                     stored: set[tuple[bytes, int]]) -> int:
+        """Stores blocks of a group, `chosen` of the transfer's: bytes. Adds what the daemon has then to `stored`."""
         keys = [transfer.keys[i][0] for i in chosen]
         tokens = self._store.block_tokens(group)
         infos = [terrace.BlockInfo(parent, position, tokens) for parent, position in
@@ -93,8 +105,11 @@ class TerraceWorker(OffloadingWorker):
             wrote = [n for n, status in enumerate(slots.statuses) if status == terrace.Status.OK]
             for n in wrote:
                 self._pages[group].store(block_ids[chosen[n]], slots.block(n))
+            statuses = slots.statuses
             if wrote:
-                self._store.call(group, lambda _: slots.commit(timeout=self._store.call_s))
+                statuses = self._store.call(group, lambda _: slots.commit(timeout=self._store.call_s))
+            stored.update((key, group) for key, status in zip(keys, statuses)
+                          if status in (terrace.Status.OK, terrace.Status.EXISTS))
             return len(wrote) * self._store.block_bytes(group)
         finally:
             slots.close()  # aborts what was not committed
@@ -130,15 +145,23 @@ class TerraceWorker(OffloadingWorker):
         failed, self._failed = self._failed, set()
         return failed
 
+    def take_unstored(self) -> set[Part]:
+        """What stores that have ended since the last call did not store; of each store before get_finished() has it."""
+        with self._lock:
+            unstored, self._unstored = self._unstored, set()
+        return unstored
+
     def wait(self, job_ids: Iterable[int]) -> None:
         waited = {job: self._jobs[job] for job in job_ids if job in self._jobs}
-        concurrent.futures.wait([future for future, _ in waited.values()], self._store.call_s)
-        for job, (future, loads) in list(waited.items()):
+        concurrent.futures.wait([future for future, _, _ in waited.values()], self._store.call_s)
+        for job, (future, transfer, loads) in list(waited.items()):
             if future.cancel():
                 del waited[job]
+                if not loads:
+                    self._not_stored(transfer)
                 with self._lock:
-                    self._finished.append((TransferResult(job, True, 0, 0.0), loads))
-        concurrent.futures.wait([future for future, _ in waited.values()])
+                    self._finished.append((TransferResult(job, True, 0, 0.0), transfer.req_id if loads else None))
+        concurrent.futures.wait([future for future, _, _ in waited.values()])
 
     def shutdown(self) -> None:
         self._stores.shutdown(wait=True)
