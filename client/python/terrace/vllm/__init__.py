@@ -25,8 +25,10 @@ are refused.
 
 An adapter's requests share by the bytes of its files. Nothing of them is stored if the files cannot be read, or have
 changed since its first request. After other weights were loaded into a running engine, call
-reset_prefix_cache(reset_connector=True): from then on this engine finds what it stores itself, and nothing else. Inside
-a MultiConnector the engine's own "kv_load_failure_policy" has to be "recompute"; that was not run.
+reset_prefix_cache(reset_connector=True), over HTTP `POST /reset_prefix_cache?reset_external=true` (of a server with
+VLLM_SERVER_DEV_MODE=1), and repeat it until it says success. No request may run between the loading and that success:
+its blocks would be stored under the keys of the old weights. From then on this engine finds what it stores itself, and
+nothing else. Inside a MultiConnector the engine's own "kv_load_failure_policy" has to be "recompute"; that was not run.
 
 How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py,
 which knows whether the daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether
