@@ -49,7 +49,8 @@ class Client(Handle):
                 unchained_keys: bool = False) -> Session:
         """Opens a session over 1 to 64 layouts, and maps the daemon's memory where that can be had (Session.borrows).
 
-        tenant: None: "default"; Denied for others in this version. engine: a name for operators; None: "python".
+        tenant: None: the caller's own, which the daemon knows by user or certificate; Denied for another. engine: a name for
+        operators; None: "python".
         gpu: the blocks are to be attended on a GPU; Unsupported, with the reason, if that cannot be.
         gpu_write_back: blocks put on a GPU get their copy in host memory when the GPU needs room, and not at once.
         unit_tokens: tokens of a key; 0: those of a block, which all layouts then share.
