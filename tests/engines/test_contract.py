@@ -173,6 +173,7 @@ class Engine:
             answers = [self.manager.lookup(key, context) for key in keys]
             if LookupResult.RETRY not in answers:
                 return answers
+            self.manager.scheduled(())  # vLLM's next step
             time.sleep(.001)
         raise AssertionError("RETRY for ever")
 
@@ -668,6 +669,20 @@ class Calls(unittest.TestCase):
                 self.assertLessEqual(seconds, .1)
                 self.assertGreater(seconds, 0)
                 joined.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={}))
+            # To begin one takes time as well, 3 ms here.
+            now, begun, ask = [100.0], [], engine.manager._ask
+
+            def begin(*args):
+                begun.append(args)
+                now[0] += .003
+                return ask(*args)
+            contexts = [engine.context("long %d" % n, [key]) for n in range(100)]
+            with unittest.mock.patch.object(engine.manager, "_ask", begin), \
+                    unittest.mock.patch("time.monotonic", lambda: now[0]):
+                for step in range(1, 3):
+                    self.assertEqual({engine.manager.lookup(key, one).name for one in contexts}, {"RETRY"})
+                    self.assertTrue(8 * step <= len(begun) <= 16 * step, len(begun))
+                    joined.build_connector_meta(types.SimpleNamespace(num_scheduled_tokens={}))
             going_on.set()
 
 

@@ -35,7 +35,8 @@ Seen = tuple[bytes, bytes, str]  # vLLM's key, the daemon's, "host" or "disk"
 Found = tuple[list[terrace.Lease], dict[bytes, str], list[Key]]
 logger = logging.getLogger("vllm.terrace")
 FIRST_WAIT_S = 0.005  # a lookup of blocks in memory is answered within this, mostly
-STEP_WAIT_S = 0.02  # for which lookups may wait in one of vLLM's steps, all of them together
+STEP_WAIT_S = 0.02  # after which no lookup of one of vLLM's steps is waited for,
+STEP_MOST_S = 0.04  # and none is begun: of long requests to begin one takes milliseconds
 KEEP_MISS_S = 0.5  # for which a request's miss is not asked again
 KNOWN_MOST = 1 << 16  # keys that are known to be stored,
 KNOWN_S = 30.0  # and for how long: the daemon may evict them
@@ -112,7 +113,7 @@ class TerraceManager(OffloadingManager):
         self._asked: dict[str, _Asked] = {}  # by request
         # The request that vLLM looks up now, and the tokens that its own cache has.
         self._looks: tuple[str, int] = "", 0
-        self._waited_s = 0.0  # by lookups of this step
+        self._spent_s = 0.0  # in this step, by lookups that began and were waited for
         self._chains: dict[str, _Chain] = {}  # by request
         self._salts: dict[str, bytes] = {}  # by request, of those that have one
         self._ended: dict[str, bytes] = {}  # the same of requests that have ended; the oldest first
@@ -146,7 +147,7 @@ class TerraceManager(OffloadingManager):
 
     def scheduled(self, req_ids: Container[str]) -> None:
         """vLLM's step is planned, and computes these requests: they load nothing any more."""
-        self._waited_s = 0.0
+        self._spent_s = 0.0
         for req_id in [one for one, asked in self._asked.items() if not asked.loading and one in req_ids]:
             self._forget(req_id)
 
@@ -173,7 +174,11 @@ class TerraceManager(OffloadingManager):
             not_this = req_context.req_id in self._alone or req_context.req_id in self._failed
             if not self._store.up or not tiers or not_this:
                 return LookupResult.MISS
+            if self._spent_s >= STEP_MOST_S:
+                return LookupResult.RETRY
+            began = time.monotonic()
             asked = self._asked[req_context.req_id] = self._ask(key, req_context, tiers)
+            self._spent_s += time.monotonic() - began
             self._wait(asked)
         if not asked.answered:
             if not asked.future.done() and time.monotonic() < asked.deadline():
@@ -183,12 +188,12 @@ class TerraceManager(OffloadingManager):
 
     def _wait(self, asked: _Asked) -> None:
         """Most lookups are answered at once. A slow one must not delay the requests that vLLM computes now."""
-        longest = min(FIRST_WAIT_S, STEP_WAIT_S - self._waited_s)
+        longest = min(FIRST_WAIT_S, STEP_WAIT_S - self._spent_s)
         if longest <= 0:
             return
         began = time.monotonic()
         done, _ = concurrent.futures.wait([asked.future], longest)
-        self._waited_s += time.monotonic() - began if done else longest
+        self._spent_s += time.monotonic() - began if done else longest
 
     def _outdated(self, asked: _Asked, key: bytes, req_context: Any) -> bool:
         """Whether a request's lookup says nothing any more."""
