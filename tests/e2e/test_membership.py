@@ -110,8 +110,11 @@ def names(d, absent=False):
 
 
 def wait_names(d, *wanted, state="joined"):
+    def is_so():
+        now = peers(d)  # of one moment: the state may change between two answers, and the list with it
+        return [r.member.name for r in now.rows if not r.absent] == sorted(wanted) and now.state == state
     try:
-        wait_for(lambda: names(d) == sorted(wanted) and peers(d).state == state, CALL_S, "")
+        wait_for(is_so, CALL_S, "")
     except AssertionError:
         raise AssertionError("not %s in %s, but:\n%s" % (wanted, state, peers(d)))
 
