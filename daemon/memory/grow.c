@@ -168,7 +168,7 @@ bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
 	pthread_mutex_lock(&c->extents);
 	freed = !arena_extent_free(c->host, extent);
 	pthread_mutex_unlock(&c->extents);
-	/* Before anybody else can take those bytes. */
+	/* Before another tenant can take those bytes. */
 	if (freed && !arena_extent_add(to->arena, &g))
 		growth_known(c, &g);
 	growth_end(c);

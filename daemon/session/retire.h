@@ -3,7 +3,7 @@
  * A tenant may borrow host memory that is no tenant's own. When another tenant lacks memory, an extent is asked back
  * from one that has more beyond its own bytes than the other would have then. Engines that have it mapped are asked to
  * unmap it; when they have, or have leases there, its blocks are evicted (spilled first, with disks). When it is empty
- * and mapped by nobody its memory is freed, and the other tenant gets a new extent. An engine that does not answer
+ * and not mapped any more its memory is freed, and the other tenant gets a new extent. An engine that does not answer
  * keeps what it has mapped, blocks and all: its tenant pays for it, and another extent is tried. One extent at a time.
  *
  * The kernel may let go of pages that are registered with io_uring a little later: until then both extents' pages are
@@ -19,13 +19,13 @@
 
 struct retire {
 	uint32_t extent;               /* 0: none */
-	struct memory_class *to;       /* who is to have it */
+	struct memory_class *to;       /* the class that is to have it */
 	/* its last span came free, or it was retired; without an extent: none could be had, or the last one was kept */
 	uint64_t since_us;
 	uint32_t spans;                /* that were left then */
 	bool empties;                  /* its blocks are being evicted; before, engines are asked */
 	struct memory_trade pass;
-	bool final;                    /* empty, and mapped by nobody: being freed */
+	bool final;                    /* empty and not mapped: being freed */
 };
 
 /* Before other threads call. False: no memory. With one tenant, or with GPUs, there is nothing to be done. */
@@ -35,13 +35,13 @@ void retire_destroy(struct cache *c);
 bool retire_wants(const struct cache *c);
 /* Without the lock, now and then. */
 void retire_chores(struct cache *c);
-/* With the lock: the extent that is asked back; 0: none. It is offered to nobody. */
+/* With the lock: the extent that is asked back; 0: none. No client is offered it. */
 static inline uint32_t retire_extent(const struct cache *c)
 {
 	return c->retire ? c->retire->extent : 0;
 }
 
-/* With the lock: whether the extent is being freed just now, so that nobody may map it any more. */
+/* With the lock: whether the extent is being freed just now, so that it may not be mapped any more. */
 static inline bool retire_is_final(const struct cache *c, uint32_t extent)
 {
 	return c->retire && c->retire->final && c->retire->extent == extent;

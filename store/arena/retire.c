@@ -1,7 +1,6 @@
 /* Extents that go from one tenant to another: they give no slot any more, and when the last of their slots is given
- * back and nobody has them mapped, their memory is freed. The other tenant's extent is new memory, which the kernel has
- * zeroed. See arena.h.
- */
+ * back and no process has them mapped, their memory is freed. The other tenant's extent is new memory, which the kernel
+ * has zeroed. See arena.h. */
 #include "store/arena/arena.h"
 
 #include <stdlib.h>

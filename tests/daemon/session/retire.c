@@ -67,7 +67,7 @@ static uint64_t count(struct two *t, enum counter which)
 	return atomic_load(&t->a.c->counters[which]);
 }
 
-START_TEST(memory_goes_to_who_lacks_it)
+START_TEST(memory_goes_to_the_tenant_that_lacks_it)
 {
 	struct two t;
 
@@ -82,7 +82,7 @@ START_TEST(memory_goes_to_who_lacks_it)
 }
 END_TEST
 
-/* Nobody asks any more: nothing more is taken. */
+/* No call wants memory any more: nothing more is taken. */
 START_TEST(only_while_it_lacks)
 {
 	uint64_t moved;
@@ -176,7 +176,7 @@ START_TEST(what_is_mapped_stays)
 END_TEST
 
 /* It maps the extent again, for a block that is still there: it is asked again. */
-START_TEST(who_maps_it_again_is_asked_again)
+START_TEST(an_engine_that_maps_it_again_is_asked_again)
 {
 	struct cache_lent lent;
 	void *at[64];
@@ -202,7 +202,7 @@ START_TEST(who_maps_it_again_is_asked_again)
 }
 END_TEST
 
-/* While the daemon drains, and before it stops, nothing is taken from anybody. */
+/* While the daemon drains, and before it stops, nothing is taken from a tenant. */
 START_TEST(a_drain_ends_it)
 {
 	struct two t;
@@ -249,9 +249,13 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { memory_goes_to_who_lacks_it, only_while_it_lacks,
-				       what_a_deaf_engine_has_mapped_stays, what_is_mapped_stays,
-				       who_maps_it_again_is_asked_again, a_drain_ends_it, what_is_leased_stays };
+	const TTest *const tests[] = { memory_goes_to_the_tenant_that_lacks_it,
+				       only_while_it_lacks,
+				       what_a_deaf_engine_has_mapped_stays,
+				       what_is_mapped_stays,
+				       an_engine_that_maps_it_again_is_asked_again,
+				       a_drain_ends_it,
+				       what_is_leased_stays };
 
 	return rig_main("cache_retire", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -73,7 +73,7 @@ static void counts_hold(struct two *t)
 	}
 }
 
-START_TEST(what_is_borrowed_goes_to_who_lacks_it)
+START_TEST(what_is_borrowed_goes_to_the_tenant_that_lacks_it)
 {
 	struct arena_window w;
 	struct arena_slot s;
@@ -93,7 +93,7 @@ START_TEST(what_is_borrowed_goes_to_who_lacks_it)
 	ck_assert(arena_retired(t.a, extent, &w));
 	ck_assert_uint_eq(w.granules, 16);
 	ck_assert_uint_eq(w.spans, 16);
-	/* A slot that is given back there is given to nobody. */
+	/* A slot that is given back there is not given again. */
 	arena_give(&t.slots[0], NULL);
 	t.slots[0] = t.slots[--t.n];
 	counts_hold(&t);
@@ -136,7 +136,7 @@ END_TEST
 /* A tenant's own bytes stay, and what both want is shared evenly. */
 START_TEST(own_bytes_stay_and_the_rest_is_shared)
 {
-	/* own of the first, of the second; extents that the second gets, who then still lacks memory */
+	/* own of the first, of the second; extents that the second gets while it lacks memory */
 	static const struct { uint64_t own, second; uint32_t gets; } rows[] = {
 		{ 0, 0, 4 }, { 2 * MIB, 0, 3 }, { 0, 2 * MIB, 5 },
 		{ 8 * MIB, 0, 0 }, { 7 * MIB, 0, 0 }, { 6 * MIB, 0, 1 },
@@ -242,7 +242,7 @@ int main(void)
 	TCase *tc[] = { tcase_create("retire") };
 
 	tcase_set_timeout(tc[0], 100);
-	tcase_add_test(tc[0], what_is_borrowed_goes_to_who_lacks_it);
+	tcase_add_test(tc[0], what_is_borrowed_goes_to_the_tenant_that_lacks_it);
 	tcase_add_test(tc[0], what_is_given_up_gives_slots_again);
 	tcase_add_loop_test(tc[0], own_bytes_stay_and_the_rest_is_shared, 0, 6);
 	tcase_add_test(tc[0], what_is_held_or_claimed_stays);
