@@ -1,8 +1,8 @@
 /* How long a thread polls for an event before it sleeps, since a wake-up takes longer than many answers do. The time
  * follows from how long such waits take, much as KVM's halt polling does. After a short wait the next poll may last
- * twice as long as that wait; after a long one it is a quarter shorter than before. So a thread whose waits are long
- * sleeps at once. For the daemon's loop of local calls and for the library. Any thread; if two threads learn at once,
- * the result of one may be lost. */
+ * twice as long as that wait; after a long one it is a quarter shorter than before. So a thread with long waits sleeps
+ * at once. For the daemon's loop of local calls and for the library. Any thread; if two threads learn at once, the
+ * result of one may be lost. */
 #ifndef TERRACE_PROTO_ADAPTIVE_POLL_H
 #define TERRACE_PROTO_ADAPTIVE_POLL_H
 

@@ -1,5 +1,5 @@
-/* Who may call what: the table has a row for each method of the .proto and each packet, the kernel says who somebody
- * is, and a descriptor's number is of one role for ever. With --print: the table as it stands in deploy/SECURITY.md. */
+/* Rights: the table has a row for each method of the .proto and each packet, the kernel tells a client's identity, and
+ * a descriptor's number is of one role for ever. With --print: the table as it stands in deploy/SECURITY.md. */
 #include "daemon/local/packet.h"
 #include "daemon/process/config.h"
 #include "daemon/process/config_errors.h"
