@@ -23,6 +23,7 @@
 #include "daemon/process/stop.h"
 #include "daemon/process/tenants.h"
 #include "daemon/rpc/server.h"
+#include "daemon/secrets/secrets.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
 
@@ -48,6 +49,7 @@ static void serve(struct daemon *d, struct disk_log *disks)
 	while (!signals_ends(signals_wait(&signals, disk_log_due_ms(disks)))) {
 		disk_log_look(disks, d->cache);
 		memory_log_look(d->cache);
+		secrets_look(d->secrets, daemon_now_us());
 	}
 }
 
@@ -86,10 +88,12 @@ static int parts_start(struct daemon *d, struct metrics **metrics, struct member
 
 /* The daemon's life from top to bottom, in one function on purpose: what the first half starts, the second half
  * ends. */
-static int run(const struct config *c)
+static int run(const struct config *c, struct secrets *secrets)
 {
 	struct diskless diskless = { .distrust = false };
-	struct daemon d = { .config = c, .started_us = daemon_now_us(), .diskless = &diskless };
+	struct daemon d = {
+		.config = c, .started_us = daemon_now_us(), .diskless = &diskless, .secrets = secrets
+	};
 	struct metrics *metrics = NULL;
 	struct membership *membership = NULL;
 	struct cache_config options;
@@ -137,6 +141,8 @@ static int run(const struct config *c)
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);
 
+	if (ended)
+		secrets_destroy(secrets);
 	diskless_end(&diskless, ended);
 	close(lock);
 	code = code ? code : ended ? EXIT_SUCCESS : EXIT_LEFT;
@@ -144,6 +150,13 @@ static int run(const struct config *c)
 	if (!ended)
 		_exit(code);
 	return code;
+}
+
+static struct secrets *secrets_of(const struct config *c, struct config_errors *errors)
+{
+	const struct secrets_options o = { c->tenants, c->secret, c->old_secret, .wanted = c->cluster[0] };
+
+	return secrets_load(&o, errors);
 }
 
 static void warn_retired(const char *option, const char *value, const char *used, const char *why)
@@ -156,6 +169,7 @@ int main(int argc, char **argv)
 {
 	static struct config config;
 	struct config_errors errors;
+	struct secrets *secrets = NULL;
 	int code;
 
 	signals_spare();
@@ -166,11 +180,15 @@ int main(int argc, char **argv)
 
 	if (!s && config.tenants_file[0])
 		s = (config.tenants = tenants_load(&config, &errors)) ? s : STATUS_INVALID;
+	if (!s)
+		s = (secrets = secrets_of(&config, &errors)) ? s : STATUS_INVALID;
 	code = config_answer(&config, places_refuse(&config, s, &errors), &errors);
-	if (code >= 0)
+	if (code >= 0) {
+		secrets_destroy(secrets);
 		return code;
+	}
 	log_setup((enum log_level)config.log_level, (enum log_format)config.log_format);
 	config_retired_tell(&config, warn_retired);
 	signals_block(&signals); /* before any thread, gRPC's own included */
-	return run(&config);
+	return run(&config, secrets);
 }

@@ -217,18 +217,9 @@ bool tls_files_usable(const struct tls_files *f, char why[TLS_WORDS_MAX])
 void tls_stamp_take(const struct tls_files *f, struct tls_stamp *out)
 {
 	const char *const paths[3] = { f->cert, f->key, f->ca };
-	struct stat st;
 
-	memset(out, 0, sizeof *out);
-	for (int i = 0; i < 3; i++) {
-		if (stat(paths[i], &st))
-			continue;
-		out->device[i] = st.st_dev;
-		out->inode[i] = st.st_ino;
-		out->bytes[i] = (uint64_t)st.st_size;
-		out->seconds[i] = st.st_mtim.tv_sec;
-		out->nanoseconds[i] = st.st_mtim.tv_nsec;
-	}
+	for (int i = 0; i < 3; i++)
+		file_stamp_take(paths[i], &out->of[i]);
 }
 
 void tls_time_text(int64_t seconds, char out[TLS_TIME_MAX])

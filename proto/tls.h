@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/file_stamp.h"
+
 struct asn1_string_st;
 struct ssl_ctx_st;
 struct ssl_st;
@@ -48,10 +50,8 @@ bool tls_context_in_time(struct ssl_ctx_st *context, const char *cert, int64_t *
  * sentence. */
 bool tls_files_usable(const struct tls_files *files, char why[TLS_WORDS_MAX]);
 
-/* What tells a file's change: a rename over it, or a write. */
 struct tls_stamp {
-	uint64_t device[3], inode[3], bytes[3];
-	int64_t seconds[3], nanoseconds[3];
+	struct file_stamp of[3];
 };
 void tls_stamp_take(const struct tls_files *files, struct tls_stamp *out);
 

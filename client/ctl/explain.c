@@ -44,6 +44,12 @@ static struct json_t *block_to_json(const Terrace__V1__ExplainBlock *b)
 	struct json_t *o = out_object();
 
 	out_put_id(o, "layout_id", b->layout_id);
+	if (b->tenant[0])
+		out_put_text(o, "tenant", b->tenant);
+	if (b->public_name.len)
+		out_put_hex(o, "public_name", b->public_name.data, b->public_name.len);
+	if (b->old_public_name.len)
+		out_put_hex(o, "old_public_name", b->old_public_name.data, b->old_public_name.len);
 	out_put_text(o, "tier", b->tier[0] ? b->tier : "nowhere");
 	if (b->tier[0]) {
 		out_put_uint(o, "age_ms", b->age_ms);

@@ -13,12 +13,17 @@ static struct json_t *row_of(const Terrace__V1__PeerRow *r)
 	struct json_t *row = out_object();
 	const Terrace__V1__Member *m = r->member;
 
+	char other[256] = "";
+
+	for (size_t i = 0, n = 0; i < r->n_other_secret_tenants && n < sizeof other; i++)
+		n += (size_t)snprintf(other + n, sizeof other - n, "%s%s", n ? ", " : "", r->other_secret_tenants[i]);
 	out_put_text(row, "name", m->name);
 	out_put_text(row, "address", m->address);
 	out_put_text(row, "state", r->absent ? "absent" : m->draining ? "draining" : "serving");
 	out_put_bool(row, "self", r->self);
 	out_put_id(row, "epoch", m->epoch);
 	out_put_text(row, "version", m->version);
+	out_put_text(row, "other_secret", other);
 	out_put_uint(row, "host_bytes", m->host_bytes);
 	out_put_number(row, "known_seconds", (double)r->known_ms / 1000);
 	out_put_hex(row, "node", m->node.data, m->node.len);

@@ -1,4 +1,5 @@
 /* terracectl status. Health says whether the daemon serves, and Stats gives its figures. */
+#include <stdio.h>
 #include <string.h>
 
 #include "client/ctl/ctl.h"
@@ -34,6 +35,34 @@ static void put_faults(struct json_t *tree, const Terrace__V1__StatsReply *stats
 		out_put(tree, "degraded", rows);
 }
 
+static void put_fingerprint(struct json_t *row, const char *name, bool has, uint32_t fingerprint)
+{
+	char text[16] = "";
+
+	if (has)
+		snprintf(text, sizeof text, "%08x", fingerprint);
+	out_put_text(row, name, text);
+}
+
+/* Adds the tenants that have a secret, if there are any. */
+static void put_secrets(struct json_t *tree, const Terrace__V1__StatsReply *stats)
+{
+	struct json_t *rows = stats->n_secrets ? out_array() : NULL;
+
+	for (size_t i = 0; i < stats->n_secrets; i++) {
+		const Terrace__V1__Secret *s = stats->secrets[i];
+		struct json_t *row = out_object();
+
+		out_put_text(row, "tenant", s->tenant);
+		put_fingerprint(row, "fingerprint", true, s->fingerprint);
+		put_fingerprint(row, "old_fingerprint", s->has_old, s->old_fingerprint);
+		out_put_text(row, "problem", s->problem);
+		out_append(rows, row);
+	}
+	if (rows)
+		out_put(tree, "secrets", rows);
+}
+
 /* Asks for the daemon's state and statistics. The second call reuses the memory of the first reply, of which only a
  * number is kept. */
 static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct json_t *tree)
@@ -60,6 +89,7 @@ static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct 
 	out_put_number(tree, "uptime_seconds", (double)stats->uptime_ms / 1000);
 	out_put_id(tree, "epoch", stats->epoch);
 	put_faults(tree, stats);
+	put_secrets(tree, stats);
 	return CTL_OK;
 }
 

@@ -138,6 +138,8 @@ struct cache_explained_tier {
 
 struct cache_explained {
 	uint64_t layout_id, id;
+	const char *tenant;         /* its name, for the cache's life */
+	uint32_t tenant_number;
 	const char *policy;         /* of memory: a fixed word */
 	const char *tier;           /* fixed words, as in struct cache_block_view; "": it is not there */
 	uint64_t age_ms, idle_ms, uses; /* of one that is there */

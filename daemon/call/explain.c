@@ -265,7 +265,8 @@ static bool explain_pool(struct cache *c, struct layout_pool *p, const uint8_t *
 	if (!found && !g)
 		return false;
 	*out = (struct cache_explained){ .layout_id = p->layout_id, .tier = "", .left = "", .left_reason = "", .policy = c->policy->name,
-					 .id = block_id(&ident) };
+					 .id = block_id(&ident), .tenant = p->tenant->name,
+					 .tenant_number = p->tenant->number };
 	if (found) {
 		explain_there(c, block_of((struct index_record *)found), out);
 		explain_tiers(c, block_of((struct index_record *)found), out);

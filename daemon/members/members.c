@@ -88,7 +88,9 @@ static bool same(const struct member *a, const struct member *b)
 {
 	return !strcmp(a->address, b->address) && !strcmp(a->version, b->version) && a->host_bytes == b->host_bytes &&
 	       a->draining == b->draining && a->self == b->self && a->absent == b->absent &&
-	       !memcmp(a->node, b->node, sizeof a->node);
+	       !memcmp(a->node, b->node, sizeof a->node) &&
+	       !memcmp(a->same_secret, b->same_secret, sizeof a->same_secret) &&
+	       !memcmp(a->other_secret, b->other_secret, sizeof a->other_secret);
 }
 
 /* Both are ordered by name, so that one walk over both finds each difference. */

@@ -23,6 +23,7 @@ enum {
 	MEMBER_VERSION_MAX = 32,
 	MEMBER_NODE_BYTES = 16,
 	MEMBERS_REASON_MAX = 512,
+	MEMBER_TENANT_WORDS = 4,
 };
 
 struct member {
@@ -31,6 +32,9 @@ struct member {
 	char version[MEMBER_VERSION_MAX];
 	uint8_t node[MEMBER_NODE_BYTES];  /* of its data folder */
 	uint64_t epoch, host_bytes;
+	/* bits by index in this daemon's table of tenants: of those whose secret is this daemon's current or old one;
+	 * and of those whose secret is another one. Tenants without a secret here or there are in neither */
+	uint64_t same_secret[MEMBER_TENANT_WORDS], other_secret[MEMBER_TENANT_WORDS];
 	uint64_t since_us;                /* daemon_now_us() at which this epoch of it became known here */
 	bool draining;
 	bool self;

@@ -12,6 +12,8 @@
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
 #include "daemon/process/part.h"
+#include "daemon/process/tenants.h"
+#include "daemon/secrets/secrets.h"
 #include "daemon/threads/deadline.h"
 
 #include <pthread.h>
@@ -44,6 +46,7 @@ struct membership {
 	bool serving, stopped, done;
 	_Atomic bool stopping;
 	struct members_observer observer;
+	const struct names *names;
 
 	/* the thread's */
 	char prefix[RECORD_PREFIX_MAX], key[KEY_MAX];
@@ -59,7 +62,9 @@ struct membership {
 	bool was_registered;         /* in this run: its own key is not to be taken over any more */
 	bool lost_told;
 	uint64_t pause_us;
-	struct log_again lost_again;
+	struct log_again lost_again, secret_again;
+	/* versions of `names`: of `written`, and of what the list was compared with */
+	uint64_t written_names, read_names;
 	struct members_status status;
 
 	/* figures; written by the thread */
@@ -92,6 +97,30 @@ static void confirmed(struct membership *m)
 	members_tell(m->members, &m->status);
 }
 
+static bool any_of(const uint64_t of[MEMBER_TENANT_WORDS])
+{
+	return of[0] | of[1] | of[2] | of[3];
+}
+
+static void tell_other_secret(struct membership *m, const struct member *of)
+{
+	const struct tenants *table = m->daemon->config->tenants;
+	char tenants[256] = "default";
+	uint64_t held;
+
+	_Static_assert((int)MEMBER_TENANT_WORDS == (int)WHO_TENANT_WORDS, "one form");
+	if (!log_again(&m->secret_again, daemon_now_us(), &held))
+		return;
+	if (table)
+		tenants_text(table, of->other_secret, tenants, sizeof tenants);
+	log_warn("member_other_secret", LOG_TEXT("name", of->name), LOG_TEXT("tenants", tenants),
+		 LOG_TEXT("reason", "its secret is neither this daemon's nor its old one: its blocks cannot be found "
+				    "from here"),
+		 LOG_TEXT("remedy", "none while secrets are being changed; else give all daemons the same one "
+				    "(terracectl status shows fingerprints)"),
+		 LOG_NUM("held_back", held));
+}
+
 /* By the observer, on the membership's thread. */
 static void member_changed(void *arg, enum member_change change, const struct member *of)
 {
@@ -104,6 +133,8 @@ static void member_changed(void *arg, enum member_change change, const struct me
 	log_info(events[change], LOG_TEXT("name", of->name), LOG_TEXT("address", of->address),
 		 LOG_TEXT("version", of->version),
 		 LOG_TEXT("state", of->absent ? "absent" : of->draining ? "draining" : "serving"));
+	if (change != MEMBER_LEFT && any_of(of->other_secret))
+		tell_other_secret(m, of);
 }
 
 static const char *remedy_of(enum status s)
@@ -248,7 +279,7 @@ static void take_key(void *arg, const struct etcd_key *key)
 		deleted_key(m, name, n);
 		return;
 	}
-	const char *problem = record_read(name, n, key->value, key->value_bytes, &found);
+	const char *problem = record_read(name, n, key->value, key->value_bytes, m->names, &found);
 
 	if (own)
 		own_key(m, key, problem ? NULL : &found);
@@ -304,19 +335,21 @@ static enum status lease_keep(struct membership *m)
 
 static bool own_differs(const struct membership *m)
 {
-	return m->own.draining != m->written.draining;
+	return m->own.draining != m->written.draining || m->written_names != names_version(m->names);
 }
 
 /* Writes the key, if it is to be written. */
 static enum status own_put(struct membership *m)
 {
 	uint8_t value[RECORD_BYTES_MAX];
+	struct member itself = { .epoch = 0 };
 	bool written = false;
 
 	m->own.draining = cache_draining(m->daemon->cache);
 	if (m->registration == TAKEN || (m->registration == REGISTERED && !own_differs(m)))
 		return STATUS_OK;
-	const size_t n = record_write(&m->own, value);
+	const uint64_t version = names_version(m->names);
+	const size_t n = record_write(&m->own, m->names, value);
 	const enum status s = etcd_put_if(m->etcd, m->key, m->own_revision, value, n, m->lease, &written);
 
 	if (s != STATUS_OK)
@@ -324,7 +357,10 @@ static enum status own_put(struct membership *m)
 	confirmed(m);
 	if (!written)
 		return STATUS_STALE; /* another daemon was quicker: its entry must be read */
+	record_read((const uint8_t *)m->own.name, strlen(m->own.name), value, n, m->names, &itself);
+	memcpy(m->own.same_secret, itself.same_secret, sizeof itself.same_secret);
 	m->written = m->own;
+	m->written_names = version;
 	view_put(&m->view, &m->own, daemon_now_us()); /* before the watch tells it */
 	m->was_registered = true;
 	m->registration = REGISTERED;
@@ -340,6 +376,7 @@ static enum status read_all(struct membership *m, uint64_t kept_us)
 
 	m->own_revision = 0;
 	m->registration = UNREGISTERED;
+	m->read_names = names_version(m->names);
 	view_read_begin(&m->view);
 	s = etcd_range(m->etcd, m->prefix, take_key, m, &revision);
 	if (s != STATUS_OK)
@@ -391,6 +428,8 @@ static enum status step(struct membership *m)
 {
 	enum status s = wait_event(m);
 
+	if (s == STATUS_OK && m->read_names != names_version(m->names))
+		s = STATUS_STALE; /* every record is compared with the secrets as they are now */
 	if (s == STATUS_OK && daemon_now_us() >= m->keep_us)
 		s = lease_keep(m);
 	if (s == STATUS_OK)
@@ -513,6 +552,7 @@ enum status membership_create(struct daemon *d, struct membership **out, char *w
 	if (!m)
 		return STATUS_EXHAUSTED;
 	m->daemon = d;
+	m->names = secrets_names(d->secrets);
 	pthread_mutex_init(&m->lock, NULL);
 	deadline_cond_init(&m->done_changed);
 	own_init(m);
@@ -585,19 +625,22 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	struct membership *m = part;
 	const struct members_list *list = members_take(m->members);
 	struct members_status status;
-	uint32_t peers = 0, absent = 0;
+	uint32_t peers = 0, absent = 0, other = 0;
 	char label[32];
 
 	members_status(m->members, &status);
 	for (uint32_t i = 0; i < list->count; i++) {
 		peers += !list->at[i].self;
 		absent += list->at[i].absent;
+		other += any_of(list->at[i].other_secret);
 	}
 	members_drop(list);
 	snprintf(label, sizeof label, "state=%s", members_state_text(status.state));
 	emit(arg, "terrace_peers", "", peers, false, "other daemons of the cluster that are known");
 	emit(arg, "terrace_peers_absent", "", absent, false,
 	     "of these, such as etcd came back without; they are forgotten soon");
+	emit(arg, "terrace_peers_other_secret", "", other, false,
+	     "of these, such as have another secret for a tenant: their blocks of it cannot be found from here");
 	emit(arg, "terrace_membership_info", label, 1, false,
 	     "joining, joined, lost (no etcd: the last members are kept) or refused (another daemon's name)");
 	emit(arg, "terrace_membership_joined", "", status.state == MEMBERS_JOINED, false,

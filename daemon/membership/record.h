@@ -9,17 +9,20 @@
 
 #include "daemon/members/members.h"
 
+struct names;
+
 enum { RECORD_BYTES_MAX = 4096, RECORD_PREFIX_MAX = 128 };
 
 /* Writes "/terrace/CLUSTER/members/". */
 void record_prefix(const char *cluster, char out[RECORD_PREFIX_MAX]);
 
-/* Writes name, node, epoch, address, version, host_bytes and draining of `m`. Returns how many bytes, at most
- * RECORD_BYTES_MAX. */
-size_t record_write(const struct member *m, uint8_t out[RECORD_BYTES_MAX]);
+/* Writes name, node, epoch, address, version, host_bytes and draining of `m`, and the fingerprints of `names`. Returns
+ * how many bytes, at most RECORD_BYTES_MAX. */
+size_t record_write(const struct member *m, const struct names *names, uint8_t out[RECORD_BYTES_MAX]);
 
-/* Reads a record; name[n]: the key without the prefix. NULL: *out has those fields, and zeroes else. Otherwise what is
- * wrong with it. */
-const char *record_read(const uint8_t *name, size_t n, const uint8_t *value, size_t bytes, struct member *out);
+/* Reads a record; name[n]: the key without the prefix. NULL: *out has those fields, what its fingerprints say
+ * beside those of `names`, and zeroes else. Otherwise what is wrong with it. */
+const char *record_read(const uint8_t *name, size_t n, const uint8_t *value, size_t bytes, const struct names *names,
+			struct member *out);
 
 #endif

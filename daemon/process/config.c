@@ -30,7 +30,7 @@
 enum { EXIT_CONFIG = 2 };
 
 enum type { T_PATH, T_SOCKET, T_LISTEN, T_METRICS, T_DISKS, T_GPUS, T_PLUGIN, T_GROUP, T_FILE, T_NAME, T_PEER,
-	    T_ENDPOINTS, T_TEXT, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
+	    T_ENDPOINTS, T_SECRET, T_SANS, T_TEXT, T_POLICY, T_BYTES, T_MS, T_COUNT, T_MILLI, T_MODE, T_CHOICE };
 
 struct option {
 	const char *name;
@@ -75,6 +75,14 @@ static const struct option options[] = {
 	{ "tenants", T_FILE, AT(tenants_file), "off", 0, 0, NULL,
 	  "file with the table of tenants: which clients each has, by user, group or certificate, and its memory "
 	  "(deploy/TENANTS.md); off: one tenant, for all clients" },
+	{ "secret", T_SECRET, AT(secret), "off", 0, 0, NULL,
+	  "file with the secret by which a cluster's daemons name blocks to each other, the same on all; or "
+	  "credential:NAME, of systemd; read anew when it changes; with `tenants` each tenant's stands in the table" },
+	{ "old_secret", T_SECRET, AT(old_secret), "off", 0, 0, NULL,
+	  "file with the secret before, or the next one: while it is there, names made with it are found, too" },
+	{ "peers", T_SANS, AT(peers), "off", 0, 0, NULL,
+	  "names of certificates, as in the table of tenants, separated by commas: of other daemons, for all tenants; "
+	  "they may call neither as engines nor as administrators" },
 	{ "tenant_metrics", T_COUNT, AT(tenant_metrics), "0", 0, 64, NULL,
 	  "so many tenants, the first of the table, have rows of their own in /metrics and Stats; 0: none" },
 	{ "metrics_address", T_METRICS, AT(metrics_address), "off", 0, 0, NULL,
@@ -313,6 +321,10 @@ static const char *text_problem(const struct option *o, const char *value)
 		return !strcmp(value, "off") ? NULL : config_peer_problem(value);
 	if (o->type == T_ENDPOINTS)
 		return !strcmp(value, "off") ? NULL : config_endpoints_problem(value);
+	if (o->type == T_SECRET)
+		return !strcmp(value, "off") ? NULL : config_secret_problem(value);
+	if (o->type == T_SANS)
+		return !strcmp(value, "off") ? NULL : config_sans_problem(value);
 	if (o->type == T_TEXT || (o->type == T_FILE && !strcmp(value, "off")))
 		return NULL;
 	if (o->type == T_PLUGIN && !strcmp(value, "auto"))
@@ -671,6 +683,11 @@ static void derive_listen(struct config *c, struct config_errors *errors)
 
 static void derive_tenants(struct config *c, struct config_errors *errors)
 {
+	if (!strcmp(c->peers, "off"))
+		c->peers[0] = 0;
+	if (c->peers[0] && !c->listen_cert[0])
+		config_complain(errors, "peers: without certificates `listen` knows no other daemon: set listen_cert, "
+				"listen_key and listen_ca, or peers = off");
 	if (!strcmp(c->tenants_file, "off"))
 		c->tenants_file[0] = 0;
 	if (!c->tenants_file[0])

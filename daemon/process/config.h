@@ -40,7 +40,8 @@ struct config {
 	/* In the table's order. */
 	char data_dir[CONFIG_TEXT_MAX], socket[CONFIG_TEXT_MAX], fd_socket[CONFIG_TEXT_MAX], listen[CONFIG_TEXT_MAX];
 	char listen_cert[CONFIG_TEXT_MAX], listen_key[CONFIG_TEXT_MAX], listen_ca[CONFIG_TEXT_MAX];
-	char tenants_file[CONFIG_TEXT_MAX];
+	char tenants_file[CONFIG_TEXT_MAX], secret[CONFIG_TEXT_MAX], old_secret[CONFIG_TEXT_MAX];
+	char peers[CONFIG_TEXT_MAX];
 	uint64_t tenant_metrics;
 	char metrics_address[CONFIG_TEXT_MAX], admin_group[CONFIG_TEXT_MAX];
 	char policy[CONFIG_TEXT_MAX], disks[CONFIG_TEXT_MAX], disk_policy[CONFIG_TEXT_MAX];
@@ -125,7 +126,7 @@ bool config_listen_tls(const struct config *c);
 
 /* Turns `off` into an empty text and sets node_name to the machine's name. Writes a sentence for each problem of the
  * cluster's options with each other; returns their number. process/config_cluster.c */
-enum { CONFIG_CLUSTER_PROBLEMS_MAX = 8 };
+enum { CONFIG_CLUSTER_PROBLEMS_MAX = 12 };
 uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLUSTER_PROBLEMS_MAX]);
 
 /* Row i of the table; false past its end. value: the value in force, in the form that the file takes. */

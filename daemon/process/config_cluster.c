@@ -129,8 +129,17 @@ uint32_t config_cluster_derive(struct config *c, const char *problems[CONFIG_CLU
 	const bool endpoints = !is_off(c->etcd_endpoints), user = !is_off(c->etcd_user);
 	const bool password = !is_off(c->etcd_password_file), ca = !is_off(c->etcd_ca);
 	const bool cert = !is_off(c->etcd_cert), key = !is_off(c->etcd_key), named = node_name_derive(c);
+	const bool secret = !is_off(c->secret), old_secret = !is_off(c->old_secret), table = c->tenants_file[0];
 	uint32_t n = 0;
 
+	if (table && (secret || old_secret))
+		problems[n++] = "secret, old_secret: with a table of tenants each tenant has its own: move them into "
+				"the table";
+	else if (old_secret && !secret)
+		problems[n++] = "secret: off, but there is an old_secret: set both, or secret alone";
+	else if (cluster && !table && !secret)
+		problems[n++] = "secret: off, but there is a cluster: name a file with the same 32 random bytes or "
+				"more on each daemon (openssl rand -hex 32)";
 	if (cluster && !named)
 		problems[n++] = "node_name: the machine's name is none that a member can have: set node_name";
 	if (!cluster && (address || endpoints || user || password || ca || cert || key))

@@ -3,6 +3,7 @@
 #include "daemon/process/config_values.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <grp.h>
 #include <stdio.h>
 #include <string.h>
@@ -217,4 +218,76 @@ bool config_group(const char *value, uint64_t *gid)
 	if (group)
 		*gid = group->gr_gid;
 	return group;
+}
+
+/* ---- secrets, and names of certificates ---- */
+
+const char *config_secret_problem(const char *value)
+{
+	static const char credential[] = "credential:";
+	const char *name = value + sizeof credential - 1;
+
+	if (*value == '/')
+		return NULL;
+	if (strncmp(value, credential, sizeof credential - 1) != 0)
+		return "neither an absolute path nor credential:NAME";
+	if (!*name || *name == '.')
+		return "a credential's name is that of LoadCredential=NAME:FILE, and does not begin with a dot";
+	for (; *name; name++)
+		if (!isalnum((unsigned char)*name) && !strchr("._-", *name))
+			return "a credential's name has letters, digits and . _ - alone";
+	return NULL;
+}
+
+const char *config_san_problem(const char *value)
+{
+	static const char *const kinds[] = { "dns:", "ip:", "uri:", "email:" };
+
+	for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+		if (!strncmp(value, kinds[k], strlen(kinds[k])) && value[strlen(kinds[k])] && !strchr(value, ' '))
+			return strchr(value, '*') ? "a name stands for itself, and has no *" : NULL;
+	return "not of the form dns:HOST, ip:ADDRESS, uri:URI or email:ADDRESS";
+}
+
+/* The length of the word at *at, without blanks around it; *at: where it begins. */
+static size_t word_at(const char **at)
+{
+	size_t n;
+
+	*at += strspn(*at, " \t");
+	n = strcspn(*at, ",");
+	while (n && strchr(" \t", (*at)[n - 1]))
+		n--;
+	return n;
+}
+
+const char *config_sans_problem(const char *value)
+{
+	char word[CONFIG_TEXT_MAX];
+
+	for (const char *at = value;; at++) {
+		const size_t n = word_at(&at);
+		const char *problem;
+
+		snprintf(word, sizeof word, "%.*s", (int)n, at);
+		problem = n ? config_san_problem(word) : "a word of the list is empty";
+		if (problem)
+			return problem;
+		at += strcspn(at, ",");
+		if (!*at)
+			return NULL;
+	}
+}
+
+bool config_sans_have(const char *list, const char *name)
+{
+	for (const char *at = list;; at++) {
+		const size_t n = word_at(&at);
+
+		if (n && n == strlen(name) && !memcmp(at, name, n))
+			return true;
+		at += strcspn(at, ",");
+		if (!*at)
+			return false;
+	}
 }

@@ -23,6 +23,14 @@ void config_number_text(char *out, size_t size, uint64_t n, const struct config_
 bool config_bytes(const char *value, uint64_t *out);
 bool config_count(const char *value, uint64_t *out);
 
+/* What is wrong with the place of a secret, which is a path or credential:NAME; with a name of a certificate, as
+ * dns:HOST; and with a list of such names. NULL: nothing. process/config_lists.c */
+const char *config_secret_problem(const char *value);
+const char *config_san_problem(const char *value);
+const char *config_sans_problem(const char *value);
+/* Whether such a list has this name. */
+bool config_sans_have(const char *list, const char *name);
+
 /* What is wrong with a name of a cluster or a node, with an address at which other members reach this one, and with a
  * list of etcd's endpoints; NULL: nothing. process/config_cluster.c */
 const char *config_name_problem(const char *value);

@@ -15,6 +15,7 @@ struct local_calls;
 struct members;
 struct part_ops;
 struct rpc_server;
+struct secrets;
 struct workers;
 
 enum { PARTS_MAX = 5 };
@@ -26,6 +27,7 @@ struct daemon {
 	struct local_calls *local; /* NULL: no local calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	struct members *members; /* NULL: no cluster */
+	struct secrets *secrets; /* NULL while handlers run without a server */
 	uint64_t started_us;
 	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */
 	/* What process/ stops and asks for figures, in the order of its start (process/part.h). Complete before the

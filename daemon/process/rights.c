@@ -64,6 +64,13 @@ enum role right_role(const char *name)
 	return ROLE_ADMIN;
 }
 
+bool right_includes(enum role has, enum role needed)
+{
+	if (has == ROLE_PEER || needed == ROLE_PEER)
+		return has == needed || needed == ROLE_METRICS;
+	return has >= needed;
+}
+
 /* ---- identities ---- */
 
 /* The groups of a peer. A process may have 65,536; if they cannot be learned, the peer gets no right by a group.
@@ -151,8 +158,25 @@ void rights_no_tenant(const struct who *who, char *out, size_t size)
 		 client);
 }
 
+/* A daemon's certificate, where an engine's or an administrator's is wanted. */
+static void refuse_peer(const struct config *c, const char *what, const struct who *who, char *out, size_t size)
+{
+	char of[96] = "all";
+
+	if (c->tenants && who->peer_of[0] != UINT64_MAX)
+		tenants_text(c->tenants, who->peer_of, of, sizeof of);
+	snprintf(out, size,
+		 "%s is not for peers, and this client came over TLS with the certificate of another daemon (`peers`, "
+		 "of tenants: %s): show a certificate of `engines` or `admins`",
+		 what, of);
+}
+
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size)
 {
+	if (who->role == ROLE_PEER) {
+		refuse_peer(c, what, who, out, size);
+		return;
+	}
 	char client[96] = "came over TCP, which tells no user: use the Unix socket, as one";
 
 	if (who->certified)

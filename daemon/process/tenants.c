@@ -41,12 +41,15 @@ enum {
 	N_GIDS,
 	N_ENGINES,
 	N_ADMINS,
+	N_PEERS,
 	N_HOST_BYTES,
 	N_HOST_BYTES_MAX,
 	N_PINNED_BYTES_MAX,
 	N_DISK_BYTES,
 	N_DISK_BYTES_MAX,
 	N_CALLS_MAX,
+	N_SECRET,
+	N_OLD_SECRET,
 	NAMES
 };
 static const char *const names[NAMES] = {
@@ -55,12 +58,15 @@ static const char *const names[NAMES] = {
 	[N_GIDS] = "gids",
 	[N_ENGINES] = "engines",
 	[N_ADMINS] = "admins",
+	[N_PEERS] = "peers",
 	[N_HOST_BYTES] = "host_bytes",
 	[N_HOST_BYTES_MAX] = "host_bytes_max",
 	[N_PINNED_BYTES_MAX] = "pinned_bytes_max",
 	[N_DISK_BYTES] = "disk_bytes",
 	[N_DISK_BYTES_MAX] = "disk_bytes_max",
 	[N_CALLS_MAX] = "calls_max",
+	[N_SECRET] = "secret",
+	[N_OLD_SECRET] = "old_secret",
 };
 
 /* A tenant's number: FNV-1a of its name, from 2 on and below WHO_NO_TENANT. */
@@ -109,6 +115,12 @@ static const char *begin_tenant(struct reading *r, const char *name)
 	return NULL;
 }
 
+/* One name may be a peer's for many tenants. */
+static bool may_both_be(const struct tenant_identity *a, const struct tenant_identity *b)
+{
+	return a->role == ROLE_PEER && b->role == ROLE_PEER && a->tenant != b->tenant;
+}
+
 static bool same(const struct tenant_identity *a, const struct tenant_identity *b)
 {
 	return a->kind == b->kind && (a->kind == BY_NAME ? !strcmp(a->name, b->name) : a->id == b->id);
@@ -120,7 +132,7 @@ static const char *add_identity(struct reading *r, const struct tenant_identity 
 	struct tenant_identity *to;
 
 	for (uint32_t i = 0; i < t->identity_count; i++)
-		if (same(&t->identities[i], new))
+		if (same(&t->identities[i], new) && !may_both_be(&t->identities[i], new))
 			return "it is in the table already: a client that has it could be of two tenants or roles";
 	if (t->identity_count == TENANT_IDENTITIES_MAX)
 		return "more than 8192 users, groups and names";
@@ -161,15 +173,12 @@ static const char *add_id(struct reading *r, enum kind kind, const char *word)
 
 static const char *add_name(struct reading *r, enum role role, char *word)
 {
-	static const char *const kinds[] = { "dns:", "ip:", "uri:", "email:" };
+	const char *problem = config_san_problem(word);
 	const struct tenant_identity i = {
 		.kind = BY_NAME, .role = role, .tenant = (uint32_t)(r->now - r->t->of), .name = word
 	};
 
-	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
-		if (!strncmp(word, kinds[k], strlen(kinds[k])) && word[strlen(kinds[k])] && !strchr(word, ' '))
-			return strchr(word, '*') ? "a name stands for itself, and has no *" : add_identity(r, &i);
-	return "not of the form dns:HOST, ip:ADDRESS, uri:URI or email:ADDRESS";
+	return problem ? problem : add_identity(r, &i);
 }
 
 /* Takes each word of a list, without blanks around it. *bad: the word that is wrong. */
@@ -190,7 +199,11 @@ static const char *take_list(struct reading *r, int name, char *value, const cha
 		else if (name == N_UIDS || name == N_GIDS)
 			problem = add_id(r, name == N_UIDS ? BY_UID : BY_GID, word);
 		else
-			problem = add_name(r, name == N_ADMINS ? ROLE_ADMIN : ROLE_ENGINE, word);
+			problem = add_name(r,
+					   name == N_ADMINS ? ROLE_ADMIN :
+					   name == N_PEERS  ? ROLE_PEER :
+							      ROLE_ENGINE,
+					   word);
 	}
 	return problem;
 }
@@ -209,6 +222,16 @@ static const char *take_bytes(struct reading *r, int name, const char *value)
 	return config_bytes(value, to) && *to && *to <= 1ull << 46 ? NULL : "not a size such as 4GiB, 64TiB at most";
 }
 
+static const char *take_secret(char **to, const char *value)
+{
+	const char *problem = config_secret_problem(value);
+
+	if (problem)
+		return problem;
+	*to = strdup(value);
+	return *to ? NULL : "no memory";
+}
+
 static int find(const char *name)
 {
 	for (int i = 0; i < NAMES; i++)
@@ -224,8 +247,8 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	*bad = value;
 	if (i < 0) {
 		*bad = name;
-		return "no such name: there are tenant, uids, gids, engines, admins, host_bytes, host_bytes_max, "
-		       "pinned_bytes_max, disk_bytes, disk_bytes_max, calls_max";
+		return "no such name: there are tenant, uids, gids, engines, admins, peers, host_bytes, "
+		       "host_bytes_max, pinned_bytes_max, disk_bytes, disk_bytes_max, calls_max, secret, old_secret";
 	}
 	if (i == N_TENANT)
 		return begin_tenant(r, value);
@@ -236,6 +259,8 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	r->seen |= 1u << i;
 	if (i == N_CALLS_MAX)
 		return config_count(value, &r->now->calls_max) && r->now->calls_max ? NULL : "not a number above 0";
+	if (i == N_SECRET || i == N_OLD_SECRET)
+		return take_secret(i == N_SECRET ? &r->now->secret : &r->now->old_secret, value);
 	if (i >= N_HOST_BYTES)
 		return take_bytes(r, i, value);
 	strcpy(copy, value);
@@ -274,6 +299,15 @@ static void check_bytes(const struct tenants *t, const char *file, struct config
 	}
 }
 
+static void check_secrets(const struct tenants *t, const char *file, struct config_errors *errors)
+{
+	for (uint32_t i = 0; i < t->count; i++)
+		if (t->of[i].old_secret && !t->of[i].secret)
+			config_complain(errors,
+					"%s: tenant %s: an old_secret without a secret: set both, or secret alone",
+					file, t->of[i].name);
+}
+
 struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors)
 {
 	struct tenants *t = calloc(1, sizeof(*t));
@@ -287,6 +321,7 @@ struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, str
 	t->of[t->count++] = (struct tenant_entry){ .name = "default", .number = TENANT_DEFAULT };
 	config_lines(bytes, n, take_pair, &r);
 	check_bytes(t, name, errors);
+	check_secrets(t, name, errors);
 	if (errors->count == before)
 		return t;
 	tenants_free(t);
@@ -363,6 +398,10 @@ void tenants_free(struct tenants *t)
 {
 	for (uint32_t i = 0; t && i < t->identity_count; i++)
 		free(t->identities[i].name);
+	for (uint32_t i = 0; t && i < t->count; i++) {
+		free(t->of[i].secret);
+		free(t->of[i].old_secret);
+	}
 	if (t)
 		free(t->identities);
 	free(t);
@@ -403,21 +442,64 @@ uint32_t tenants_of_process(const struct tenants *t, const struct ucred *process
 	return found;
 }
 
-uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *list, enum role *role)
+/* The first name of a certificate that is in the table, and the role of all. NULL: there is none, or some that must not
+ * be together. */
+static const struct tenant_identity *first_of_names(const struct tenants *t, const struct tls_names *list,
+						    enum role *role)
 {
-	uint32_t found = 0;
+	const struct tenant_identity *first = NULL;
 
 	*role = ROLE_ENGINE;
 	for (uint32_t n = 0; n < list->count; n++) {
 		const struct tenant_identity *i =
 			identity_of(t, &(struct tenant_identity){ .kind = BY_NAME, .name = (char *)list->name[n] });
-		const uint32_t number = i ? t->of[i->tenant].number : 0;
 
-		if (number && found && number != found)
-			return 0;
-		found = number ? number : found;
-		if (i && i->role == ROLE_ADMIN)
-			*role = ROLE_ADMIN;
+		if (!i)
+			continue;
+		const bool peer = i->role == ROLE_PEER;
+
+		if (first && (peer != (*role == ROLE_PEER) || (!peer && i->tenant != first->tenant)))
+			return NULL;
+		if (!first || i->role == ROLE_ADMIN)
+			*role = i->role;
+		first = first ? first : i;
 	}
-	return found;
+	return first;
+}
+
+uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *list, enum role *role)
+{
+	const struct tenant_identity *first = first_of_names(t, list, role);
+
+	return first ? t->of[first->tenant].number : 0;
+}
+
+static bool has_name(const struct tls_names *list, const char *name)
+{
+	for (uint32_t n = 0; n < list->count; n++)
+		if (!strcmp(list->name[n], name))
+			return true;
+	return false;
+}
+
+void tenants_of_peer(const struct tenants *t, const struct tls_names *list, uint64_t out[WHO_TENANT_WORDS])
+{
+	_Static_assert(TENANTS_MAX <= 64 * WHO_TENANT_WORDS, "a bit a tenant");
+	memset(out, 0, WHO_TENANT_WORDS * sizeof out[0]);
+	for (uint32_t i = 0; i < t->identity_count; i++) {
+		const struct tenant_identity *of = &t->identities[i];
+
+		if (of->role == ROLE_PEER && has_name(list, of->name))
+			out[of->tenant / 64] |= 1ull << of->tenant % 64;
+	}
+}
+
+void tenants_text(const struct tenants *t, const uint64_t of[WHO_TENANT_WORDS], char *out, size_t size)
+{
+	size_t used = 0;
+
+	*out = 0;
+	for (uint32_t i = 0; i < t->count && used < size; i++)
+		if (of[i / 64] >> i % 64 & 1)
+			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", t->of[i].name);
 }

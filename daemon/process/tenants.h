@@ -6,6 +6,10 @@
  *     uids, gids         of processes at the Unix sockets, by name or number, separated by commas
  *     engines, admins    names of certificates (subjectAltName) at `listen`: dns:HOST, ip:ADDRESS, uri:URI,
  *                        email:ADDRESS
+ *     peers              such names of other daemons, which may ask for the tenant's blocks
+ *     secret             file, or credential:NAME, with the secret that its blocks' public names are made with
+ *                        (names/secret.h); left out: its blocks stay on this node
+ *     old_secret         file with the secret before, or the next one, while it is changed
  *     host_bytes         of the host tier, that no other tenant ever gets; 0 if left out
  *     host_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     pinned_bytes_max   that its leases and reservations may hold; if left out, pinned_share of host_bytes_max
@@ -14,9 +18,9 @@
  *     calls_max          gRPC calls under way, and connections for local calls, each; if left out, the daemon's bounds
  *
  * Identity is what the kernel or TLS says, never a field. A uid counts before groups. No two tenants share a uid, gid
- * or name: the kernel lets processes of one uid open each other's descriptors. The tenant `default` is always there: it
- * has the blocks of a daemon without a table, and root, the daemon's own user and the admin group are of it if the
- * table has them nowhere else. Other clients that are in no tenant get no session.
+ * or name, but for names of peers: the kernel lets processes of one uid open each other's descriptors. The tenant
+ * `default` is always there: it has the blocks of a daemon without a table, and root, the daemon's own user and the
+ * admin group are of it if the table has them nowhere else. Other clients that are in no tenant get no session.
  *
  * A tenant's number is a hash of its name, so that blocks on disks stay its own whatever else the table has.
  */
@@ -44,6 +48,7 @@ struct tenant_entry {
 	uint64_t host_bytes, host_bytes_max, pinned_bytes_max; /* the last two 0: left out */
 	uint64_t disk_bytes, disk_bytes_max; /* the last one 0: left out */
 	uint64_t calls_max;            /* 0: left out */
+	char *secret, *old_secret;     /* NULL: left out */
 };
 
 struct tenant_identity;
@@ -65,6 +70,11 @@ void tenants_free(struct tenants *t);
  * tenant, also if its groups belong to two tenants. */
 uint32_t tenants_of_process(const struct tenants *t, const struct ucred *process, const gid_t *groups, size_t n);
 /* The number of the tenant of a certificate with these names, and the certificate's role. 0: no tenant, also if its
- * names belong to two tenants. */
+ * names belong to two tenants, or to a peer and something else. A peer may be of several tenants: it gets the number of
+ * one. */
 uint32_t tenants_of_names(const struct tenants *t, const struct tls_names *names, enum role *role);
+/* The tenants for which a certificate is a peer's, as in struct who. */
+void tenants_of_peer(const struct tenants *t, const struct tls_names *names, uint64_t out[WHO_TENANT_WORDS]);
+/* Writes the names of these tenants, separated by commas and cut to fit. */
+void tenants_text(const struct tenants *t, const uint64_t of[WHO_TENANT_WORDS], char *out, size_t size);
 #endif

@@ -5,6 +5,7 @@
 #include "daemon/process/daemon.h"
 #include "daemon/process/rights.h"
 #include "daemon/rpc/handler.h"
+#include "daemon/secrets/secrets.h"
 #include "daemon/session/open.h"
 #include "store/status.h"
 
@@ -159,6 +160,11 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 	c->arena.total = 0;
 	c->arena.chunks = NULL;
 	rpc_arena_keep(&c->arena);
+}
+
+const struct names *rpc_names(const struct rpc_call *c)
+{
+	return c->daemon->secrets ? secrets_names(c->daemon->secrets) : NULL;
 }
 
 struct cache *rpc_cache(const struct rpc_call *c)

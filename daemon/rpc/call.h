@@ -110,6 +110,8 @@ void rpc_wait_end(struct rpc_call *c);
 
 /* The cache that the call is about. */
 struct cache *rpc_cache(const struct rpc_call *c);
+/* The public names of blocks; NULL while handlers run without a server. */
+const struct names *rpc_names(const struct rpc_call *c);
 /* Prepares a call, for a server or a test; arena.chunks must be NULL or left from rpc_call_fini. */
 void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_method *m, uint64_t now_us,
 		   uint64_t deadline_us);

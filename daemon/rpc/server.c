@@ -15,6 +15,7 @@
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/roles.h"
 #include "daemon/rpc/tls.h"
+#include "daemon/secrets/secrets.h"
 #include "daemon/threads/deadline.h"
 #include "store/status.h"
 
@@ -199,6 +200,20 @@ static void destroy(void *part)
 	free_server(s);
 }
 
+static void secrets_stats(const struct secrets *s, cache_stat_fn *emit, void *arg)
+{
+	static const char help[] = "times that secrets were read anew since their files had changed";
+	struct secrets_figures f;
+
+	if (!s)
+		return;
+	secrets_figures(s, &f);
+	emit(arg, "terrace_secret_reloads_total", "result=done", (double)f.reloads, true, help);
+	emit(arg, "terrace_secret_reloads_total", "result=failed", (double)f.failures, true, help);
+	emit(arg, "terrace_secrets_stale", "", f.stale, false,
+	     "files of secrets that cannot be used as they are now: the secret before is in use");
+}
+
 static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
 	struct rpc_server *s = part;
@@ -210,6 +225,7 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	rpc_listen_stats(s->listener, emit, arg);
 	rpc_peers_stats(s->peers, emit, arg);
 	rpc_tls_stats(s->tls, emit, arg);
+	secrets_stats(s->daemon->secrets, emit, arg);
 	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
 		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
 		unsigned long long all = 0;
@@ -254,7 +270,7 @@ static void quota_bounds(const struct daemon *d)
 
 static enum status start_tls(struct rpc_server *s, const struct config *c, char *why, size_t size)
 {
-	const struct rpc_tls_options o = { { c->listen_cert, c->listen_key, c->listen_ca }, c->tenants };
+	const struct rpc_tls_options o = { { c->listen_cert, c->listen_key, c->listen_ca }, c->tenants, c->peers };
 
 	return c->listen[0] && config_listen_tls(c) ? rpc_tls_create(&o, &s->tls, why, size) : STATUS_OK;
 }

@@ -315,6 +315,7 @@ void rpc_step_who(struct rpc_call *c, struct who *out)
 		rights_identify(roles->config, fd, out);
 	out->tenant = w->c.tenant;
 	out->role = fd < 0 ? ROLE_ENGINE : rpc_roles_role(roles, fd);
+	rpc_roles_peer_of(roles, fd, out->peer_of);
 }
 
 bool rpc_step_unnamed(struct rpc_call *c)
@@ -334,7 +335,7 @@ bool rpc_step_allowed(struct wire_call *w)
 	struct rpc_server *s = w->server;
 	uint64_t held;
 
-	if (s->needed[w->method] < ROLE_ADMIN || rpc_is_admin(&w->c))
+	if (right_includes(rpc_roles_role(&s->roles, w->connection), s->needed[w->method]))
 		return true;
 	rpc_denied(&w->c, w->c.method->name);
 	if (log_again(&s->denied, w->c.now_us, &held))

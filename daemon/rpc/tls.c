@@ -3,6 +3,7 @@
  * rpc/peers.c looks at. */
 #include "daemon/rpc/tls.h"
 
+#include "daemon/process/config_values.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
@@ -65,6 +66,7 @@ struct connection {
 struct rpc_tls {
 	struct tls_files files;
 	const struct tenants *tenants; /* NULL: no table */
+	const char *peers;
 	struct tls_judge judge;
 	SSL_CTX *context; /* the thread's, as what follows */
 	struct tls_stamp stamp;
@@ -252,16 +254,33 @@ static void refuse(struct rpc_tls *t, struct connection *k, const char *why)
 	end(t, k);
 }
 
-/* The tenant and the role that a certificate stands for. Without a table of tenants the role is an engine's. */
+static bool is_peer_of_all(const struct rpc_tls *t, const struct tls_names *names)
+{
+	for (uint32_t i = 0; i < names->count; i++)
+		if (config_sans_have(t->peers, names->name[i]))
+			return true;
+	return false;
+}
+
+/* The tenant and the role that a certificate stands for. Without a table of tenants the role is a peer's or an
+ * engine's. A name of the option `peers` counts before those of the table. */
 static struct who who_of(const struct rpc_tls *t, const X509 *certificate)
 {
 	struct who who = { .certified = true, .role = ROLE_ENGINE };
 	struct tls_names names;
 
+	tls_names_of(certificate, &names);
+	if (is_peer_of_all(t, &names)) {
+		who.role = ROLE_PEER;
+		who.tenant = t->tenants ? TENANT_DEFAULT : 0;
+		memset(who.peer_of, 0xff, sizeof who.peer_of);
+		return who;
+	}
 	if (!t->tenants)
 		return who;
-	tls_names_of(certificate, &names);
 	who.tenant = tenants_of_names(t->tenants, &names, &who.role);
+	if (who.role == ROLE_PEER)
+		tenants_of_peer(t->tenants, &names, who.peer_of);
 	if (!who.tenant)
 		who = (struct who){ .certified = true, .role = ROLE_ENGINE, .tenant = WHO_NO_TENANT };
 	return who;
@@ -664,6 +683,7 @@ enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out
 	}
 	t->files = o->files;
 	t->tenants = o->tenants;
+	t->peers = o->peers;
 	t->judge = (struct tls_judge){ judge, t };
 	t->events = t->wake = t->ready_told = -1;
 	t->fresh.next = t->fresh.prev = &t->fresh;

@@ -32,7 +32,8 @@ enum { RPC_TLS_HANDSHAKES_MAX = 256, RPC_TLS_HANDSHAKE_US = 10 * 1000 * 1000 };
 /* The paths and the table must live as long as the object. */
 struct rpc_tls_options {
 	struct tls_files files;
-	const struct tenants *tenants; /* NULL: each client with a certificate is an engine */
+	const struct tenants *tenants; /* NULL: each client with a certificate is an engine, or of `peers` */
+	const char *peers; /* names of other daemons' certificates, separated by commas; empty: none */
 };
 /* INVALID: a file is wrong; EXHAUSTED, INTERNAL: no memory, no thread. why[size] has the sentence. Block signals
  * before. */

@@ -1,4 +1,4 @@
-/* Stats, Inspect, Layouts, Drain, Config, Peers. */
+/* Stats, Inspect, Layouts, Config, Peers. */
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
@@ -8,11 +8,12 @@
 #include "daemon/members/members.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
-#include "daemon/process/log.h"
 #include "daemon/process/stats.h"
+#include "daemon/process/tenants.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/secrets/secrets.h"
 #include "proto/layout_message.h"
 #include "store/device.h"
 #include "store/status.h"
@@ -23,8 +24,6 @@ enum {
 	INSPECT_MAX = 64,
 	FAULTS_MAX = CACHE_DISKS_MAX + DEVICES_MAX,
 	LAYOUTS_MAX = 4096,           /* more than there can be */
-	DRAIN_POLL_US = 20000,
-	DRAIN_MARGIN_US = 100000,     /* before the call's own deadline: the answer must still arrive */
 };
 
 /* ---- Stats ---- */
@@ -82,6 +81,38 @@ static bool faults_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
 	return faults && r->faults;
 }
 
+static bool secret_fill(struct rpc_call *c, Terrace__V1__Secret *to, const struct secrets_view *v)
+{
+	terrace__v1__secret__init(to);
+	to->tenant = (char *)v->tenant;
+	to->fingerprint = v->count > 0 ? v->fingerprints[0] : 0;
+	to->has_old = v->count > 1;
+	to->old_fingerprint = v->count > 1 ? v->fingerprints[1] : 0;
+	to->problem = keep(c, v->problem);
+	return to->problem;
+}
+
+/* Fills the reply's secrets. False: that takes too much memory. */
+static bool secrets_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
+{
+	struct secrets *s = c->daemon->secrets;
+	const uint32_t count = s ? names_count(secrets_names(s)) : 0;
+	Terrace__V1__Secret *rows = rpc_take(c, (count + 1) * sizeof *rows);
+	struct secrets_view view;
+
+	r->secrets = rpc_take(c, (count + 1) * sizeof *r->secrets);
+	if (!rows || !r->secrets)
+		return false;
+	for (uint32_t i = 0; i < count; i++) {
+		if (!secrets_look_at(s, i, &view))
+			continue;
+		if (!secret_fill(c, &rows[i], &view))
+			return false;
+		r->secrets[r->n_secrets++] = &rows[i];
+	}
+	return true;
+}
+
 enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const struct daemon *d = c->daemon;
@@ -107,6 +138,8 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->n_stats = s.n;
 	r->stats = s.rows;
 	if ((!c->tenant || s.names) && !faults_keep(c, r))
+		return rpc_too_big(c);
+	if (s.names && !secrets_keep(c, r))
 		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
@@ -211,43 +244,6 @@ enum status rpc_layouts(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	return STATUS_OK;
 }
 
-/* ---- Drain ---- */
-
-enum status rpc_drain(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
-{
-	const Terrace__V1__DrainRequest *q = (const Terrace__V1__DrainRequest *)request;
-	struct cache_load load;
-	Terrace__V1__DrainReply *r;
-
-	if (!c->step.drain.begun) {
-		uint64_t wait = q->wait_ms < UINT64_MAX / 4000 ? q->wait_ms * 1000 : UINT64_MAX / 4;
-
-		c->step.drain.begun = true;
-		c->step.drain.until_us = c->now_us + (q->undo ? 0 : wait);
-		if (c->step.drain.until_us > c->deadline_us - DRAIN_MARGIN_US)
-			c->step.drain.until_us = c->deadline_us - DRAIN_MARGIN_US;
-		cache_drain(rpc_cache(c), !q->undo);
-		log_info(q->undo ? "drain_undone" : "drain_begun", LOG_NUM("wait_ms", q->wait_ms));
-	}
-	cache_load(rpc_cache(c), &load);
-	bool drained = !q->undo && !load.leases && !load.reservations;
-
-	if (!q->undo && !drained && c->now_us < c->step.drain.until_us) {
-		c->resume_us = c->now_us + DRAIN_POLL_US;
-		return STATUS_BUSY;
-	}
-	r = rpc_take(c, sizeof *r);
-	if (!r)
-		return rpc_too_big(c);
-	terrace__v1__drain_reply__init(r);
-	r->sessions = load.sessions;
-	r->leases = load.leases;
-	r->reservations = load.reservations;
-	r->drained = drained;
-	*reply = &r->base;
-	return STATUS_OK;
-}
-
 /* ---- Config ---- */
 
 enum status rpc_config(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
@@ -285,6 +281,19 @@ struct peer_row {
 	Terrace__V1__Member member;
 };
 
+static bool other_secrets_fill(struct rpc_call *c, Terrace__V1__PeerRow *to, const struct member *m)
+{
+	const struct tenants *table = c->daemon->config->tenants;
+	const uint32_t count = table ? table->count : 1;
+
+	to->other_secret_tenants = rpc_take(c, count * sizeof to->other_secret_tenants[0]);
+	for (uint32_t i = 0; to->other_secret_tenants && i < count; i++)
+		if (m->other_secret[i / 64] >> i % 64 & 1)
+			to->other_secret_tenants[to->n_other_secret_tenants++] =
+				(char *)(table ? table->of[i].name : "default");
+	return to->other_secret_tenants;
+}
+
 static bool peer_fill(struct rpc_call *c, struct peer_row *to, const struct member *m)
 {
 	uint8_t *node = rpc_take(c, sizeof m->node);
@@ -302,6 +311,8 @@ static bool peer_fill(struct rpc_call *c, struct peer_row *to, const struct memb
 	to->member.host_bytes = m->host_bytes;
 	to->member.draining = m->draining;
 	if (!node || !to->member.name || !to->member.address || !to->member.version)
+		return false;
+	if (!other_secrets_fill(c, &to->row, m))
 		return false;
 	memcpy(node, m->node, sizeof m->node);
 	to->member.node = (ProtobufCBinaryData){ .len = sizeof m->node, .data = node };

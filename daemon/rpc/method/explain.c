@@ -3,6 +3,7 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/explain.h"
+#include "daemon/names/names.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -83,6 +84,23 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->tiers = rows->list;
 }
 
+/* What is told of a block's tenant, for administrators. `names`: stays until the reply is packed. */
+static void tenant_row(const struct rpc_call *c, const Terrace__V1__ExplainRequest *q, const struct cache_explained *v,
+		       Terrace__V1__ExplainBlock *b, struct public_name names[NAMES_SECRETS])
+{
+	const struct names *all = rpc_names(c);
+	const uint32_t tenant = all ? names_tenant(all, v->tenant_number) : NAMES_NO_TENANT;
+	const uint32_t n = tenant == NAMES_NO_TENANT ?
+				   0 :
+				   names_of(all, tenant, v->layout_id, q->key.data, (uint32_t)q->key.len, names);
+
+	b->tenant = (char *)v->tenant;
+	if (n > 0)
+		b->public_name = (ProtobufCBinaryData){ sizeof names[0].bytes, names[0].bytes };
+	if (n > 1)
+		b->old_public_name = (ProtobufCBinaryData){ sizeof names[1].bytes, names[1].bytes };
+}
+
 /* Removes what an answer says of other blocks: these may be another engine's. */
 static void rivals_hide(struct cache_explained *v)
 {
@@ -158,18 +176,21 @@ enum status rpc_explain(struct rpc_call *c, const ProtobufCMessage *request, Pro
 	struct cache_explained *views = rpc_take(c, EXPLAIN_MAX * sizeof *views);
 	Terrace__V1__ExplainBlock *blocks = rpc_take(c, EXPLAIN_MAX * sizeof *blocks), **rows = rpc_take(c, EXPLAIN_MAX * sizeof *rows);
 	struct tier_rows *tiers = rpc_take(c, EXPLAIN_MAX * sizeof *tiers);
+	struct public_name(*names)[NAMES_SECRETS] = rpc_take(c, EXPLAIN_MAX * sizeof *names);
 	uint32_t n = 0;
 	enum status s = rpc_key(c, "key", &q->key);
 
 	if (s != STATUS_OK)
 		return s;
-	if (!r || !views || !blocks || !rows || !tiers)
+	if (!r || !views || !blocks || !rows || !tiers || !names)
 		return rpc_too_big(c);
 	s = explain_views(c, q, views, &n);
 	if (s != STATUS_OK)
 		return s;
 	for (uint32_t i = 0; i < n; i++) {
 		explain_row(&views[i], &blocks[i], &tiers[i]);
+		if (rpc_is_admin(c))
+			tenant_row(c, q, &views[i], &blocks[i], names[i]);
 		rows[i] = &blocks[i];
 	}
 	terrace__v1__explain_reply__init(r);

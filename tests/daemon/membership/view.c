@@ -3,6 +3,7 @@
 #include "daemon/membership/node_id.h"
 #include "daemon/membership/record.h"
 #include "daemon/membership/view.h"
+#include "daemon/names/names.h"
 
 #include <check.h>
 #include <stdio.h>

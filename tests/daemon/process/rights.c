@@ -134,7 +134,7 @@ END_TEST
 /* A role's line of that table. */
 static void line_of(enum role role, char out[LINE_MAX_BYTES])
 {
-	static const char *const words[ROLES] = { "metrics", "engine", "admin" };
+	static const char *const words[ROLES] = { "metrics", "engine", "admin", "peer" };
 	int n = snprintf(out, LINE_MAX_BYTES, "| %s |", words[role]);
 
 	for (uint32_t i = 0; i < rights_count; i++)
