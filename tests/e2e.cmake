@@ -45,6 +45,7 @@ if(TARGET terracectl)
     list(JOIN runtimes ":" runtimes)
     set_tests_properties(e2e_tls e2e_borrow PROPERTIES ENVIRONMENT "LD_PRELOAD=${runtimes};ASAN_OPTIONS=detect_leaks=0")
   endif()
+  terrace_python_test(e2e_secrets test_secrets.py $<TARGET_FILE:terracectl>)
   terrace_python_test(e2e_rights test_rights.py $<TARGET_FILE:terracectl>)
   set_tests_properties(e2e_rights PROPERTIES ENVIRONMENT_MODIFICATION "${ON_DISK}") # other users may not enter a TMPDIR of root's
   terrace_python_test(e2e_disk test_disk.py $<TARGET_FILE:terracectl>)

@@ -116,6 +116,7 @@ uint32_t names_of(const struct names *n, uint32_t tenant, uint64_t layout_id, co
 	input[sizeof layout + key_bytes] = (uint8_t)key_bytes;
 	for (uint32_t i = 0; i < keys.count; i++)
 		siphash_128(keys.key[i], input, sizeof layout + key_bytes + 1, out[i].bytes);
+	explicit_bzero(keys.key, sizeof keys.key); /* a stack is in core dumps */
 	return keys.count;
 }
 
@@ -124,6 +125,7 @@ uint32_t names_fingerprints(const struct names *n, uint32_t tenant, uint32_t out
 	struct keys keys;
 
 	take(&n->rows[tenant], &keys);
+	explicit_bzero(keys.key, sizeof keys.key);
 	memcpy(out, keys.fingerprint, keys.count * sizeof out[0]);
 	return keys.count;
 }

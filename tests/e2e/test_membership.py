@@ -3,17 +3,20 @@
 A small fake etcd stands in where an answer has to be wrong or missing.
 """
 
+import atexit
 import contextlib
 import itertools
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from concurrent import futures
@@ -96,7 +99,24 @@ def text(*fields):
     return b"".join(bytes([n << 3 | 2, len(t)]) + t for n, t in fields)
 
 
+SECRETS = tempfile.mkdtemp(prefix="terrace-secrets-")
+atexit.register(shutil.rmtree, SECRETS, True)
+
+
+def secret(name, text=None):
+    """A file with a secret, made once; with a text: that is renamed over the one before."""
+    path = os.path.join(SECRETS, name)
+    if os.path.exists(path) and not text:
+        return path
+    with open(path + ".new", "w", encoding="ascii", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+        f.write((text or name).ljust(40, "."))
+    os.rename(path + ".new", path)
+    return path
+
+
 def flags(name, endpoints, *more, ttl_s=TTL_S):
+    if "--secret" not in more and "--tenants" not in more:
+        more = ("--secret", secret("common"), *more)
     return ("--host-bytes", "16MiB", "--extent-bytes", "4MiB", "--cluster", "c1", "--node-name", name,
             "--peer-address", "127.0.0.1:7070", "--etcd-endpoints", endpoints, "--member-ttl", "%ds" % ttl_s, *more)
 
@@ -166,6 +186,34 @@ class Membership(unittest.TestCase):
         wait_for(lambda: [r.member.draining for r in peers(b).rows if r.member.name == "a"] == [True], CALL_S, "draining")
         b.stop()
         wait_names(a, "a")
+
+    def test_secrets_are_compared(self):
+        """A member with another secret is named, in the list, in the log and in a figure, until its secret is one of this daemon's."""
+        etcd = self.etcd()
+        mine, old = secret("mine", "first"), os.path.join(SECRETS, "old")
+        its = secret("its", "first")
+        a = self.daemon("a", etcd.address, "--secret", mine, "--old-secret", old)
+        b = self.daemon("b", etcd.address, "--secret", its)
+        wait_names(a, "a", "b")
+        wait_names(b, "a", "b")
+
+        def others(d):
+            return [(r.member.name, list(r.other_secret_tenants)) for r in peers(d).rows if r.other_secret_tenants]
+        self.assertEqual(others(a) + others(b), [])
+        secret("its", "second")
+        for d, name in ((a, "b"), (b, "a")):
+            wait_for(lambda d=d, name=name: others(d) == [(name, ["default"])], CALL_S, "another secret of " + name)
+            self.assertEqual(d.stats()["terrace_peers_other_secret"], 1)
+            wait_for(lambda d=d, name=name: re.search(r"event=member_other_secret name=%s tenants=default" % name, d.log()), CALL_S, "the log")
+        rows = json.loads(self.ctl(a, "--json", "peers"))["members"]
+        self.assertEqual([r["other_secret"] for r in rows], ["", "default"])
+        secret("old", "second")  # one of a's two: it finds what b has; b does not find what a has
+        wait_for(lambda: others(a) == [], CALL_S, "the secret of b is a's old one")
+        self.assertEqual(others(b), [("a", ["default"])])
+        secret("mine", "second")
+        wait_for(lambda: others(b) == [], CALL_S, "one secret")
+        self.assertEqual(others(a), [])
+        self.assertEqual(a.stats()["terrace_peers_other_secret"], 0)
 
     def test_a_stop_ends_the_lease(self):
         """The others see at once that a daemon was stopped: they need not wait for its lease to end."""

@@ -22,9 +22,40 @@ static struct member member(const char *name, uint64_t epoch)
 	return m;
 }
 
+static const uint32_t numbers[] = { 1, 70, 71, 72 };
+static struct names *names; /* of this daemon: 70 and 71 have a secret, 72 an old one, too */
+
+static struct secret secret(uint8_t seed, uint32_t fingerprint)
+{
+	return (struct secret){ .key = { seed, 1 }, .fingerprint = fingerprint, .same = { seed } };
+}
+
+static void secrets_set(struct names *of, const uint32_t fingerprints[4])
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		const struct secret s = secret((uint8_t)(i + 1), fingerprints[i]);
+
+		names_set(of, i, fingerprints[i] ? &s : NULL, NULL);
+	}
+}
+
+static void begin(void)
+{
+	const struct secret current = secret(9, 1003), old = secret(10, 903);
+
+	ck_assert_int_eq(names_create(numbers, 4, &names), STATUS_OK);
+	secrets_set(names, (const uint32_t[]){ 0, 1001, 1002, 0 });
+	names_set(names, 3, &current, &old);
+}
+
+static void end(void)
+{
+	names_destroy(names);
+}
+
 static const char *read_back(const char *name, const uint8_t *value, size_t n, struct member *out)
 {
-	return record_read((const uint8_t *)name, strlen(name), value, n, out);
+	return record_read((const uint8_t *)name, strlen(name), value, n, names, out);
 }
 
 /* What is left of a damaged record of "a" is no member, or one that has all that a member must have. */
@@ -52,9 +83,11 @@ START_TEST(record_comes_back)
 	const struct member m = member("a", 7);
 	uint8_t value[RECORD_BYTES_MAX];
 	struct member back;
-	const size_t n = record_write(&m, value);
+	const size_t n = record_write(&m, names, value);
 
 	ck_assert_ptr_null(read_back("a", value, n, &back));
+	ck_assert_uint_eq(back.same_secret[0], 1 << 1 | 1 << 2 | 1 << 3);
+	memset(back.same_secret, 0, sizeof back.same_secret);
 	ck_assert_mem_eq(&back, &m, sizeof m);
 	ck_assert_str_eq(read_back("b", value, n, &back), "it does not say the name that its key has");
 	ck_assert_str_eq(read_back("a", value, 0, &back), "it does not say the name that its key has");
@@ -65,6 +98,56 @@ START_TEST(record_comes_back)
 		none_or_sound(value, n);
 		value[i] ^= 0xff;
 	}
+}
+END_TEST
+
+/* Tenants by number, in another order than here; one more there, one without a secret there. */
+START_TEST(secrets_of_a_member_are_compared)
+{
+	static const uint32_t its_numbers[] = { 72, 1, 99, 70, 71 };
+	const struct secret s[] = { secret(1, 903), secret(2, 5), secret(3, 6), secret(4, 1001), secret(5, 77) };
+	const struct member m = member("a", 7);
+	uint8_t value[RECORD_BYTES_MAX];
+	struct member back;
+	struct names *its;
+
+	ck_assert_int_eq(names_create(its_numbers, 5, &its), STATUS_OK);
+	for (uint32_t i = 0; i < 5; i++)
+		names_set(its, i, &s[i], NULL);
+	ck_assert_ptr_null(read_back("a", value, record_write(&m, its, value), &back));
+	ck_assert_uint_eq(back.same_secret[0], 1 << 1 | 1 << 3); /* 70; 72 by this daemon's old one */
+	ck_assert_uint_eq(back.other_secret[0], 1 << 2);
+	names_set(its, 4, NULL, NULL);
+	ck_assert_ptr_null(read_back("a", value, record_write(&m, its, value), &back));
+	ck_assert_uint_eq(back.other_secret[0], 0);
+	names_destroy(its);
+}
+END_TEST
+
+START_TEST(a_record_has_room_for_all_tenants)
+{
+	uint32_t many[NAMES_TENANTS_MAX];
+	struct member m = member("a", UINT64_MAX), back;
+	uint8_t value[RECORD_BYTES_MAX];
+	struct names *all;
+
+	for (uint32_t i = 0; i < NAMES_TENANTS_MAX; i++)
+		many[i] = UINT32_MAX - 1 - i;
+	ck_assert_int_eq(names_create(many, NAMES_TENANTS_MAX, &all), STATUS_OK);
+	for (uint32_t i = 0; i < NAMES_TENANTS_MAX; i++) {
+		const struct secret s = secret((uint8_t)i, UINT32_MAX - i);
+
+		names_set(all, i, &s, NULL);
+	}
+	memset(m.name, 'n', sizeof m.name - 1);
+	memset(m.address, 'h', sizeof m.address - 1);
+	memcpy(m.address + 200, ":7070", 6);
+	memset(m.version, '1', sizeof m.version - 1);
+	ck_assert_ptr_null(record_read((const uint8_t *)m.name, strlen(m.name), value, record_write(&m, all, value),
+				       all, &back));
+	for (int i = 0; i < MEMBER_TENANT_WORDS; i++)
+		ck_assert_uint_eq(back.same_secret[i], UINT64_MAX);
+	names_destroy(all);
 }
 END_TEST
 
@@ -82,7 +165,7 @@ START_TEST(records_that_are_none)
 
 	strcpy(m.address, rows[_i].address);
 	strcpy(m.version, rows[_i].version);
-	ck_assert_ptr_nonnull(read_back(m.name, value, record_write(&m, value), &back));
+	ck_assert_ptr_nonnull(read_back(m.name, value, record_write(&m, names, value), &back));
 }
 END_TEST
 
@@ -219,7 +302,10 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
+	tcase_add_checked_fixture(tc, begin, end);
 	tcase_add_test(tc, record_comes_back);
+	tcase_add_test(tc, secrets_of_a_member_are_compared);
+	tcase_add_test(tc, a_record_has_room_for_all_tenants);
 	tcase_add_loop_test(tc, records_that_are_none, 0, 8);
 	tcase_add_test(tc, observers_hear_the_differences);
 	tcase_add_test(tc, absent_members_stay_for_a_time);

@@ -64,6 +64,7 @@ static const char *const other[][2] = {
 	{ "data_dir", "/x/y" }, { "socket", "/x/s.sock" }, { "fd_socket", "/x/d.fd" }, { "socket_mode", "0600" },
 	{ "admin_group", "4242" }, { "listen", "127.0.0.1:7070" },
 	{ "listen_cert", "/x/n.pem" }, { "listen_key", "/x/n.key" }, { "listen_ca", "/x/ca.pem" }, { "tenants", "/x/tenants" },
+	{ "secret", "/x/secret" }, { "old_secret", "credential:old" }, { "peers", "dns:a.example, uri:spiffe://b" },
 	{ "tenant_metrics", "12" }, { "metrics_address", "[::]:9464" }, { "host_bytes", "3GiB" }, { "extent_bytes", "8MiB" }, { "huge_pages", "off" },
 	{ "policy", "s3fifo" }, { "pinned_share", "0.5" }, { "disks", "/a:2MiB,/b:1TiB" }, { "require_disks", "all" }, { "disk_policy", "sieve" },
 	{ "recompute_growth", "30600" },
@@ -85,15 +86,16 @@ enum { OTHERS = sizeof other / sizeof other[0] };
 /* Options of a cluster want each other. Flags win over them, and so does a variable that stands before them. */
 #define COMPANIONS                                                                                                    \
 	"TERRACE_CLUSTER=c", "TERRACE_PEER_ADDRESS=h:1", "TERRACE_ETCD_ENDPOINTS=h:2", "TERRACE_ETCD_USER=u",         \
-		"TERRACE_ETCD_PASSWORD_FILE=/p", "TERRACE_ETCD_CA=/a", "TERRACE_ETCD_CERT=/b", "TERRACE_ETCD_KEY=/k", NULL
+		"TERRACE_ETCD_PASSWORD_FILE=/p", "TERRACE_ETCD_CA=/a", "TERRACE_ETCD_CERT=/b", "TERRACE_ETCD_KEY=/k",         \
+		"TERRACE_SECRET=/s", NULL
 
 START_TEST(every_option_every_way)
 {
 	const char *name = other[_i][0], *value = other[_i][1];
 	char flag[80], joined[120], variable[120], line[120];
 
-	if (!strncmp(name, "listen_", 7) || !strcmp(name, "tenants"))
-		return; /* of no use alone, or without a file: listen_and_its_files, e2e_tenants */
+	if (!strncmp(name, "listen_", 7) || !strcmp(name, "tenants") || !strcmp(name, "peers"))
+		return; /* of no use alone, or without a file: listen_and_its_files, e2e_tenants, e2e_secrets */
 
 	snprintf(flag, sizeof flag, "--%s", name);
 	snprintf(joined, sizeof joined, "--%s=%s", name, value);
@@ -167,11 +169,16 @@ END_TEST
 START_TEST(options_of_a_cluster_want_each_other)
 {
 	static const struct {
-		char *flags[5];
+		char *flags[6];
 		const char *word;
 	} rows[] = {
 		{ { "--cluster=c", "--peer-address=h:1" }, "etcd_endpoints: off" },
 		{ { "--cluster=c", "--etcd-endpoints=h:2" }, "peer_address: off" },
+		{ { "--cluster=c", "--etcd-endpoints=h:2", "--peer-address=h:1" }, "secret: off, but there is a cluster" },
+		{ { "--cluster=c", "--etcd-endpoints=h:2", "--peer-address=h:1", "--tenants=/t" }, NULL },
+		{ { "--secret=/s", "--tenants=/t" }, "move them into the table" },
+		{ { "--old-secret=/s" }, "set both" },
+		{ { "--peers=dns:a" }, "peers: without certificates" },
 		{ { "--peer-address=h:1" }, "cluster: it is off" },
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-user=u" }, "set both" },
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=h:2", "--etcd-key=/k" }, "name both" },
@@ -180,14 +187,14 @@ START_TEST(options_of_a_cluster_want_each_other)
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=127.0.0.1:2,127.example:2", "--etcd-user=u",
 		    "--etcd-password-file=/p" }, "in the clear" },
 		{ { "--cluster=c", "--peer-address=h:1", "--etcd-endpoints=localhost:2,127.0.0.9:2,[::1]:2",
-		    "--etcd-user=u", "--etcd-password-file=/p" }, NULL },
+		    "--etcd-user=u", "--etcd-password-file=/p", "--secret=/s" }, NULL },
 	};
 
 	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-		char *argv[7] = { "terraced" };
+		char *argv[8] = { "terraced" };
 		int n = 1;
 
-		for (; n <= 5 && rows[i].flags[n - 1]; n++)
+		for (; n <= 6 && rows[i].flags[n - 1]; n++)
 			argv[n] = rows[i].flags[n - 1];
 		ck_assert_msg(config_load(&c, n, argv, NULL, NULL, &errors) == (rows[i].word ? STATUS_INVALID : STATUS_OK),
 			      "%s: %s", rows[i].word ? rows[i].word : "sound", errors.text);
@@ -260,6 +267,13 @@ static const struct {
 	{ "listen_cert = node.pem\n", "not an absolute path" },
 	{ "listen = 127.0.0.1\n", "not of the form" },
 	{ "cluster = a b\n", "a name has" },
+	{ "secret = s\n", "neither an absolute path nor credential:NAME" },
+	{ "secret = credential:\n", "a credential's name" },
+	{ "old_secret = credential:../x\n", "a credential's name" },
+	{ "secret = credential:a/b\n", "a credential's name" },
+	{ "peers = dns:a,\n", "empty" },
+	{ "peers = node1\n", "not of the form dns:HOST" },
+	{ "peers = dns:*.example\n", "has no *" },
 	{ "node_name = -x\n", "a name has" },
 	{ "peer_address = 0.0.0.0:7070\n", "others cannot reach" },
 	{ "peer_address = node1\n", "not HOST:PORT" },
