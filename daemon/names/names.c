@@ -102,6 +102,7 @@ static void take(const struct row *r, struct keys *out)
 	} while (turn & 1 || turn != atomic_load_explicit(&r->turn, memory_order_relaxed));
 }
 
+SECRET_CLEARS_REGISTERS
 uint32_t names_of(const struct names *n, uint32_t tenant, uint64_t layout_id, const uint8_t *key, uint32_t key_bytes,
 		  struct public_name out[NAMES_SECRETS])
 {
@@ -120,6 +121,7 @@ uint32_t names_of(const struct names *n, uint32_t tenant, uint64_t layout_id, co
 	return keys.count;
 }
 
+SECRET_CLEARS_REGISTERS
 uint32_t names_fingerprints(const struct names *n, uint32_t tenant, uint32_t out[NAMES_SECRETS])
 {
 	struct keys keys;
@@ -148,6 +150,7 @@ static bool are_same(const struct secret *a, const struct secret *b)
 	return !memcmp(a->same, b->same, sizeof a->same);
 }
 
+SECRET_CLEARS_REGISTERS
 void names_set(struct names *n, uint32_t tenant, const struct secret *current, const struct secret *old)
 {
 	struct row *r = &n->rows[tenant];

@@ -20,7 +20,7 @@
 #define LABEL_FINGERPRINT "terrace 1 fingerprint of a secret"
 #define LABEL_SAME "terrace 1 same secret"
 
-enum { MAC_BYTES = 32, INPUT_MAX = 128 };
+enum { MAC_BYTES = 32, INPUT_MAX = 128, STACK_BYTES = 32 * 1024 };
 
 /* Pages of their own, which no core dump has. */
 struct bytes {
@@ -143,7 +143,17 @@ static bool derive(const struct bytes *b, const char *tenant, struct secret *out
 	return ok;
 }
 
-enum status secret_read(const char *path, const char *tenant, struct secret *out, char why[SECRET_WHY_MAX])
+/* Overwrites what called functions, OpenSSL's above all, have left of the secret and of keys on this thread's stack. */
+static __attribute__((noinline)) void stack_forget(void)
+{
+	uint8_t below[STACK_BYTES];
+
+	explicit_bzero(below, sizeof below);
+}
+
+SECRET_CLEARS_REGISTERS
+static enum status read_and_derive(const char *path, const char *tenant, struct secret *out,
+				   char why[SECRET_WHY_MAX])
 {
 	struct bytes *b;
 	struct secret found;
@@ -172,6 +182,14 @@ enum status secret_read(const char *path, const char *tenant, struct secret *out
 	if (s == STATUS_OK)
 		*out = found;
 	secret_forget(&found);
+	return s;
+}
+
+enum status secret_read(const char *path, const char *tenant, struct secret *out, char why[SECRET_WHY_MAX])
+{
+	const enum status s = read_and_derive(path, tenant, out, why);
+
+	stack_forget();
 	return s;
 }
 

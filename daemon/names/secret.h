@@ -17,6 +17,16 @@
 
 enum { SECRET_BYTES_MIN = 32, SECRET_BYTES_MAX = 4096, SECRET_WHY_MAX = 768, SECRET_SAME_BYTES = 32 };
 
+/* Of a function that handles keys: it leaves none in a register, which the next function might save on a stack. */
+#ifdef __has_attribute
+#if __has_attribute(zero_call_used_regs)
+#define SECRET_CLEARS_REGISTERS __attribute__((noinline, zero_call_used_regs("used")))
+#endif
+#endif
+#ifndef SECRET_CLEARS_REGISTERS
+#define SECRET_CLEARS_REGISTERS
+#endif
+
 /* HMAC-SHA-256 under the secret, of three labels. */
 struct secret {
 	uint64_t key[2]; /* of the tenant's public names: as secret as the secret */

@@ -66,6 +66,7 @@ static char *path_of(const char *value, const char **why)
 	return strdup(path);
 }
 
+SECRET_CLEARS_REGISTERS
 static enum status read_one(const struct secrets *s, uint32_t tenant, int which, char why[SECRET_WHY_MAX])
 {
 	struct of_tenant *of = &s->of[tenant];

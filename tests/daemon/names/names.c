@@ -309,7 +309,8 @@ END_TEST
 
 START_TEST(a_tenant_is_found_and_so_is_a_double)
 {
-	const struct secret a = secret_of(TEXT, "a"), of_b = secret_of(TEXT, "b"), c = secret_of("another secret of 32 bytes or so ", "c");
+	const struct secret a = secret_of(TEXT, "a"), of_b = secret_of(TEXT, "b");
+	const struct secret c = secret_of("another secret of 32 bytes or so ", "c");
 	struct names *n = table();
 
 	ck_assert_uint_eq(names_count(n), 3);

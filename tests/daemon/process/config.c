@@ -174,7 +174,7 @@ START_TEST(options_of_a_cluster_want_each_other)
 	} rows[] = {
 		{ { "--cluster=c", "--peer-address=h:1" }, "etcd_endpoints: off" },
 		{ { "--cluster=c", "--etcd-endpoints=h:2" }, "peer_address: off" },
-		{ { "--cluster=c", "--etcd-endpoints=h:2", "--peer-address=h:1" }, "secret: off, but there is a cluster" },
+		{ { "--cluster=c", "--etcd-endpoints=h:2", "--peer-address=h:1" }, "secret: off, but there is" },
 		{ { "--cluster=c", "--etcd-endpoints=h:2", "--peer-address=h:1", "--tenants=/t" }, NULL },
 		{ { "--secret=/s", "--tenants=/t" }, "move them into the table" },
 		{ { "--old-secret=/s" }, "set both" },

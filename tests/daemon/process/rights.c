@@ -460,7 +460,8 @@ START_TEST(a_certificate_is_a_peer_of_many)
 					     "tenant = a\npeers = dns:n, dns:n\n" };
 	struct config_errors errors = { 0 };
 	struct tenants *t = tenants_parse("t", text, strlen(text), &errors);
-	const struct tls_names n = { 2, { "dns:x", "dns:n" } }, m = { 1, { "dns:m" } }, both = { 2, { "dns:m", "dns:o" } };
+	const struct tls_names n = { 2, { "dns:x", "dns:n" } }, m = { 1, { "dns:m" } };
+	const struct tls_names both = { 2, { "dns:m", "dns:o" } };
 	const struct tls_names mixed[] = { { 2, { "dns:n", "dns:e" } }, { 2, { "dns:e", "dns:n" } } };
 	const struct { const struct tls_names *names; uint64_t of; const char *text; } rows[] = {
 		{ &n, 1 << 1 | 1 << 2, "a, b" }, { &m, 1 << 1, "a" }, { &both, 1 << 1 | 1 << 3, "a, c" },
