@@ -32,7 +32,7 @@ static void add_row(void *rows, const struct certificate *c)
 	put_time(row, "valid_from", c->begins);
 	put_time(row, "valid_to", c->ends);
 	out_put_text(row, "for",
-		     c->names.count ? c->server && c->client ? "daemon, client"
+		     c->names.count ? c->server && c->client ? "daemon, client, peer"
 				      : c->server            ? "daemon"
 				      : c->client            ? "client"
 							     : ""

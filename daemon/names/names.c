@@ -1,6 +1,7 @@
 /* See names/names.h. The keys of a tenant are under a counter that is odd while they are written. A reader takes the
- * counter, then the keys, then the counter again, and begins anew if it was odd or has changed. Each word is atomic, so
- * that a read beside a write is no race. The rows lie in pages of their own, which no core dump has. */
+ * counter, then the keys, then the counter again, and begins anew if it was odd or has changed. Each word is stored with
+ * release and read with acquire: a reader that has a new word sees that the counter is odd, or has changed. The rows lie
+ * in pages of their own, which no core dump has. */
 #include "daemon/names/names.h"
 
 #include "daemon/names/siphash.h"
@@ -92,13 +93,12 @@ static void take(const struct row *r, struct keys *out)
 
 	do {
 		turn = atomic_load_explicit(&r->turn, memory_order_acquire);
-		out->count = atomic_load_explicit(&r->count, memory_order_relaxed);
+		out->count = atomic_load_explicit(&r->count, memory_order_acquire);
 		for (int i = 0; i < NAMES_SECRETS; i++) {
-			out->key[i][0] = atomic_load_explicit(&r->key[i][0], memory_order_relaxed);
-			out->key[i][1] = atomic_load_explicit(&r->key[i][1], memory_order_relaxed);
-			out->fingerprint[i] = atomic_load_explicit(&r->fingerprint[i], memory_order_relaxed);
+			out->key[i][0] = atomic_load_explicit(&r->key[i][0], memory_order_acquire);
+			out->key[i][1] = atomic_load_explicit(&r->key[i][1], memory_order_acquire);
+			out->fingerprint[i] = atomic_load_explicit(&r->fingerprint[i], memory_order_acquire);
 		}
-		atomic_thread_fence(memory_order_acquire);
 	} while (turn & 1 || turn != atomic_load_explicit(&r->turn, memory_order_relaxed));
 }
 
@@ -139,9 +139,9 @@ static void put(struct row *r, int i, const struct secret *s)
 	static const struct secret none;
 	const struct secret *from = s ? s : &none;
 
-	atomic_store_explicit(&r->key[i][0], from->key[0], memory_order_relaxed);
-	atomic_store_explicit(&r->key[i][1], from->key[1], memory_order_relaxed);
-	atomic_store_explicit(&r->fingerprint[i], from->fingerprint, memory_order_relaxed);
+	atomic_store_explicit(&r->key[i][0], from->key[0], memory_order_release);
+	atomic_store_explicit(&r->key[i][1], from->key[1], memory_order_release);
+	atomic_store_explicit(&r->fingerprint[i], from->fingerprint, memory_order_release);
 	memcpy(r->same[i], from->same, sizeof r->same[i]);
 }
 
@@ -159,10 +159,9 @@ void names_set(struct names *n, uint32_t tenant, const struct secret *current, c
 	if (!current || (old && are_same(current, old)))
 		old = NULL;
 	atomic_store_explicit(&r->turn, turn + 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_release);
 	put(r, 0, current);
 	put(r, 1, old);
-	atomic_store_explicit(&r->count, (current != NULL) + (old != NULL), memory_order_relaxed);
+	atomic_store_explicit(&r->count, (current != NULL) + (old != NULL), memory_order_release);
 	atomic_store_explicit(&r->turn, turn + 2, memory_order_release);
 	atomic_fetch_add_explicit(&n->version, 1, memory_order_release);
 }
