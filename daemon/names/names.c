@@ -1,7 +1,7 @@
 /* See names/names.h. The keys of a tenant are under a counter that is odd while they are written. A reader takes the
- * counter, then the keys, then the counter again, and begins anew if it was odd or has changed. Each word is stored with
- * release and read with acquire: a reader that has a new word sees that the counter is odd, or has changed. The rows lie
- * in pages of their own, which no core dump has. */
+ * counter, then the keys, then the counter again, and begins anew if it was odd or has changed. Each word is stored
+ * with release and read with acquire: a reader that has a new word sees that the counter is odd, or has changed. The
+ * rows lie in pages of their own, which no core dump has. */
 #include "daemon/names/names.h"
 
 #include "daemon/names/siphash.h"

@@ -86,8 +86,8 @@ enum { OTHERS = sizeof other / sizeof other[0] };
 /* Options of a cluster want each other. Flags win over them, and so does a variable that stands before them. */
 #define COMPANIONS                                                                                                    \
 	"TERRACE_CLUSTER=c", "TERRACE_PEER_ADDRESS=h:1", "TERRACE_ETCD_ENDPOINTS=h:2", "TERRACE_ETCD_USER=u",         \
-		"TERRACE_ETCD_PASSWORD_FILE=/p", "TERRACE_ETCD_CA=/a", "TERRACE_ETCD_CERT=/b", "TERRACE_ETCD_KEY=/k",         \
-		"TERRACE_SECRET=/s", NULL
+		"TERRACE_ETCD_PASSWORD_FILE=/p", "TERRACE_ETCD_CA=/a", "TERRACE_ETCD_CERT=/b",                                \
+		"TERRACE_ETCD_KEY=/k", "TERRACE_SECRET=/s", NULL
 
 START_TEST(every_option_every_way)
 {
