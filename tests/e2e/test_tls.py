@@ -267,7 +267,7 @@ class Tls(unittest.TestCase):
 
     def test_certs_check(self):
         out, _ = self.ctl("certs", "check", *self.node, self.ca.cert)
-        for word in ("node1.example", "CN=ours", "key", "daemon, client"):
+        for word in ("node1.example", "CN=ours", "key", "daemon, client, peer"):
             self.assertIn(word, out)
 
         def wrong(*files):
