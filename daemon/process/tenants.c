@@ -381,14 +381,32 @@ static bool fits(const struct tenants *t, const struct config *c, struct config_
 	return host_own <= c->host_bytes && disk_own <= disks;
 }
 
+/* The option `peers` counts before the table (rpc/tls.c): an engine's or an administrator's name there would be of no
+ * use in the table. */
+static void check_peers(const struct tenants *t, const struct config *c, struct config_errors *errors)
+{
+	for (uint32_t i = 0; i < t->identity_count; i++) {
+		const struct tenant_identity *of = &t->identities[i];
+
+		if (of->kind == BY_NAME && of->role != ROLE_PEER && config_sans_have(c->peers, of->name))
+			config_complain(errors,
+					"tenants: %s: tenant %s: %.128s is a peer's by the option peers: take it out "
+					"there, or here",
+					c->tenants_file, t->of[of->tenant].name, of->name);
+	}
+}
+
 struct tenants *tenants_load(const struct config *c, struct config_errors *errors)
 {
 	size_t n = 0;
 	char *bytes = bytes_of(c->tenants_file, &n, errors);
 	struct tenants *t = bytes ? tenants_parse(c->tenants_file, bytes, n, errors) : NULL;
+	const uint32_t before = errors->count;
 
 	free(bytes);
-	if (!t || fits(t, c, errors))
+	if (t)
+		check_peers(t, c, errors);
+	if (!t || (fits(t, c, errors) && errors->count == before))
 		return t;
 	tenants_free(t);
 	return NULL;

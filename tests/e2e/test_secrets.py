@@ -1,5 +1,5 @@
 """Secrets of tenants, the public names of blocks that are made with them, and the role of other daemons' certificates. usage: test_secrets.py
-TERRACED TERRACECTL
+TERRACED TERRACECTL [CLASS...]
 
 Names are compared with those of this page's own HMAC and SipHash.
 """
@@ -75,7 +75,7 @@ def fingerprint_of(secret, tenant="default"):
 A, B, C = (hashlib.sha256(t).hexdigest().encode() for t in (b"a", b"b", b"c"))
 
 
-class Secrets(unittest.TestCase):
+class Rig(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="terrace-secrets-")
         self.addCleanup(shutil.rmtree, self.folder, True)
@@ -128,6 +128,8 @@ class Secrets(unittest.TestCase):
             return (s.fingerprint, s.has_old, s.old_fingerprint) == (fingerprint_of(current), old is not None, fingerprint_of(old) if old else 0)
         wait_for(are, CALL_S, "the secret is taken")
 
+
+class Secrets(Rig):
     def test_names_while_secrets_change(self):
         """The steps of a rotation, without a restart, while calls run: no call fails, and old names are made until the old secret is dropped."""
         secret, old = self.write("secret", A), self.path("old")
@@ -258,6 +260,10 @@ class Secrets(unittest.TestCase):
         self.write("a", C)
         wait_for(lambda: self.secrets(d)["a"].fingerprint == fingerprint_of(C, "a"), CALL_S, "its own")
 
+
+class Memory(Rig):
+    """Of a plain build: sanitizers keep copies of their own."""
+
     def test_it_is_nowhere_to_be_read(self):
         """Neither the secret nor the key of names is in the memory that a core dump has, and the secret is in none."""
         d = self.daemon("--secret", self.write("secret", A), "--old-secret", self.write("old", B))
@@ -350,10 +356,22 @@ class Peers(unittest.TestCase):
         self.assertEqual(status, health_pb2.HealthCheckResponse.SERVING)
 
     def test_without_a_table(self):
-        d = self.start("--peers", "dns:other.example, uri:spiffe://example/terraced")
+        secret = os.path.join(self.folder, "secret")
+        with open(secret, "wb", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write(A)
+        d = self.start("--peers", "dns:other.example, uri:spiffe://example/terraced", "--secret", secret)
         self.all_refused(d, "all")
-        engine = terrace_pb2_grpc.CacheStub(self.channel(d, self.engine))
-        self.assertTrue(engine.OpenSession(pb.OpenSessionRequest(layouts=[layout()], engine="e"), timeout=CALL_S).session)
+        # an engine has its session, and learns nothing of names and secrets, though it may ask for figures and explanations
+        channel = self.channel(d, self.engine)
+        engine, admin = terrace_pb2_grpc.CacheStub(channel), terrace_pb2_grpc.AdminStub(channel)
+        opened = engine.OpenSession(pb.OpenSessionRequest(layouts=[layout()], engine="e"), timeout=CALL_S)
+        own = d.open()
+        self.assertEqual(d.put(own.session, [(key(1), bytes(own.layouts[0].block_bytes))]), [pb.OK])
+        self.assertFalse(admin.Stats(pb.StatsRequest(), timeout=CALL_S).secrets)
+        block, = admin.Explain(pb.ExplainRequest(key=key(1), session=opened.session), timeout=CALL_S).blocks
+        self.assertEqual((block.tenant, block.public_name, block.old_public_name), ("", b"", b""))
+        block, = d.admin.Explain(pb.ExplainRequest(key=key(1)), timeout=CALL_S).blocks
+        self.assertEqual(block.public_name, name_of(A, block.layout_id, key(1)))
 
     def test_without_the_option_it_is_an_engine(self):
         d = self.start()
@@ -370,6 +388,11 @@ class Peers(unittest.TestCase):
         engine = terrace_pb2_grpc.CacheStub(self.channel(d, self.engine))
         self.assertTrue(engine.OpenSession(pb.OpenSessionRequest(layouts=[layout()], engine="e"), timeout=CALL_S).session)
         self.all_refused(self.start("--tenants", table, "--peers", "uri:spiffe://example/terraced"), "all")
+        p = subprocess.run([TERRACED, "--check-config", "--tenants", table, "--listen", "127.0.0.1:0", "--listen-cert", self.node[0], "--listen-key",
+                            self.node[1], "--listen-ca", self.ca.cert, "--peers", "dns:engine.example"], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, timeout=CALL_S, check=False)
+        self.assertEqual(p.returncode, 2, p.stdout)
+        self.assertIn(b"tenant b: dns:engine.example is a peer's by the option peers", p.stdout)
 
 
 if __name__ == "__main__":
