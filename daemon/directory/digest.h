@@ -1,6 +1,6 @@
 /* A digest of what one holder has told one owner: names in buckets, a sum and a count for each. The holder makes it of
- * what it believes the owner to have, the owner of what it has of that holder. Buckets that differ are sent whole, which
- * brings what the owner lacks and takes away what the holder has no more (table.h, outbox.h).
+ * what it believes the owner to have, the owner of what it has of that holder. Buckets that differ are sent whole,
+ * which brings what the owner lacks and takes away what the holder has no more (table.h, outbox.h).
  *
  * Pure functions on the caller's struct: any thread. */
 #ifndef TERRACE_DAEMON_DIRECTORY_DIGEST_H

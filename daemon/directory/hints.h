@@ -3,9 +3,9 @@
  * An answer is kept for HINTS_KEPT_US, "none has it" too; a question that is under way is known as such, so that it is
  * asked once. The table is bounded: the oldest of the four answers that share a set gives way.
  *
- * Avoided members. A member that failed to answer, to lease or to send what it had is avoided for 1 s, after each further
- * failure in a row for twice as long, for 60 s at most. That is by node and epoch and does not look at the list of
- * members, as a list that cannot be renewed still has members that died. A new run of a member is not avoided.
+ * Avoided members. A member that failed to answer, to lease or to send what it had is avoided for 1 s, after each
+ * further failure in a row for twice as long, for 60 s at most. That is by node and epoch and does not look at the
+ * list of members, as a list that cannot be renewed still has members that died. A new run of a member is not avoided.
  *
  * Threads: any; one mutex, held for one name or one member at a time. */
 #ifndef TERRACE_DAEMON_DIRECTORY_HINTS_H

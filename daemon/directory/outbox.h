@@ -1,17 +1,17 @@
 /* What this member, as a holder, has to tell the owners of its blocks' segments.
  *
  * The outbox knows each published name, its segment, and what each of the two owners has been told of it: present,
- * absent, or not known (a message is under way, or its answer was lost). What is wanted and what was told differ: that is
- * to be told. So an addition that is taken back in time costs no message, a message that is lost is made again, and a
- * daemon that was started again is told all. The caller decides what is published (every 16th position, after 10 s).
+ * absent, or not known (a message is under way, or its answer was lost). What is wanted and what was told differ: that
+ * is to be told. So an addition that is taken back in time costs no message, a message that is lost is made again, and
+ * a daemon that was started again is told all. The caller decides what is published (every 16th position, after 10 s).
  *
- * Messages. An owner gets one when something has waited for it for OUTBOX_WAIT_US or OUTBOX_BATCH changes have gathered,
- * at most one at a time, and all owners together get at most `messages_a_second`. One that failed is tried again after
- * 1 s, then 2 s, up to 16 s. A digest follows each OUTBOX_DIGEST_US, sooner if an owner's count is not the outbox's
- * (`digest_wanted`), and the buckets that differ are sent whole.
+ * Messages. An owner gets one when something has waited for it for OUTBOX_WAIT_US or OUTBOX_BATCH changes have
+ * gathered, at most one at a time, and all owners together get at most `messages_a_second`. One that failed is tried
+ * again after 1 s, then 2 s, up to 16 s. A digest follows each OUTBOX_DIGEST_US, sooner if an owner's count is not the
+ * outbox's (`digest_wanted`), and the buckets that differ are sent whole.
  *
- * Members. After outbox_members each segment's owners are computed anew, spread over OUTBOX_SPREAD_US, or at once for a
- * segment in which something changes. New owners are told. A former owner keeps what it has until the digest that
+ * Members. After outbox_members each segment's owners are computed anew, spread over OUTBOX_SPREAD_US, or at once for
+ * a segment in which something changes. New owners are told. A former owner keeps what it has until the digest that
  * follows (an asker with the list before finds it there).
  *
  * Memory: 36 bytes a name and 52 a segment, bounded by `names_max`, allocated by outbox_create.
@@ -62,8 +62,8 @@ void outbox_remove(struct outbox *o, const struct public_name *name, uint64_t no
 
 enum outbox_kind { OUTBOX_PUBLISH, OUTBOX_DIGEST, OUTBOX_REPLACE };
 
-/* A message to one owner, which may be this member itself: it is then applied to its own table without a call. The struct
- * is large: the caller keeps some of them for good. */
+/* A message to one owner, which may be this member itself: it is then applied to its own table without a call. The
+ * struct is large: the caller keeps some of them for good. */
 struct outbox_message {
 	enum outbox_kind kind;
 	struct directory_run to;
