@@ -34,7 +34,7 @@ struct hint_holders {
 	struct directory_run at[DIRECTORY_HOLDERS_MAX]; /* in the owner's order */
 };
 
-/* HELD: *out are the holders, those that are avoided left out. NONE: there is none, or all are avoided. UNKNOWN: ask. */
+/* HELD: *out are the holders but those that are avoided. NONE: there is none, or all are avoided. UNKNOWN: ask. */
 enum hint hints_find(struct hints *h, uint32_t tenant, const struct public_name *name, uint64_t now_us,
 		     struct hint_holders *out);
 /* A question is under way, until its answer or until_us. False: it already was, or an answer is known: ask not. */

@@ -81,14 +81,13 @@ struct outbox_message {
 struct outbox_reply {
 	enum status status;          /* of the call, or of the owner's table */
 	bool digest_wanted;          /* PUBLISH, REPLACE */
-	const uint32_t *refused;     /* PUBLISH, REPLACE: indexes of changes of deleted names; they are not told again */
+	const uint32_t *refused;     /* PUBLISH, REPLACE: of changes of deleted names; not told again */
 	uint32_t refused_count;
 	const struct digest_set *differ; /* DIGEST */
 };
 
-/* Makes the next message that is due. False: none is; *next_us says when to ask again (later than now_us; changes that
- * come meanwhile are due no earlier than that, but after OUTBOX_BATCH of them for one owner). */
-bool outbox_next(struct outbox *o, uint64_t now_us, struct outbox_message *out, uint64_t *next_us);
+/* Makes the next message that is due. False: none is now. The caller asks until then, about each 100 ms. */
+bool outbox_next(struct outbox *o, uint64_t now_us, struct outbox_message *out);
 /* Ends a message: OK only if the owner has answered so. Call it once for each message, in any order. */
 void outbox_end(struct outbox *o, const struct outbox_message *m, const struct outbox_reply *reply, uint64_t now_us);
 

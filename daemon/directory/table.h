@@ -68,7 +68,7 @@ enum status directory_digest(struct directory *d, const struct directory_sender 
 
 struct directory_buckets {
 	const struct digest_set *set;
-	const struct directory_change *changes; /* additions: the names of these buckets; names of others are left out */
+	const struct directory_change *changes; /* additions; names of other buckets are left out */
 	uint32_t count;
 	bool part;                   /* not all names of the buckets */
 };
@@ -98,7 +98,7 @@ void directory_refuse(struct directory *d, uint32_t tenant, const struct public_
 
 /* ---- upkeep ---- */
 
-/* Takes back the room of at most `max` entries of dead runs and of refusals that have ended. False: there is no more. */
+/* Takes back the room of at most `max` entries of dead runs and of refusals that have ended. False: none is left. */
 bool directory_sweep(struct directory *d, uint32_t max, uint64_t now_us);
 
 struct directory_counts {
