@@ -41,14 +41,14 @@ enum {
 struct outbox;
 
 struct outbox_options {
-	struct directory_run self;   /* it is told nothing by messages: see OUTBOX_SELF below */
-	uint32_t names_max;          /* published names, those that are being taken back among them */
+	uint8_t self[DIRECTORY_NODE_BYTES]; /* messages to it are not counted as messages */
+	uint32_t names_max;          /* published names, those that are being taken back among them; at most 2^26 */
 	uint32_t messages_a_second;  /* to all owners together, digests among them */
 	uint64_t seed;               /* spreads digests in time; any number */
 };
 
-/* EXHAUSTED: no memory. */
-enum status outbox_create(const struct outbox_options *options, uint64_t now_us, struct outbox **out);
+/* EXHAUSTED: no memory. INVALID: names_max. */
+enum status outbox_create(const struct outbox_options *options, struct outbox **out);
 void outbox_destroy(struct outbox *o);
 
 /* Takes the owners of a new list of members (holds them). */
@@ -68,6 +68,7 @@ struct outbox_message {
 	enum outbox_kind kind;
 	struct directory_run to;
 	uint64_t sequence;           /* rises over all messages */
+	uint32_t peer;               /* outbox.c's */
 	uint32_t told;               /* PUBLISH: names that the owner then has */
 	bool part;                   /* REPLACE: not all names of the buckets fitted */
 	uint32_t count;              /* PUBLISH, REPLACE: changes, those of one segment next to each other */
@@ -94,7 +95,7 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 struct outbox_counts {
 	uint64_t names, segments;    /* now; names that are being taken back among them */
 	uint64_t bytes;              /* as allocated */
-	uint64_t waiting;            /* (segment, owner) pairs of which something has to be told */
+	uint64_t waiting;            /* (name, owner) pairs of which something has to be told */
 	uint64_t turned_away;        /* since outbox_create, as below: additions for want of room */
 	uint64_t messages, failed, changes; /* of all kinds; not OK; changes in those that were OK */
 	uint64_t digests, replaced;  /* messages of these kinds */
