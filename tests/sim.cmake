@@ -41,3 +41,8 @@ add_dependencies(two_gpus sim_plugin sim_runtime)
 add_test(NAME two_gpus_sim COMMAND two_gpus --quick)
 set_tests_properties(two_gpus_sim PROPERTIES TIMEOUT 60 ENVIRONMENT "LD_LIBRARY_PATH=${SIM_DEVICE_FOLDER};SIM_GPU_DEVICES=2")
 terrace_test(sim_faults SOURCES sim/faults.c LIBS sim_device)
+# A cluster's directory in virtual time. The long form has 1,000 nodes: tests/bench/results/directory.md.
+add_executable(directory_sim sim/directory.c)
+target_link_libraries(directory_sim PRIVATE terrace_directory)
+add_test(NAME directory_sim COMMAND directory_sim)
+set_tests_properties(directory_sim PROPERTIES TIMEOUT 120)

@@ -39,7 +39,7 @@ enum hint hints_find(struct hints *h, uint32_t tenant, const struct public_name 
 		     struct hint_holders *out);
 /* A question is under way, until its answer or until_us. False: it already was, or an answer is known: ask not. */
 bool hints_ask(struct hints *h, uint32_t tenant, const struct public_name *name, uint64_t now_us, uint64_t until_us);
-/* An owner's answer; count 0: none. */
+/* An owner's answer, without this member itself, which may have dropped the block just now; count 0: none. */
 void hints_answer(struct hints *h, uint32_t tenant, const struct public_name *name, const struct directory_run *holders,
 		  uint32_t count, uint64_t now_us);
 /* A holder turned out not to have the block, or gave no answer: the answer no longer names it. */

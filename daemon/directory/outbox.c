@@ -23,7 +23,6 @@ enum {
 #define NONE UINT32_MAX
 #define NO_PEER UINT16_MAX
 #define SECOND_US 1000000ull
-#define RETRY_MAX_US (16 * SECOND_US)
 
 enum told { ABSENT, PRESENT, UNKNOWN };
 
@@ -57,7 +56,7 @@ struct peer {
 	bool used, left;              /* left: it is no member any more */
 	bool busy;                    /* a message is under way */
 	bool told;                    /* something, since a digest found it to have nothing as it should */
-	uint64_t waiting_us;          /* since when something is pending; 0: nothing, or a message carries it */
+	uint64_t publish_us;          /* when to tell what is pending; 0: nothing is, or a message carries it */
 	uint64_t retry_us, retry_wait_us;
 	uint64_t digest_us, digested_us;  /* when the next one is due, when the last was made */
 	struct digest_set *differ;    /* buckets to be sent whole; NULL: none */
@@ -197,6 +196,7 @@ static void link_order(struct outbox *o, uint32_t link, bool marked)
 /* A name's side has something to be told that no message carries. */
 static void pend(struct outbox *o, const struct name *n, uint32_t side, uint64_t now_us)
 {
+	const uint64_t at_us = now_us + (is_wanted(n) ? OUTBOX_WAIT_US : OUTBOX_REMOVE_WAIT_US);
 	const uint32_t link = n->segment * SIDES + side;
 	struct peer *p;
 
@@ -205,8 +205,8 @@ static void pend(struct outbox *o, const struct name *n, uint32_t side, uint64_t
 	if (!link_marked(o, link))
 		link_order(o, link, true);
 	p = link_peer(o, link);
-	if (!p->waiting_us)
-		p->waiting_us = now_us;
+	if (!p->publish_us || at_us < p->publish_us)
+		p->publish_us = at_us;
 }
 
 /* ---- peers ---- */
@@ -568,7 +568,7 @@ static void make_publish(struct outbox *o, struct peer *p, struct outbox_message
 		link_order(o, p->first, false);
 	out->kind = OUTBOX_PUBLISH;
 	out->told = p->present + adds;
-	p->waiting_us = 0;
+	p->publish_us = 0;
 }
 
 static void make_digest(struct outbox *o, struct peer *p, uint64_t now_us, struct outbox_message *out)
@@ -604,7 +604,7 @@ static bool due(const struct peer *p, uint64_t now_us, enum outbox_kind *kind)
 {
 	if (!p->used || p->left || p->busy || now_us < p->retry_us)
 		return false;
-	if (p->waiting_us && p->pending && (p->pending >= OUTBOX_BATCH || now_us - p->waiting_us >= OUTBOX_WAIT_US))
+	if (p->publish_us && p->pending && (p->pending >= OUTBOX_BATCH || now_us >= p->publish_us))
 		*kind = OUTBOX_PUBLISH;
 	else if (p->differ)
 		*kind = OUTBOX_REPLACE;
@@ -770,9 +770,9 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 		end_refused(o, m, reply->refused[i], now_us);
 	p->busy = false;
 	if (!ok) {
-		p->retry_wait_us = !p->retry_wait_us ? SECOND_US : 2 * p->retry_wait_us;
-		if (p->retry_wait_us > RETRY_MAX_US)
-			p->retry_wait_us = RETRY_MAX_US;
+		p->retry_wait_us = !p->retry_wait_us ? OUTBOX_RETRY_US : 2 * p->retry_wait_us;
+		if (p->retry_wait_us > OUTBOX_RETRY_MAX_US)
+			p->retry_wait_us = OUTBOX_RETRY_MAX_US;
 		p->retry_us = now_us + p->retry_wait_us;
 		o->counts.failed++;
 	} else {
@@ -787,8 +787,8 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 				digest_again(p, p->digested_us + OUTBOX_DIGEST_SOONEST_US);
 		}
 	}
-	if (!p->waiting_us && p->first != NONE && link_marked(o, p->first))
-		p->waiting_us = now_us; /* what the message had no room for */
+	if (!p->publish_us && p->first != NONE && link_marked(o, p->first))
+		p->publish_us = now_us; /* what the message had no room for */
 	peer_look(p);
 	pthread_mutex_unlock(&o->lock);
 }

@@ -1,18 +1,22 @@
 /* What this member, as a holder, has to tell the owners of its blocks' segments.
  *
  * The outbox knows each published name, its segment, and what each of the two owners has been told of it: present,
- * absent, or not known (a message is under way, or its answer was lost). What is wanted and what was told differ: that
- * is to be told. So an addition that is taken back in time costs no message, a message that is lost is made again, and
- * a daemon that was started again is told all. The caller decides what is published (every 16th position, after 10 s).
+ * absent, or not known (a message is under way, or its answer was lost). What is wanted and what was told differ:
+ * that is to be told. So an addition that is taken back in time costs no message, a message that is lost is made
+ * again, and a daemon that was started again is told all. The caller decides what is published (every 16th position,
+ * after 10 s), and takes a name back some seconds before its block is dropped, while it is merely cold: that costs a
+ * miss, but a name that is taken back too late is a wrong answer.
  *
- * Messages. An owner gets one when something has waited for it for OUTBOX_WAIT_US or OUTBOX_BATCH changes have
- * gathered, at most one at a time, and all owners together get at most `messages_a_second`. One that failed is tried
- * again after 1 s, then 2 s, up to 16 s. A digest follows each OUTBOX_DIGEST_US, sooner if an owner's count is not the
- * outbox's (`digest_wanted`), and the buckets that differ are sent whole.
+ * Messages. An owner gets one when an addition has waited for it for OUTBOX_WAIT_US or a removal for
+ * OUTBOX_REMOVE_WAIT_US, or OUTBOX_BATCH changes have gathered; at most one at a time, and all owners together get
+ * at most `messages_a_second`. Removals are told sooner because an answer is wrong until then, and an addition that
+ * comes late is a miss. A message that failed is tried again after 0.25 s, then 0.5 s, up to 16 s. A digest follows
+ * each OUTBOX_DIGEST_US, sooner if an owner's count is not the outbox's (`digest_wanted`), and the buckets that
+ * differ are sent whole.
  *
- * Members. After outbox_members each segment's owners are computed anew, spread over OUTBOX_SPREAD_US, or at once for
- * a segment in which something changes. New owners are told. A former owner keeps what it has until the digest that
- * follows (an asker with the list before finds it there).
+ * Members. After outbox_members each segment's owners are computed anew, spread over OUTBOX_SPREAD_US, or at once
+ * for a segment in which something changes. New owners are told. A former owner keeps what it has until the digest
+ * that follows (an asker with the list before finds it there).
  *
  * Memory: 36 bytes a name and 52 a segment, bounded by `names_max`, allocated by outbox_create.
  *
@@ -34,6 +38,9 @@ enum {
 	OUTBOX_MESSAGE_MAX = 4096,   /* changes in one message */
 };
 #define OUTBOX_WAIT_US 1000000ull
+#define OUTBOX_REMOVE_WAIT_US 200000ull
+#define OUTBOX_RETRY_US 250000ull
+#define OUTBOX_RETRY_MAX_US 16000000ull
 #define OUTBOX_SPREAD_US 10000000ull
 #define OUTBOX_DIGEST_US 60000000ull
 #define OUTBOX_DIGEST_SOONEST_US 5000000ull /* since the last one to that owner */

@@ -98,18 +98,21 @@ START_TEST(batches)
 				ck_assert_uint_eq(second_message.changes[i].segment, second_message.changes[k].segment);
 	end(o, &second_message, STATUS_OK, now);
 	/* Taken back: told, then forgotten. */
+	add(o, 2, now);
 	take_back(o, 1, now);
-	ck_assert(outbox_next(o, now + SECOND, &m));
-	ck_assert(m.changes[0].remove);
-	ck_assert_uint_eq(m.told, 100);
+	ck_assert(!outbox_next(o, now + OUTBOX_REMOVE_WAIT_US - 1, &m)); /* sooner than additions */
+	ck_assert(outbox_next(o, now + OUTBOX_REMOVE_WAIT_US, &m));
+	ck_assert_uint_eq(m.count, 2);
+	ck_assert_int_eq(m.changes[0].remove, public_name_equal(&m.changes[0].name, &expected.name));
+	ck_assert_uint_eq(m.told, 101);
 	outbox_counts(o, &counts);
-	ck_assert_uint_eq(counts.names, 101);
+	ck_assert_uint_eq(counts.names, 102);
 	end(o, &m, STATUS_OK, now + SECOND);
 	outbox_counts(o, &counts);
-	ck_assert_uint_eq(counts.names, 100);
+	ck_assert_uint_eq(counts.names, 101);
 	ck_assert_uint_eq(counts.waiting, 0);
 	ck_assert_uint_eq(counts.messages, 3);
-	ck_assert_uint_eq(counts.changes, 102);
+	ck_assert_uint_eq(counts.changes, 103);
 	outbox_destroy(o);
 }
 END_TEST
@@ -126,13 +129,15 @@ START_TEST(lost_answers)
 	ck_assert(outbox_next(o, now += SECOND, &m));
 	take_back(o, 1, now);
 	end(o, &m, STATUS_DEADLINE, now);
-	ck_assert(!outbox_next(o, now + SECOND - 1, &m)); /* after a failure: 1 s, then 2, up to 16 */
-	for (uint32_t i = 0; i < 8; i++) {
-		ck_assert(outbox_next(o, now += SECOND << (i < 4 ? i : 4), &m));
+	/* Tried again after a quarter of a second, then half of one, up to 16. */
+	for (uint32_t i = 0; i < 10; i++) {
+		const uint64_t wait = i < 6 ? OUTBOX_RETRY_US << i : OUTBOX_RETRY_MAX_US;
+
+		ck_assert(!outbox_next(o, now + wait - 1, &m));
+		ck_assert(outbox_next(o, now += wait, &m));
 		ck_assert_uint_eq(m.count, 1);
 		ck_assert(m.changes[0].remove);
 		end(o, &m, STATUS_UNAVAILABLE, now);
-		ck_assert(!outbox_next(o, now + (SECOND << (i < 3 ? i + 1 : 4)) - 1, &m));
 	}
 	ck_assert(outbox_next(o, now += 16 * SECOND, &m));
 	end(o, &m, STATUS_OK, now);
