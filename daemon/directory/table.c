@@ -1,6 +1,7 @@
-/* See table.h. Entries lie in one array and are linked by index: in the chain of their name's bucket, the newest
- * first; in the list of their holder; and by age. A holder is a slot; slot 0 has the refusals as its entries. The slot
- * of a run that left keeps its entries until they are swept: nothing points at it from `index`, and it is not alive. */
+/* See table.h. Entries lie in one array and are linked by index: in the chain of their name's bucket, the newest first;
+ * in the chain of the bucket of (name, holder), as a thousand members may have the same name; in the list of their
+ * holder; and by age. A holder is a slot; slot 0 has the refusals as its entries. The slot of a run that left keeps its
+ * entries until they are swept: nothing points at it from `index`, and it is not alive. */
 #include "daemon/directory/table.h"
 
 #include <assert.h>
@@ -22,7 +23,8 @@ enum {
 
 struct entry {
 	struct public_name name;
-	uint32_t next;                /* in the bucket's chain, or of the free entries */
+	uint32_t next, previous;      /* in the chain of the name's bucket; next: of the free entries too */
+	uint32_t next_exact;          /* in the chain of (name, slot) */
 	uint32_t before, behind;      /* of the same slot */
 	uint32_t older, newer;
 	uint32_t tenant;
@@ -31,7 +33,7 @@ struct entry {
 	bool seen;                    /* by the directory_replace under way */
 };
 
-_Static_assert(sizeof(struct entry) == 48, "the memory that the header promises, with 4 bytes of the bucket");
+_Static_assert(sizeof(struct entry) == 56, "the memory that the header promises, with 4 bytes for each bucket");
 
 struct slot {
 	struct directory_run run;
@@ -44,7 +46,7 @@ struct slot {
 struct directory {
 	pthread_mutex_t lock;
 	struct entry *entries;
-	uint32_t *buckets;            /* `capacity` of them */
+	uint32_t *buckets, *exact;    /* `capacity` of each */
 	uint32_t capacity, touched;   /* entries; those ever used, all behind them are free */
 	uint32_t free;
 	uint32_t oldest, newest;
@@ -111,21 +113,52 @@ static void age_take(struct directory *d, uint32_t e)
 	*(entry->newer == NONE ? &d->newest : &d->entries[entry->newer].older) = entry->older;
 }
 
+static uint32_t *exact_bucket(const struct directory *d, const struct public_name *name, uint32_t slot)
+{
+	const uint64_t hash = (name->word[1] ^ slot) * 0x9e3779b97f4a7c15ull;
+
+	return &d->exact[(hash >> 32) * d->capacity >> 32];
+}
+
+/* Puts an entry first among those of its name. */
 static void chain_put(struct directory *d, uint32_t e)
 {
 	uint32_t *head = &d->buckets[bucket_of(d, &d->entries[e].name)];
 
 	d->entries[e].next = *head;
+	d->entries[e].previous = NONE;
+	if (*head != NONE)
+		d->entries[*head].previous = e;
 	*head = e;
 }
 
 static void chain_take(struct directory *d, uint32_t e)
 {
-	uint32_t *at = &d->buckets[bucket_of(d, &d->entries[e].name)];
+	const struct entry *entry = &d->entries[e];
+
+	if (entry->next != NONE)
+		d->entries[entry->next].previous = entry->previous;
+	if (entry->previous != NONE)
+		d->entries[entry->previous].next = entry->next;
+	else
+		d->buckets[bucket_of(d, &entry->name)] = entry->next;
+}
+
+static void exact_put(struct directory *d, uint32_t e)
+{
+	uint32_t *head = exact_bucket(d, &d->entries[e].name, d->entries[e].slot);
+
+	d->entries[e].next_exact = *head;
+	*head = e;
+}
+
+static void exact_take(struct directory *d, uint32_t e)
+{
+	uint32_t *at = exact_bucket(d, &d->entries[e].name, d->entries[e].slot);
 
 	while (*at != e)
-		at = &d->entries[*at].next;
-	*at = d->entries[e].next;
+		at = &d->entries[*at].next_exact;
+	*at = d->entries[e].next_exact;
 }
 
 static void slot_free(struct directory *d, uint32_t s)
@@ -139,6 +172,7 @@ static void entry_free(struct directory *d, uint32_t e)
 	const uint32_t s = d->entries[e].slot;
 
 	chain_take(d, e);
+	exact_take(d, e);
 	slot_take(d, e);
 	age_take(d, e);
 	d->entries[e].next = d->free;
@@ -204,6 +238,7 @@ static void entry_make(struct directory *d, uint32_t s, uint32_t tenant, const s
 	};
 	chain_put(d, e);
 	slot_append(d, s, e);
+	exact_put(d, e);
 	age_append(d, e);
 	d->counts.entries++;
 }
@@ -218,31 +253,21 @@ static bool refusal_ended(struct directory *d, uint32_t e, uint64_t now_us)
 	return (uint64_t)(seconds(d, now_us) - d->entries[e].changed_s) * SECOND_US > d->refused_us;
 }
 
-/* What there is of a name: the holder's entry (NONE), and whether the name is refused. */
-static uint32_t entry_find(struct directory *d, uint32_t s, const struct directory_change *c, uint64_t now_us,
-			   bool *refused)
+static uint32_t entry_find(const struct directory *d, uint32_t s, const struct directory_change *c)
 {
-	uint32_t found = NONE;
+	uint32_t e = *exact_bucket(d, &c->name, s);
 
-	*refused = false;
-	for (uint32_t e = d->buckets[bucket_of(d, &c->name)]; e != NONE; e = d->entries[e].next) {
-		if (!is(d, e, c->tenant, &c->name))
-			continue;
-		if (d->entries[e].slot == REFUSALS)
-			*refused = !refusal_ended(d, e, now_us);
-		else if (d->entries[e].slot == s)
-			found = e;
-	}
-	return found;
+	while (e != NONE && !(d->entries[e].slot == s && is(d, e, c->tenant, &c->name)))
+		e = d->entries[e].next_exact;
+	return e;
 }
 
 /* False: the name is refused. */
 static bool entry_add(struct directory *d, uint32_t s, const struct directory_change *c, uint64_t now_us)
 {
-	bool refused;
-	const uint32_t e = entry_find(d, s, c, now_us, &refused);
+	const uint32_t e = entry_find(d, s, c), refusal = entry_find(d, REFUSALS, c);
 
-	if (refused) {
+	if (refusal != NONE && !refusal_ended(d, refusal, now_us)) {
 		d->counts.refused++;
 		return false;
 	}
@@ -377,14 +402,12 @@ static void refused_put(struct directory_published *out, uint32_t change)
 static void apply(struct directory *d, uint32_t s, const struct directory_change *c, uint32_t index, uint64_t now_us,
 		  struct directory_published *out)
 {
-	bool refused;
-
 	if (!c->remove) {
 		if (!entry_add(d, s, c, now_us))
 			refused_put(out, index);
 		return;
 	}
-	const uint32_t e = entry_find(d, s, c, now_us, &refused);
+	const uint32_t e = entry_find(d, s, c);
 
 	if (e == NONE)
 		return;
@@ -579,7 +602,7 @@ void directory_counts(struct directory *d, struct directory_counts *out)
 
 enum status directory_create(const struct directory_options *options, struct directory **out)
 {
-	const uint64_t capacity = options->bytes_max / (sizeof(struct entry) + sizeof(uint32_t));
+	const uint64_t capacity = options->bytes_max / (sizeof(struct entry) + 2 * sizeof(uint32_t));
 
 	if (options->bytes_max < BYTES_MIN)
 		return STATUS_INVALID;
@@ -593,16 +616,18 @@ enum status directory_create(const struct directory_options *options, struct dir
 	short_lock_init(&d->lock);
 	d->entries = calloc(d->capacity, sizeof d->entries[0]);
 	d->buckets = malloc(d->capacity * sizeof d->buckets[0]);
+	d->exact = malloc(d->capacity * sizeof d->exact[0]);
 	d->slots = calloc(SLOTS, sizeof d->slots[0]);
-	if (!d->entries || !d->buckets || !d->slots) {
+	if (!d->entries || !d->buckets || !d->exact || !d->slots) {
 		directory_destroy(d);
 		return STATUS_EXHAUSTED;
 	}
 	memset(d->buckets, 0xff, d->capacity * sizeof d->buckets[0]);
+	memset(d->exact, 0xff, d->capacity * sizeof d->exact[0]);
 	d->slots_touched = REFUSALS + 1;
 	d->slots[REFUSALS] = (struct slot){ .first = NONE, .last = NONE, .used = true };
 	d->counts.capacity = d->capacity;
-	d->counts.bytes = (uint64_t)d->capacity * (sizeof d->entries[0] + sizeof d->buckets[0]) + sizeof *d +
+	d->counts.bytes = (uint64_t)d->capacity * (sizeof d->entries[0] + 2 * sizeof d->buckets[0]) + sizeof *d +
 			  SLOTS * sizeof d->slots[0];
 	*out = d;
 	return STATUS_OK;
@@ -614,6 +639,7 @@ void directory_destroy(struct directory *d)
 		return;
 	free(d->entries);
 	free(d->buckets);
+	free(d->exact);
 	free(d->slots);
 	pthread_mutex_destroy(&d->lock);
 	free(d);

@@ -10,7 +10,7 @@
  * A deleted name is refused for some time (directory_refuse): nothing finds it, and additions of it are refused and
  * told.
  *
- * Memory: 52 bytes an entry, 56 a member, all of it allocated by directory_create; pages that were never used cost
+ * Memory: 64 bytes an entry, 56 a member, all of it allocated by directory_create; pages that were never used cost
  * nothing.
  *
  * Threads: any. One mutex guards the table; a call holds it for as long as it takes to walk its own arguments (and a

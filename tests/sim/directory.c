@@ -236,7 +236,7 @@ static void node_start(uint32_t i)
 	const uint64_t epoch = n->run.epoch + 1, word[2] = { hash(i), i };
 	struct outbox_options options = { .names_max = 4 * scale.blocks_a_node / EVERY,
 					  .messages_a_second = scale.messages_a_second, .seed = hash(i + epoch) };
-	const struct directory_options table = { .bytes_max = 52ull * 8 * scale.blocks_a_node / EVERY,
+	const struct directory_options table = { .bytes_max = 64ull * 8 * scale.blocks_a_node / EVERY,
 						 .refused_us = 60 * SECOND };
 
 	memset(n, 0, sizeof *n);

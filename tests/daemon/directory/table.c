@@ -137,7 +137,7 @@ END_TEST
 
 START_TEST(the_oldest_go_first)
 {
-	struct directory *d = make(52 * 1000);
+	struct directory *d = make(64 * 1000);
 	struct directory_counts counts;
 	struct directory_sender s = from(0, 0);
 
