@@ -71,6 +71,7 @@ struct outbox {
 	uint32_t names_free, names_touched, segments_free, segments_touched;
 	struct peer *peers;
 	uint32_t peers_touched, peer_next;        /* peer_next: where the search for a peer begins */
+	uint32_t peers_told;
 	struct owners *owners;                    /* NULL: no list yet */
 	uint16_t *peer_of;                        /* by the owners' index */
 	uint32_t version;
@@ -211,17 +212,18 @@ static void pend(struct outbox *o, const struct name *n, uint32_t side, uint64_t
 
 /* ---- peers ---- */
 
-static void peer_free(struct peer *p)
+static void peer_free(struct outbox *o, struct peer *p)
 {
 	assert(!p->links && !p->pending && !p->busy);
+	o->peers_told -= p->told;
 	free(p->differ);
 	memset(p, 0, sizeof *p);
 }
 
-static void peer_look(struct peer *p)
+static void peer_look(struct outbox *o, struct peer *p)
 {
 	if (p->used && p->left && !p->links && !p->busy)
-		peer_free(p);
+		peer_free(o, p);
 }
 
 /* A part of a time, by the peer and the outbox's seed, so that neither all peers of an outbox nor all outboxes of a
@@ -280,7 +282,7 @@ static void segment_free(struct outbox *o, uint32_t s)
 		struct peer *p = &o->peers[segment->peer[side]];
 
 		link_take(o, s * SIDES + side);
-		peer_look(p);
+		peer_look(o, p);
 	}
 	while (*at != s + 1)
 		at = &o->segments[*at - 1].next;
@@ -401,7 +403,7 @@ static void sides_set(struct outbox *o, uint32_t s, const uint16_t peer[SIDES], 
 		    p->digest_us > now_us + OUTBOX_SPREAD_US)
 			p->digest_us = now_us + OUTBOX_SPREAD_US + part_of(o, &p->run, OUTBOX_SPREAD_US);
 		if (p)
-			peer_look(p);
+			peer_look(o, p);
 	}
 	for (uint32_t n = segment->names, behind; n != NONE; n = behind) {
 		behind = o->names[n].behind;
@@ -471,7 +473,7 @@ void outbox_members(struct outbox *o, struct owners *owners, uint64_t now_us)
 		} else if (peer->used) {
 			peer->left = true;
 		}
-		peer_look(peer);
+		peer_look(o, peer);
 	}
 	for (uint32_t i = 0; i < count; i++)
 		if (o->peer_of[i] == NO_PEER)
@@ -648,6 +650,7 @@ static void make(struct outbox *o, uint32_t peer, enum outbox_kind kind, uint64_
 	p->busy = true;
 	if (!p->told) {
 		p->told = true;
+		o->peers_told++;
 		p->digest_us = now_us + part_of(o, &p->run, OUTBOX_DIGEST_US);
 	}
 	o->counts.messages++;
@@ -734,9 +737,12 @@ static void digest_again(struct peer *p, uint64_t at_us)
 		p->digest_us = at_us;
 }
 
-static void end_digest(struct peer *p, const struct digest_set *differ, uint64_t now_us)
+static void end_digest(struct outbox *o, struct peer *p, const struct digest_set *differ, uint64_t now_us)
 {
-	p->digest_us = now_us + OUTBOX_DIGEST_US;
+	/* So many owners can be told things that their digests alone would be most of the messages. */
+	const uint64_t all_us = (uint64_t)o->peers_told * SECOND_US / OUTBOX_DIGESTS_A_SECOND;
+
+	p->digest_us = now_us + (all_us > OUTBOX_DIGEST_US ? all_us : OUTBOX_DIGEST_US);
 	if (differ && !digest_set_empty(differ)) {
 		p->differ = malloc(sizeof *p->differ);
 		if (p->differ)
@@ -745,6 +751,7 @@ static void end_digest(struct peer *p, const struct digest_set *differ, uint64_t
 			digest_again(p, now_us + OUTBOX_DIGEST_SOONEST_US);
 	} else if (!p->links) {
 		p->told = false;
+		o->peers_told--;
 	}
 }
 
@@ -778,7 +785,7 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 	} else {
 		p->retry_wait_us = 0;
 		if (m->kind == OUTBOX_DIGEST)
-			end_digest(p, reply->differ, now_us);
+			end_digest(o, p, reply->differ, now_us);
 		if (m->kind == OUTBOX_REPLACE)
 			end_replace(p, m->part, now_us);
 		if (m->kind != OUTBOX_DIGEST) {
@@ -789,7 +796,7 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 	}
 	if (!p->publish_us && p->first != NONE && link_marked(o, p->first))
 		p->publish_us = now_us; /* what the message had no room for */
-	peer_look(p);
+	peer_look(o, p);
 	pthread_mutex_unlock(&o->lock);
 }
 

@@ -36,6 +36,7 @@
 enum {
 	OUTBOX_BATCH = 64,           /* so many changes for one owner do not wait */
 	OUTBOX_MESSAGE_MAX = 4096,   /* changes in one message */
+	OUTBOX_DIGESTS_A_SECOND = 17, /* to all owners together: with more than 1,020 they come less often */
 };
 #define OUTBOX_WAIT_US 1000000ull
 #define OUTBOX_REMOVE_WAIT_US 200000ull

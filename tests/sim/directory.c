@@ -932,9 +932,9 @@ static void arguments(int argc, char **argv)
 			scale.nodes = 1000;
 			scale.blocks_a_node = 100000;
 			scale.blocks_a_second = 2500;
-			scale.lost_at_s = 150;
-			scale.back_at_s = 240;
-			scale.seconds = 300;
+			scale.lost_at_s = 100;
+			scale.back_at_s = 160;
+			scale.seconds = 200;
 		} else if (!strcmp(argv[i], "--nodes") && i + 1 < argc) {
 			scale.nodes = (uint32_t)strtoul(argv[++i], NULL, 10);
 		} else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {

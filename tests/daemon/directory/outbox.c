@@ -250,6 +250,35 @@ START_TEST(moved_segments_are_spread)
 }
 END_TEST
 
+/* With 2,040 owners, twice as many as can be checked in a minute, digests take two. */
+START_TEST(digests_have_a_bound)
+{
+	enum { OWNERS_TOLD = 120 * OUTBOX_DIGESTS_A_SECOND };
+	struct directory_member *at = calloc(OWNERS_TOLD, sizeof *at);
+	struct outbox *o = make(20000, 10000);
+	uint64_t now = 50 * SECOND;
+	uint32_t digests = 0;
+
+	for (uint32_t i = 0; i < OWNERS_TOLD; i++)
+		at[i] = rig_member(i, 1);
+	members(o, at, OWNERS_TOLD, now);
+	for (uint32_t i = 0; i < 20000; i++) {
+		const struct directory_change c = change(i, i);
+
+		ck_assert_int_eq(outbox_add(o, &c, now), STATUS_OK);
+	}
+	for (uint32_t s = 0; s < 360; s++, now += SECOND)
+		while (outbox_next(o, now, &m)) {
+			digests += m.kind == OUTBOX_DIGEST && s >= 120;
+			end(o, &m, STATUS_OK, now);
+		}
+	ck_assert_uint_ge(digests, 2 * OWNERS_TOLD - OWNERS_TOLD / 10);
+	ck_assert_uint_le(digests, 2 * OWNERS_TOLD + OWNERS_TOLD / 10);
+	outbox_destroy(o);
+	free(at);
+}
+END_TEST
+
 START_TEST(refused_names_are_not_told_again)
 {
 	const struct directory_member two[2] = { rig_member(0, 1), rig_member(1, 1) };
@@ -506,6 +535,7 @@ int main(void)
 	tcase_add_test(tc, bounds);
 	tcase_add_test(tc, one_long_segment);
 	tcase_add_test(tc, moved_segments_are_spread);
+	tcase_add_test(tc, digests_have_a_bound);
 	tcase_add_test(tc, refused_names_are_not_told_again);
 	tcase_add_loop_test(tc, random_runs, 0, 20);
 	return rig_main(tc, "directory outbox");
