@@ -1,4 +1,4 @@
-/* A cluster that uses the directory, in virtual time: directory [--long] [--nodes N] [--seed N] [--seconds N]
+/* A cluster that uses the directory, in virtual time: directory_sim [--long] [--nodes=N] [--seed=N]
  *
  * Each node has the daemon's own outbox, table and hints (daemon/directory). What a node caches is simulated:
  * sessions, of which a node holds a prefix each, and prompts that many sessions begin with; the least recently used
@@ -925,8 +925,21 @@ static int result(double cpu_s)
 	return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* The number behind `--name=`; false: it is another argument. */
+static bool number(const char *argument, const char *name, uint64_t *out)
+{
+	const size_t n = strlen(name);
+
+	if (strncmp(argument, name, n) || argument[n] != '=')
+		return false;
+	*out = strtoull(argument + n + 1, NULL, 10);
+	return true;
+}
+
 static void arguments(int argc, char **argv)
 {
+	uint64_t given = 0;
+
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--long")) {
 			scale.nodes = 1000;
@@ -935,14 +948,12 @@ static void arguments(int argc, char **argv)
 			scale.lost_at_s = 100;
 			scale.back_at_s = 160;
 			scale.seconds = 200;
-		} else if (!strcmp(argv[i], "--nodes") && i + 1 < argc) {
-			scale.nodes = (uint32_t)strtoul(argv[++i], NULL, 10);
-		} else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
-			scale.seed = strtoull(argv[++i], NULL, 10);
-		} else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) {
-			scale.seconds = (uint32_t)strtoul(argv[++i], NULL, 10);
-		} else {
-			fprintf(stderr, "directory [--long] [--nodes N] [--seed N] [--seconds N]\n");
+		} else if (number(argv[i], "--nodes", &given)) {
+			scale.nodes = (uint32_t)given;
+		} else if (number(argv[i], "--seed", &given)) {
+			scale.seed = given;
+		} else if (*argv[i]) {
+			fprintf(stderr, "directory_sim [--long] [--nodes=N] [--seed=N]\n");
 			exit(2);
 		}
 	}
