@@ -40,10 +40,10 @@ enum {
 	PROMPT = 128,                /* keys that all sessions of an application begin with */
 	APPLICATIONS = 200,
 	CHAIN_MAX = 4096,
-	TURN_MIN = 32, TURN_MAX = 218,
+	TURN_MIN = 64, TURN_MAX = 436, /* new keys of a turn: 4,000 tokens in the mean */
 	NEW_OF_100 = 20, MOVED_OF_100 = 10, /* of turns */
 	RECENT = 256,                /* sessions that a node's users may go on with; recent_most() of them do */
-	TURNS_APART_S = 8,           /* of one session, in the mean */
+	TURNS_APART_S = 5,           /* of one session, in the mean */
 	HOLDINGS = 4096,
 	DELAYED = 4096,
 	BUCKETS = 4096,
@@ -59,7 +59,7 @@ static struct scale {
 	uint32_t deaths_an_hour_of_1000;
 	uint32_t lost_at_s, back_at_s, seconds;
 	uint64_t seed;
-} scale = { 50, 40000, 1000, 100, 30, 50, 80, 150, 180, 1 };
+} scale = { 50, 40000, 1000, 140, 30, 50, 80, 150, 180, 1 };
 
 /* ---- random numbers ---- */
 
