@@ -25,3 +25,6 @@ terrace_test(rpc_server SOURCES daemon/rpc/server.c LIBS terrace_daemon PkgConfi
 terrace_test(daemon_gpus SOURCES daemon/process/gpus.c LIBS terrace_daemon)
 target_compile_definitions(daemon_gpus PRIVATE SIM_PLUGIN="${SIM_DEVICE_FOLDER}/libterrace_cuda.so.0" NOT_A_PLUGIN="${SIM_DEVICE_FOLDER}/libcudart.so.13")
 add_dependencies(daemon_gpus sim_plugin sim_runtime)
+foreach(part segment owners digest table outbox hints)
+  terrace_test(directory_${part} SOURCES daemon/directory/${part}.c LIBS terrace_directory ONE_THREAD)
+endforeach()
