@@ -6,12 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { DIRECTORY_NODE_BYTES = 16, DIRECTORY_MEMBERS_MAX = 4096, DIRECTORY_HOLDERS_MAX = 4 };
+#include "daemon/names/public_name.h"
 
-/* The public name of a block, or of a segment's first key. All its bits are uniformly random. */
-struct public_name {
-	uint64_t word[2];
-};
+enum { DIRECTORY_NODE_BYTES = 16, DIRECTORY_MEMBERS_MAX = 4096, DIRECTORY_HOLDERS_MAX = 4 };
 
 /* One run of one daemon. A new epoch is another run, without what the earlier run had told or been told. */
 struct directory_run {

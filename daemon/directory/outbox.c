@@ -800,6 +800,23 @@ void outbox_end(struct outbox *o, const struct outbox_message *m, const struct o
 	pthread_mutex_unlock(&o->lock);
 }
 
+void outbox_check(struct outbox *o, uint64_t now_us)
+{
+	pthread_mutex_lock(&o->lock);
+	for (uint32_t p = 0; p < o->peers_touched; p++)
+		digest_again(&o->peers[p], now_us);
+	pthread_mutex_unlock(&o->lock);
+}
+
+void outbox_retry(struct outbox *o, const struct directory_run *owner)
+{
+	pthread_mutex_lock(&o->lock);
+	for (uint32_t p = 0; p < o->peers_touched; p++)
+		if (o->peers[p].used && directory_run_equal(&o->peers[p].run, owner))
+			o->peers[p].retry_us = o->peers[p].retry_wait_us = 0;
+	pthread_mutex_unlock(&o->lock);
+}
+
 void outbox_counts(struct outbox *o, struct outbox_counts *out)
 {
 	pthread_mutex_lock(&o->lock);

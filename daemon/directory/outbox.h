@@ -100,6 +100,11 @@ bool outbox_next(struct outbox *o, uint64_t now_us, struct outbox_message *out);
 /* Ends a message: OK only if the owner has answered so. Call it once for each message, in any order. */
 void outbox_end(struct outbox *o, const struct outbox_message *m, const struct outbox_reply *reply, uint64_t now_us);
 
+/* All owners may have forgotten what they were told, as this member was none for a while: each gets a digest now. */
+void outbox_check(struct outbox *o, uint64_t now_us);
+/* An owner answers again: what it did not take is told it now. */
+void outbox_retry(struct outbox *o, const struct directory_run *owner);
+
 struct outbox_counts {
 	uint64_t names, segments;    /* now; names that are being taken back among them */
 	uint64_t bytes;              /* as allocated */

@@ -22,8 +22,3 @@ uint32_t segment_of(uint64_t position)
 		segment++;
 	return segment;
 }
-
-uint32_t segment_count(uint32_t keys)
-{
-	return keys ? segment_of(keys - 1) + 1 : 0;
-}

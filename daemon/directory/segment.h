@@ -14,7 +14,5 @@ enum { SEGMENT_LONGEST = 512 };      /* positions */
 uint32_t segment_of(uint64_t position);
 /* The first position of a segment. The segment ends where the next one begins. */
 uint64_t segment_first(uint32_t segment);
-/* How many segments a chain of so many keys has. */
-uint32_t segment_count(uint32_t keys);
 
 #endif

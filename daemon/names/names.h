@@ -13,15 +13,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/names/public_name.h"
 #include "daemon/names/secret.h"
 #include "store/status.h"
 
 enum { NAMES_TENANTS_MAX = 256, NAMES_KEY_MAX = 64, NAMES_SECRETS = 2 };
 #define NAMES_NO_TENANT UINT32_MAX
-
-struct public_name {
-	uint8_t bytes[16];
-};
 
 struct names;
 

@@ -11,6 +11,7 @@
 #define TERRACE_DAEMON_SECRETS_SECRETS_H
 
 #include "daemon/names/names.h"
+#include "daemon/secrets/secret_file.h"
 #include "store/status.h"
 
 #include <stdbool.h>

@@ -103,7 +103,7 @@ static struct public_name name_of(uint64_t chain, uint32_t position)
 {
 	const uint64_t x = hash(chain * CHAIN_MAX + position);
 
-	return (struct public_name){ { x, hash(x) } };
+	return (struct public_name){ .word = { x, hash(x) } };
 }
 
 /* The segment of a position, of which a chain or its prompt has all: PROMPT is the first position of one. */

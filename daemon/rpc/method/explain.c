@@ -96,9 +96,9 @@ static void tenant_row(const struct rpc_call *c, const Terrace__V1__ExplainReque
 
 	b->tenant = (char *)v->tenant;
 	if (n > 0)
-		b->public_name = (ProtobufCBinaryData){ sizeof names[0].bytes, names[0].bytes };
+		b->public_name = (ProtobufCBinaryData){ sizeof names[0].word, (uint8_t *)names[0].word };
 	if (n > 1)
-		b->old_public_name = (ProtobufCBinaryData){ sizeof names[1].bytes, names[1].bytes };
+		b->old_public_name = (ProtobufCBinaryData){ sizeof names[1].word, (uint8_t *)names[1].word };
 }
 
 /* Removes what an answer says of other blocks: these may be another engine's. */

@@ -24,7 +24,7 @@ static inline uint32_t rig_below(uint64_t *seed, uint32_t n)
 
 static inline struct public_name rig_name(uint64_t i)
 {
-	return (struct public_name){ { rig_hash(2 * i), rig_hash(2 * i + 1) } };
+	return (struct public_name){ .word = { rig_hash(2 * i), rig_hash(2 * i + 1) } };
 }
 
 static inline struct directory_run rig_run(uint64_t node, uint64_t epoch)

@@ -1,6 +1,7 @@
 /* Public names: the hash against its authors' test vectors and against OpenSSL, secrets from files, two secrets of a
  * tenant, and names that are made while secrets are replaced. */
 #include "daemon/names/names.h"
+#include "daemon/secrets/secret_file.h"
 #include "daemon/names/secret.h"
 #include "daemon/names/siphash.h"
 

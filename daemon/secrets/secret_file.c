@@ -1,5 +1,5 @@
 /* See names/secret.h. */
-#include "daemon/names/secret.h"
+#include "daemon/secrets/secret_file.h"
 
 #include "proto/file_stamp.h"
 
