@@ -30,10 +30,13 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/arrival.h"
+#include "daemon/call/deleted.h"
 #include "daemon/call/lease.h"
+#include "daemon/call/loan.h"
 #include "daemon/call/source.h"
 #include "daemon/disk/load.h"
 #include "daemon/disk/tier.h"
+#include "daemon/exports/exports.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/memory/tier.h"
@@ -89,9 +92,9 @@ static const char *options_problem(const struct cache_options *o)
 
 /* Which module observes which events. */
 static const struct observers observers = {
-	.stored = { watch_stored },
+	.stored = { watch_stored, exports_stored, deleted_stored },
 	.moved = { watch_moved },
-	.removed = { watch_removed },
+	.removed = { watch_removed, exports_removed },
 	.listed = { advisor_block },
 	.left = { eviction_log_note },
 	.soon = { eviction_log_hint },
@@ -141,6 +144,7 @@ static void quota_bounds(struct cache *c)
 	quota_bound(c->quota, QUOTA_WATCHES, WATCHES_MAX);
 	quota_bound(c->quota, QUOTA_PINNED, c->options.pinned_bytes_max);
 	quota_bound(c->quota, QUOTA_COPIES, CACHE_READ_BYTES_MAX);
+	quota_bound(c->quota, QUOTA_LOANED, c->options.host_bytes / LOAN_SHARE);
 }
 
 struct quota *cache_quota(const struct cache *c)
@@ -288,6 +292,7 @@ bool cache_destroy(struct cache *c)
 	cache_lock(c);
 	if (c->sessions)
 		sessions_free(c);
+	loans_end(c);
 	cache_unlock(c);
 	while (c->watches)
 		cache_watch_close(c->watches);
@@ -317,6 +322,9 @@ bool cache_destroy(struct cache *c)
 	by_id_destroy(c);
 	if (c->host)
 		arena_destroy(c->host);
+	loans_destroy(c);
+	exports_destroy(c);
+	deleted_destroy(c);
 	if (c->grants)
 		grants_fini(c->grants);
 	free(c->grants);
@@ -376,6 +384,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 	aging_tick(&c->grants->reservation_age, now_us, c->options.reservation_ttl_ms * 1000ull);
 	room_tick(c);
 	arrivals_tick(c);
+	loans_tick(c);
 	if (c->vram)
 		vram_tick(c);
 	if (c->tier)

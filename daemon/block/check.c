@@ -42,13 +42,11 @@ bool memory_sound(const struct block *b, struct slot_header *h)
 	return memory_header(b, h) && !slot_block_check(h, bytes_of(b));
 }
 
-bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c)
+bool memory_copy(const struct block *b, struct slot_header *h, uint8_t *to, uint32_t *crc32c)
 {
-	struct slot_header h;
-
-	if (!memory_header(b, &h) || slot_block_copy(&h, bytes_of(b), to))
+	if (!memory_header(b, h) || slot_block_copy(h, bytes_of(b), to))
 		return false;
-	*crc32c = slot_block_crc(&h);
+	*crc32c = slot_block_crc(h);
 	return true;
 }
 

@@ -18,9 +18,9 @@ struct slot_header;
 bool memory_header(const struct block *b, struct slot_header *h);
 /* Copies the header to *h and compares all checksums. True: header and bytes of the block are those of the commit. */
 bool memory_sound(const struct block *b, struct slot_header *h);
-/* Copies the bytes to `to` (the layout's block_bytes). True: `to` has what was committed, and *crc32c is its
- * checksum. */
-bool memory_copy(const struct block *b, uint8_t *to, uint32_t *crc32c);
+/* Copies the header to *h and the bytes to `to` (the layout's block_bytes). True: both are what was committed, and
+ * *crc32c is the checksum of the bytes. */
+bool memory_copy(const struct block *b, struct slot_header *h, uint8_t *to, uint32_t *crc32c);
 /* The copy in memory of this live block is damaged: counts it (COUNTER_MEMORY_WRONG_...), notes it for the log, and
  * removes the block from all tiers. With the lock. */
 void memory_damaged(struct cache *c, struct block *b, enum counter finder);

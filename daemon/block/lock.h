@@ -31,11 +31,14 @@ struct cache_wait;
 struct cache_wait_link;
 struct cache_watch;
 struct damage_notes;
+struct deleted;
 struct ends;
+struct exports;
 struct fetch_how;
 struct grants;
 struct index;
 struct lease;
+struct loans;
 struct policy_ops;
 struct observers;
 struct quota;
@@ -73,6 +76,9 @@ struct cache {
 	uint32_t sources_by_name;      /* a bit each: sources that may have blocks that the index does not know */
 	/* blocks on their way from those sources (call/arrival.h); NULL: there has been none yet */
 	struct arrivals *arrivals;
+	struct exports *exports;       /* what other members are told of (exports/exports.h); NULL: nothing */
+	struct deleted *deleted;       /* names that others must not bring back (call/deleted.h); NULL: none yet */
+	struct loans *loans;           /* to other members (call/loan.h); NULL: there has been none yet */
 	/* tiers_fetch() */
 	enum status (*fetch)(struct cache *c, struct block *b, const struct fetch_how *how, struct cache_wait *w);
 	const struct observers *observers; /* listeners to events (block/observer.h) */
@@ -161,6 +167,12 @@ void cache_unlock(struct cache *c);
 /* Sets the time to the caller's, unless that is earlier. Returns the time. */
 uint64_t cache_time(struct cache *c, uint64_t now_us);
 void tier_wake(struct cache *c);
+
+/* Whether blocks may come from elsewhere: there is a source by name. */
+static inline bool cache_has_others(const struct cache *c)
+{
+	return c->sources_by_name;
+}
 
 static inline void cache_count(struct cache *c, enum counter which, uint64_t n)
 {

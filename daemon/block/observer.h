@@ -28,7 +28,7 @@ struct learner {
 	struct policy *policy;
 };
 
-enum { OBSERVERS_MAX = 2 }; /* of one kind of news; a list ends with NULL */
+enum { OBSERVERS_MAX = 3 }; /* of one kind of news; a list ends with NULL */
 
 struct observers {
 	/* A block can be found under its key from now on. */

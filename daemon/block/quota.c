@@ -75,6 +75,7 @@ static const struct thing {
 	[QUOTA_STREAMS] = { "streams at a time", "streams", "end some", "calls_max" },
 	[QUOTA_LASTING] = { "watch calls at a time", "watch_calls", "end some", "calls_max" },
 	[QUOTA_COPIES] = { "bytes of blocks that are read by stream and not taken yet", "read_bytes", "take what has been asked for", "" },
+	[QUOTA_LOANED] = { "bytes that are lent to other nodes", "loaned_bytes", "return some loans", "host_bytes" },
 	[QUOTA_READS] = { "requests being received", "requests_being_received", "send them one after another", "" },
 	[QUOTA_REPLY_BYTES] = { "bytes of replies that are not read", "reply_bytes", "read them", "" },
 	[QUOTA_WORK] = { "calls that wait for a worker", "queue_places", "try again later", "queue_max or workers" },

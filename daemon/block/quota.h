@@ -53,6 +53,7 @@ enum quota_thing {
 	QUOTA_STREAMS,                 /* of these, Put, Get, Verify and Watch */
 	QUOTA_LASTING,                 /* of these, Watch */
 	QUOTA_COPIES,                  /* bytes of blocks that reads by stream have copied and not sent yet */
+	QUOTA_LOANED,                  /* bytes of blocks that are lent to members of the cluster */
 	QUOTA_READS,                   /* requests that are being received */
 	QUOTA_REPLY_BYTES,             /* of replies that have not left yet */
 	QUOTA_WORK,                    /* steps of calls that wait for a worker */

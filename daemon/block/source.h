@@ -6,9 +6,9 @@
  * table of hints of its own, never in the index. Each source is registered once (source_add). One function above all
  * sources chooses the cheapest for a run of keys (call/source.h); no other code names a source.
  *
- * Every member is called with the cache's lock and must not wait. known() and estimate() are called for each run: they
- * compute from what the source keeps, without a system call. An end never comes from inside the member that began the
- * work.
+ * Every member is called with the cache's lock, known() of a source by name also without it, and must not wait. known()
+ * and estimate() are called for each run: they compute from what the source keeps, without a system call. An end never
+ * comes from inside the member that began the work.
  *
  * The rule of slots: a slot belongs to the source from the moment at which fetch() has begun its piece until the
  * piece's end. A deadline, a cancel, the loss of the device, the removal of the block or the end of the call do not
@@ -38,6 +38,10 @@ struct run_key {
 	struct layout_pool *pool;      /* of its layout */
 	struct index_ident name;       /* its key lives as long as the run, or the piece */
 	struct block *block;           /* what the index has under that name, alive; NULL: nothing */
+	/* For sources by name: the first key of the name's segment of the chain (directory/segment.h), as long as the
+	 * name's; valid until the call that has the run returns. NULL: not known */
+	const uint8_t *segment_key;
+	bool told;                     /* other members are told of blocks at its place (exports/exports.h) */
 };
 
 /* Names that are wanted together, a chain's in its order. They may be of several layouts. */
@@ -129,6 +133,10 @@ struct source_ops {
 	 * (CANCELLED if nothing did, OK if all of it had come), and only then are the slots the caller's. A second call
 	 * does nothing. Never from inside an end of the fetch itself. */
 	void (*cancel)(struct cache *c, struct source *s, struct fetch *f);
+
+	/* What came for that name was not the block: the source leaves out for a while where it came from. NULL: its
+	 * bytes are trusted, or nothing can be done. */
+	void (*wrong)(struct cache *c, struct source *s, const struct index_ident *name);
 
 	/* Offers the source a copy of a block that is about to leave memory for good, to bring it back later. OK: the
 	 * source pins the block until it has copied it or has given up, and does not report which. It must give up the

@@ -19,6 +19,9 @@ struct admission {
 	struct vram_want want;
 	struct cache_wait *wait;
 	bool all;                      /* all keys or none */
+	bool ahead;                    /* what other members have is to come also if the call does not wait for it */
+	bool local;                    /* nothing is to come from other members */
+	uint32_t tokens_a_second;      /* that the session's engine computes; 0: not known */
 	bool deferred;                 /* deferred_notify tells the policies later */
 	/* all of its blocks, or they are to be pinned where they are leased: lease_pin */
 	bool pinned;

@@ -29,7 +29,10 @@
 #include "daemon/block/tier.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
+#include "daemon/call/deleted.h"
 #include "daemon/call/source.h"
+#include "daemon/directory/segment.h"
+#include "daemon/exports/exports.h"
 #include "daemon/session/lease.h"
 #include "daemon/session/reservation.h"
 #include "daemon/threads/checksum_pool.h"
@@ -46,7 +49,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 512, STOP_US = ARRIVAL_US + 2 * 1000 * 1000 };
+enum { WORTH_OF_10 = 8, BUCKETS = 512, STOP_US = ARRIVAL_US + 2 * 1000 * 1000 };
 
 /* One name under way. */
 struct arrival {
@@ -74,11 +77,26 @@ struct batch {
 	struct run_key *key;           /* of the ask: [count] */
 	uint64_t deadline_us;
 	uint32_t count, left;          /* names; pieces that have not ended */
+	bool ahead;                    /* wanted also if no call waits for it */
 	struct arrival name[];
+};
+
+/* Names that are to come ahead, and that memory had no room for yet: a tick tries again. */
+struct rest {
+	struct rest *next;
+	struct source *source;
+	uint64_t deadline_us;
+	uint32_t count;
+	struct {
+		struct run_key of;
+		uint8_t bytes[INDEX_KEY_MAX]; /* of its key */
+	} name[];
 };
 
 struct arrivals {
 	struct arrival *bucket[BUCKETS];
+	struct rest *rests;
+	uint32_t rest_names;           /* of them, at most ARRIVALS_MAX: a tick looks for all */
 	struct batch *batches;
 	struct memory_class *waiting_for_memory; /* had no slot */
 	uint32_t names;
@@ -138,11 +156,13 @@ static void arrival_leave(struct arrival *n)
 		all->bytes -= n->pool->geometry.need_bytes;
 }
 
-/* False: no memory for the link; the call goes on without the arrival. */
+/* w NULL: no call waits. False: no memory for the link; the call goes on without the arrival. */
 static bool arrival_join(struct cache *c, struct arrival *n, struct cache_wait *w)
 {
-	struct cache_wait_link *l = wait_link(c, w, NULL);
+	struct cache_wait_link *l = w ? wait_link(c, w, NULL) : NULL;
 
+	if (!w)
+		return true;
 	if (!l)
 		return false;
 	l->transfer_next = n->links;
@@ -232,25 +252,106 @@ static struct batch *batch_of_ask(struct cache *c, const struct source_ask *a)
 	return b;
 }
 
+static bool is_wanted(const struct batch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		for (const struct cache_wait_link *l = b->name[i].links; l; l = l->transfer_next)
+			if (l->wait)
+				return true;
+	return false;
+}
+
+static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w,
+			    bool ahead);
+
+static void rest_add(struct cache *c, struct source *s, const struct key_run *run, uint64_t deadline_us)
+{
+	struct rest *r = c->arrivals->rest_names + run->count > ARRIVALS_MAX ?
+			  NULL : malloc(sizeof(*r) + run->count * sizeof(r->name[0]));
+
+	if (!r)
+		return;
+	c->arrivals->rest_names += run->count;
+	r->source = s;
+	r->deadline_us = deadline_us;
+	r->count = run->count;
+	for (uint32_t i = 0; i < run->count; i++) {
+		r->name[i].of = run->key[i];
+		memcpy(r->name[i].bytes, run->key[i].name.key, run->key[i].name.key_bytes);
+		r->name[i].of.name.key = r->name[i].bytes;
+	}
+	r->next = c->arrivals->rests;
+	c->arrivals->rests = r;
+}
+
+/* Fetches what is to come ahead, up to the first name that the source lacks; all of the run is neither stored nor under
+ * way. */
+static void prefetch_begin(struct cache *c, struct source *s, struct key_run *run, uint64_t deadline_us)
+{
+	uint8_t word[ARRIVALS_A_CALL];
+	uint32_t n = 0, come;
+
+	s->ops->known(c, s, run, word);
+	while (n < run->count && word[n] == SOURCE_HAS && !deleted_has(c, &run->key[n].name))
+		n++;
+	run->count = n;
+	come = n ? fetch_begin(c, s, run, NULL, true) : 0;
+	run->key += come;
+	run->count -= come;
+	if (run->count && c->arrivals->waiting_for_memory)
+		rest_add(c, s, run, deadline_us);
+}
+
+/* Tries again, with what still is to come. In a read section. */
+static void rest_try(struct cache *c, struct rest *r)
+{
+	struct run_key key[ARRIVALS_A_CALL];
+	struct key_run run = { 0, key };
+
+	for (uint32_t i = 0; i < r->count; i++) {
+		key[run.count] = r->name[i].of;
+		if (!index_find(c->index, &key[run.count].name) && !arrival_find(c->arrivals, &key[run.count].name))
+			run.count++;
+	}
+	if (run.count && clock_us() < r->deadline_us)
+		prefetch_begin(c, r->source, &run, r->deadline_us);
+}
+
+static void rests_try(struct cache *c)
+{
+	struct rest *r = c->arrivals->rests;
+
+	c->arrivals->rests = NULL;
+	c->arrivals->rest_names = 0;
+	for (struct rest *next; r; r = next) {
+		next = r->next;
+		rest_try(c, r);
+		free(r);
+	}
+}
+
 static void ask_ended(struct cache *c, struct source_ask *a, enum status s)
 {
 	struct batch *b = batch_of_ask(c, a);
+	const bool goes_on = b->ahead && !s && !is_wanted(b);
 
-	(void)s; /* the calls look what is known now */
 	for (uint32_t i = 0; i < b->count; i++) {
 		arrival_leave(&b->name[i]);
-		arrival_tell(c, &b->name[i], NULL, STATUS_OK);
+		arrival_tell(c, &b->name[i], NULL, STATUS_OK); /* the calls look what is known now */
 	}
+	if (goes_on)
+		prefetch_begin(c, b->source, &(struct key_run){ b->count, b->key }, b->deadline_us);
 	batch_leave(b);
 }
 
 /* Begins to ask the source for the names of the run, none of which is under way. False: nothing was asked. */
-static bool ask_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
+static bool ask_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w, bool ahead)
 {
 	struct batch *b = batch_create(c, s, run->count);
 
 	if (!b)
 		return false;
+	b->ahead = ahead;
 	b->ask = calloc(1, sizeof(*b->ask));
 	b->key = malloc(run->count * sizeof(b->key[0]));
 	if (!b->ask || !b->key) {
@@ -259,7 +360,8 @@ static bool ask_begin(struct cache *c, struct source *s, const struct key_run *r
 	}
 	for (; b->count < run->count && arrival_join(c, &b->name[b->count], w); b->count++) {
 		arrival_enter(b, &b->name[b->count], &run->key[b->count]);
-		b->key[b->count] = (struct run_key){ run->key[b->count].pool, b->name[b->count].ident, NULL };
+		b->key[b->count] = run->key[b->count];
+		b->key[b->count].name = b->name[b->count].ident;
 	}
 	*b->ask = (struct source_ask){ { b->count, b->key }, b->deadline_us, ask_ended };
 	batch_enter(b);
@@ -331,6 +433,12 @@ static enum status arrival_publish(struct cache *c, struct arrival *n, struct bl
 	return STATUS_OK;
 }
 
+/* The one that was to send the block does not have it any more, or is gone. */
+static bool is_not_there(enum status s)
+{
+	return s == STATUS_MISS || s == STATUS_NOT_FOUND || s == STATUS_UNAVAILABLE;
+}
+
 /* Ends an arrival, to whose slot nothing writes any more: publishes it, and tells the waiting calls. With the lock. */
 static void arrival_end(struct cache *c, struct arrival *n)
 {
@@ -338,12 +446,15 @@ static void arrival_end(struct cache *c, struct arrival *n)
 	struct block *stored;
 	enum status s;
 
-	if (n->status == STATUS_CORRUPT)
+	if (n->status == STATUS_CORRUPT) {
 		cache_count(c, COUNTER_CORRUPT, 1);
+		if (b->source->ops->wrong)
+			b->source->ops->wrong(c, b->source, &n->ident);
+	}
 	arrival_leave(n);
 	index_read_lock();
 	s = arrival_publish(c, n, &stored);
-	arrival_tell(c, n, stored, s);
+	arrival_tell(c, n, stored, is_not_there(s) ? STATUS_OK : s); /* the calls look who else has it */
 	index_read_unlock();
 	if (--b->left == 0)
 		batch_leave(b);
@@ -436,13 +547,15 @@ static uint32_t pieces_begun(struct cache *c, struct batch *b, enum status statu
 }
 
 /* Fetches these names from that source, as many as there is room for. Returns how many come. */
-static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w)
+static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w,
+			    bool ahead)
 {
 	struct batch *b = batch_create(c, s, run->count);
 	enum status status = STATUS_EXHAUSTED;
 
 	if (!b)
 		return 0;
+	b->ahead = ahead;
 	b->fetch = calloc(1, sizeof(*b->fetch) + run->count * sizeof(b->fetch->piece[0]));
 	for (uint32_t i = 0; b->fetch && i < run->count && arrival_reserve(b, &run->key[i], w);)
 		i++;
@@ -472,6 +585,7 @@ struct lack {
 	uint8_t word[ARRIVALS_A_CALL]; /* the best that any source says */
 	uint8_t asked[ARRIVALS_A_CALL]; /* 1 + the source that may tell; 0: none */
 	bool comes;
+	bool ahead;                    /* it is to come also if the call does not wait */
 };
 
 /* Whether the layout can have a block at that key's position. */
@@ -489,10 +603,14 @@ static void lack_gather(struct lack *k, const struct admission *a, const struct 
 	for (uint32_t i = 0; i < cells && k->count < ARRIVALS_A_CALL; i++) {
 		const uint8_t *key = a->keys->bytes + (size_t)(i / a->layouts) * a->keys->key_bytes;
 		struct layout_pool *p = a->pools[i % a->layouts];
+		const uint64_t position = (uint64_t)a->keys->first + i / a->layouts;
+		const uint64_t begins = segment_first(segment_of(position));
 
 		if (l->block[i] || !has_cell(a, i))
 			continue;
-		k->key[k->count] = (struct run_key){ .pool = p };
+		k->key[k->count] = (struct run_key){ .pool = p, .told = exports_told(a->keys->grid, position) };
+		if (begins >= a->keys->first)
+			k->key[k->count].segment_key = a->keys->bytes + (begins - a->keys->first) * a->keys->key_bytes;
 		block_ident(p, key, a->keys->key_bytes, &k->key[k->count].name);
 		k->cell[k->count++] = i;
 	}
@@ -514,6 +632,9 @@ static void lack_ask_words(struct lack *k)
 			k->word[i] = word[i] > k->word[i] ? word[i] : k->word[i];
 		}
 	}
+	for (uint32_t i = 0; c->deleted && i < k->count; i++)
+		if (deleted_has(c, &k->key[i].name))
+			k->word[i] = SOURCE_NOT;
 }
 
 /* The longest prefix if all cells whose word is at least `least` were present. */
@@ -607,10 +728,18 @@ static void lack_send(struct lack *k, uint32_t count, const struct run_key *key,
 			if (source[i] == s && c->arrivals->names + run.count < ARRIVALS_MAX)
 				of[run.count++] = key[i];
 		if (run.count && ask)
-			k->comes |= ask_begin(c, c->sources[s], &run, k->wait);
+			k->comes |= ask_begin(c, c->sources[s], &run, k->wait, k->ahead);
 		else if (run.count)
-			k->comes |= fetch_begin(c, c->sources[s], &run, k->wait) > 0;
+			k->comes |= fetch_begin(c, c->sources[s], &run, k->wait, k->ahead) > 0;
 	}
+}
+
+/* A round that memory had too little room for is not counted, if some of it comes and memory is being made: the next
+ * one goes on. The call's own time is the bound. The first one counts: a call at stage 0 is a new one. */
+static void memory_comes(struct lack *k)
+{
+	if (k->comes && k->wait && k->wait->stage > 1 && k->cache->arrivals->waiting_for_memory)
+		k->wait->stage--;
 }
 
 static void lack_fetch(struct lack *k, const struct admission *a, uint32_t n)
@@ -625,6 +754,7 @@ static void lack_fetch(struct lack *k, const struct admission *a, uint32_t n)
 		block_source(k->cache, &run, ~k->cache->sources_by_name, from + at);
 	}
 	lack_send(k, count, key, from, false);
+	memory_comes(k);
 }
 
 static void lack_ask(struct lack *k, const struct admission *a, uint32_t n)
@@ -636,23 +766,91 @@ static void lack_ask(struct lack *k, const struct admission *a, uint32_t n)
 	lack_send(k, count, key, of, true);
 }
 
-bool arrivals_begin(struct admission *a, const struct lease *l)
+/* The time until all of the run is there, each from its source. */
+static uint64_t run_us(struct cache *c, const struct key_run *run, const uint8_t *from)
+{
+	struct run_key key[ARRIVALS_A_CALL];
+	uint64_t us = 0;
+
+	for (uint32_t s = 0; s < c->source_count; s++) {
+		struct key_run of = { 0, key };
+		struct source_cost cost;
+
+		for (uint32_t i = 0; i < run->count; i++)
+			if (from[i] == s)
+				key[of.count++] = run->key[i];
+		if (of.count && c->sources[s]->ops->estimate(c, c->sources[s], &of, &cost) && cost.last_us > us)
+			us = cost.last_us;
+	}
+	return us;
+}
+
+/* Whether the keys behind the first n, up to `has`, come sooner than the engine computes their tokens. Only a prefix
+ * saves anything: it is all of them or none. */
+static bool is_worth(const struct lack *k, const struct admission *a, uint32_t n, uint32_t has)
+{
+	const uint32_t unit = a->keys->grid ? a->keys->grid->unit : a->pools[0]->layout.block_tokens;
+	struct run_key key[ARRIVALS_A_CALL];
+	uint8_t from[ARRIVALS_A_CALL];
+	uint32_t count = 0;
+
+	if (!a->tokens_a_second)
+		return true;
+	for (uint32_t i = 0; i < k->count; i++)
+		if (k->word[i] == SOURCE_HAS && is_needed(k, a, k->cell[i], has))
+			key[count++] = k->key[i];
+	for (uint32_t at = 0; at < count; at += SOURCE_RUN) {
+		const struct key_run run = { count - at < SOURCE_RUN ? count - at : SOURCE_RUN, key + at };
+
+		block_source(k->cache, &run, ~k->cache->sources_by_name, from + at);
+	}
+	const uint64_t compute_us = (uint64_t)(has - n) * unit * 1000000 / a->tokens_a_second;
+
+	return run_us(k->cache, &(struct key_run){ count, key }, from) < compute_us * WORTH_OF_10 / 10;
+}
+
+static struct lack *lack_create(struct admission *a, const struct lease *l)
 {
 	struct lack *k = arrivals_get(a->cache) ? calloc(1, sizeof(*k)) : NULL;
+
+	if (!k)
+		return NULL;
+	k->cache = a->cache;
+	k->lease = l;
+	k->wait = a->wait;
+	k->ahead = a->ahead;
+	lack_gather(k, a, l);
+	lack_ask_words(k);
+	return k;
+}
+
+bool arrivals_ask(struct admission *a, const struct lease *l)
+{
+	struct lack *k = lack_create(a, l);
+	uint32_t has, may;
+
+	if (!k)
+		return false;
+	has = lack_prefix(k, a, l, SOURCE_HAS);
+	may = lack_prefix(k, a, l, SOURCE_MAY);
+	if (may > has)
+		lack_ask(k, a, may);
+	free(k);
+	return may;
+}
+
+bool arrivals_begin(struct admission *a, const struct lease *l)
+{
+	struct lack *k = lack_create(a, l);
 	uint32_t n, has, may;
 	bool comes;
 
 	if (!k)
 		return false;
-	k->cache = a->cache;
-	k->lease = l;
-	k->wait = a->wait;
-	lack_gather(k, a, l);
-	lack_ask_words(k);
 	n = lack_prefix(k, a, l, SOURCE_HAS + 1);
 	has = lack_prefix(k, a, l, SOURCE_HAS);
 	may = lack_prefix(k, a, l, SOURCE_MAY);
-	if (has > n && (!a->all || may == a->keys->count))
+	if (has > n && (!a->all || may == a->keys->count) && is_worth(k, a, n, has))
 		lack_fetch(k, a, has);
 	if (may > has && (!a->all || may == a->keys->count))
 		lack_ask(k, a, may);
@@ -669,15 +867,8 @@ void arrivals_forget(struct cache *c, const struct index_ident *ident)
 
 	if (n)
 		n->forgotten = true;
-}
-
-static bool is_wanted(const struct batch *b)
-{
-	for (uint32_t i = 0; i < b->count; i++)
-		for (const struct cache_wait_link *l = b->name[i].links; l; l = l->transfer_next)
-			if (l->wait)
-				return true;
-	return false;
+	if (c->sources_by_name)
+		deleted_add(c, ident);
 }
 
 static void batch_cancel(struct batch *b)
@@ -692,9 +883,11 @@ void arrivals_tick(struct cache *c)
 
 	for (struct batch *b = c->arrivals ? c->arrivals->batches : NULL, *next; b; b = next) {
 		next = b->next;
-		if (now_us > b->deadline_us || !is_wanted(b))
+		if (now_us > b->deadline_us || (!b->ahead && !is_wanted(b)))
 			batch_cancel(b);
 	}
+	if (c->arrivals && c->arrivals->rests)
+		rests_try(c);
 }
 
 void arrivals_chores(struct cache *c)
@@ -731,6 +924,10 @@ bool arrivals_stop(struct cache *c)
 	cache_unlock(c);
 	if (!ended)
 		return false;
+	for (struct rest *r = all->rests, *more; r; r = more) {
+		more = r->next;
+		free(r);
+	}
 	pthread_cond_destroy(&all->none);
 	free(all);
 	c->arrivals = NULL;

@@ -12,6 +12,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/key.h"
+#include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
 #include "daemon/block/wait.h"
@@ -236,19 +237,12 @@ static bool known_in_part(struct cache *c, struct layout_pool *const *pools, uin
 	return known;
 }
 
-enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
-			 struct cache_wait *w, const char **why)
+/* Deletes the keys in these layouts. */
+static enum status delete_in(struct cache *c, struct layout_pool *const *pools, uint32_t layouts,
+			     const struct cache_keys *k, enum status *statuses, struct cache_wait *w, const char **why)
 {
-	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
-	uint32_t layouts = session_pools(c, session, pools);
 	enum status status;
 
-	*why = "no such session: it was never opened, or it has ended";
-	if (!layouts)
-		return STATUS_NOT_FOUND;
-	*why = cache_keys_problem(k, layouts);
-	if (*why)
-		return STATUS_INVALID;
 	if (w && c->tier && !cache_restored(c)) {
 		w->poll = true;
 		return STATUS_BUSY;
@@ -270,4 +264,55 @@ enum status cache_delete(struct cache *c, uint64_t session, const struct cache_k
 		status = STATUS_OK;
 	cache_unlock(c);
 	return status;
+}
+
+enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
+			 struct cache_wait *w, const char **why)
+{
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = session_pools(c, session, pools);
+
+	*why = "no such session: it was never opened, or it has ended";
+	if (!layouts)
+		return STATUS_NOT_FOUND;
+	*why = cache_keys_problem(k, layouts);
+	if (*why)
+		return STATUS_INVALID;
+	return delete_in(c, pools, layouts, k, statuses, w, why);
+}
+
+/* Layouts that were never here have no block here, and no pool: their names are remembered alone. */
+static void forget_unknown(struct cache *c, uint32_t tenant, uint64_t layout_id, const struct cache_keys *k)
+{
+	for (uint32_t i = 0; i < k->count; i++) {
+		const struct index_ident name = { layout_id, tenant, (uint8_t)k->key_bytes,
+						  k->bytes + (size_t)i * k->key_bytes };
+
+		arrivals_forget(c, &name);
+	}
+}
+
+enum status cache_forget(struct cache *c, const struct cache_forget_call *q, enum status *statuses,
+			 struct cache_wait *w, const char **why)
+{
+	const struct tenant *t = tenant_of_number(c, q->tenant);
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
+	uint32_t layouts = 0;
+
+	*why = cache_keys_problem(q->keys, q->layouts);
+	if (*why)
+		return STATUS_INVALID;
+	for (uint32_t i = 0; i < q->keys->count && (!w || w->stage == DELETE_NEW); i++)
+		statuses[i] = STATUS_MISS;
+	cache_lock(c);
+	for (uint32_t i = 0; i < q->layouts; i++) {
+		struct layout_pool *p = t ? layout_pool_by_id(c, t, q->layout_ids[i]) : NULL;
+
+		if (p)
+			pools[layouts++] = p;
+		else
+			forget_unknown(c, q->tenant, q->layout_ids[i], q->keys);
+	}
+	cache_unlock(c);
+	return layouts ? delete_in(c, pools, layouts, q->keys, statuses, w, why) : STATUS_OK;
 }

@@ -18,4 +18,16 @@ struct cache_wait;
 enum status cache_delete(struct cache *c, uint64_t session, const struct cache_keys *k, enum status *statuses,
 			 struct cache_wait *w, const char **why);
 
+/* What another member of the cluster has deleted. */
+struct cache_forget_call {
+	uint32_t tenant;               /* its number */
+	const uint64_t *layout_ids;    /* [layouts], at most CACHE_LAYOUTS_MAX */
+	uint32_t layouts;
+	const struct cache_keys *keys;
+};
+/* Deletes the keys in those layouts of that tenant, as cache_delete does, and keeps other members from bringing them
+ * back for a while (call/deleted.h). */
+enum status cache_forget(struct cache *c, const struct cache_forget_call *q, enum status *statuses,
+			 struct cache_wait *w, const char **why);
+
 #endif

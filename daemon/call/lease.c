@@ -28,6 +28,7 @@
 #include "daemon/block/wait.h"
 #include "daemon/call/admission.h"
 #include "daemon/call/arrival.h"
+#include "daemon/exports/exports.h"
 #include "daemon/session/attachment.h"
 #include "daemon/session/budget.h"
 #include "daemon/session/grants.h"
@@ -242,6 +243,15 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	return STATUS_OK;
 }
 
+/* Other members are told of what a lease uses. */
+static void lease_exports(const struct admission *a, uint32_t n, const struct lease *l)
+{
+	const struct cache_keys keys = keys_slice(a->keys, 0, n);
+
+	exports_named(a->cache, &(struct export_chain){
+					.pools = a->pools, .layouts = a->layouts, .keys = &keys, .used = l->block });
+}
+
 /* *lp may move; with OK it is recorded, and no longer the caller's. */
 static enum status admit(struct admission *a, struct session *s, struct lease **lp, struct cache_place *places,
 			 struct cache_leased *out, const char **why)
@@ -250,7 +260,8 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	const bool wait = (c->tier || c->vram || c->sources_by_name) && wait_wanted(a->wait);
 	struct lease *l = *lp;
 	uint32_t n, fit = a->keys->count;
-	const bool comes = wait && c->sources_by_name && admit_prefix(a, fit, true, l) < fit && arrivals_begin(a, l);
+	const bool comes =
+		wait && c->sources_by_name && !a->local && admit_prefix(a, fit, true, l) < fit && arrivals_begin(a, l);
 	enum status status = STATUS_BUSY;
 
 	if (!comes || admit_prefix(a, fit, true, l))
@@ -267,6 +278,8 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
 	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
+	if (c->exports)
+		lease_exports(a, n, l);
 	*why = "no memory for the lease";
 	if (!tell_progress(a, l, out)) {
 		lease_unpin(l);
@@ -391,8 +404,11 @@ enum status cache_lease(struct cache *c, const struct cache_lease_call *q, struc
 	}
 	cache_lock(c);
 	s = session_call(c, q->session, q->now_us, why);
-	if (s)
+	if (s) {
 		session_on_gpu(s, on->gpu);
+		a.local = s->local;
+		a.tokens_a_second = s->tokens_a_second;
+	}
 	a.deferred &= atomic_load_explicit(&c->deferred_count, memory_order_relaxed) < LEASES_DEFERRED;
 	if (!a.deferred) {
 		deferred_notify(c);

@@ -16,11 +16,18 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/source.h"
 #include "daemon/block/values.h"
+#include "daemon/call/admission.h"
+#include "daemon/call/arrival.h"
+#include "daemon/directory/segment.h"
+#include "daemon/exports/exports.h"
+#include "daemon/session/lease.h"
 #include "daemon/session/session.h"
 #include "eviction/policy.h"
 #include "store/slot.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { STATE_NO_CELL = 4 };
@@ -156,6 +163,68 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 	cache_count(c, COUNTER_LOOKUP_KEYS, k->count);
 	cache_count(c, COUNTER_LOOKUP_HITS, *prefix);
 	return STATUS_OK;
+}
+
+/* Whether other members may have blocks behind the prefix: the first and the last of those that members are told of are
+ * looked for in what the sources know. Without the lock, so that a lookup of what nobody has costs little. */
+static bool may_be_elsewhere(struct cache *c, struct layout_pool *const *pools, const struct cache_keys *k,
+			     uint32_t prefix)
+{
+	const uint32_t l = k->grid ? k->grid->main : 0;
+	struct run_key key[2];
+	struct key_run run = { 0, key };
+	uint8_t word[2];
+
+	for (uint32_t i = prefix; i < k->count; i++) {
+		const uint64_t position = (uint64_t)k->first + i, begins = segment_first(segment_of(position));
+		struct run_key *at = &key[run.count ? 1 : 0];
+
+		if (!exports_told(k->grid, position) || begins < k->first)
+			continue;
+		*at = (struct run_key){ .pool = pools[l], .told = true,
+					.segment_key = k->bytes + (begins - k->first) * k->key_bytes };
+		block_ident(pools[l], k->bytes + (size_t)i * k->key_bytes, k->key_bytes, &at->name);
+		run.count = run.count ? 2 : 1;
+	}
+	for (uint32_t s = 0; run.count && s < c->source_count; s++) {
+		if (!(c->sources_by_name >> s & 1))
+			continue;
+		c->sources[s]->ops->known(c, c->sources[s], &run, word);
+		for (uint32_t i = 0; i < run.count; i++)
+			if (word[i] != SOURCE_NOT)
+				return true;
+	}
+	return false;
+}
+
+bool cache_lookup_asks(struct cache *c, uint64_t session, const struct cache_keys *keys, uint32_t prefix,
+		       uint64_t now_us)
+{
+	struct layout_pool *pools[CACHE_LAYOUTS_MAX];
+	struct grid grid;
+	uint32_t layouts = session_shape(c, session, pools, &grid);
+	const struct cache_keys with_grid = keys_on(keys, layouts ? &grid : NULL);
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = &with_grid };
+	const struct session *s;
+	struct lease *none;
+	bool asks = false;
+
+	if (!layouts || !may_be_elsewhere(c, pools, &with_grid, prefix))
+		return false;
+	none = lease_alloc(keys->count * layouts);
+	if (!none)
+		return false;
+	index_read_lock();
+	blocks_find(c, pools, layouts, &with_grid, none->block);
+	cache_lock(c);
+	cache_time(c, now_us);
+	s = session_find(c, session);
+	if (s && !s->local)
+		asks = arrivals_ask(&a, none);
+	cache_unlock(c);
+	index_read_unlock();
+	free(none);
+	return asks;
 }
 
 /* A use of the keys in every layout; *found counts the keys that some layout has. */

@@ -2,6 +2,7 @@
 #ifndef TERRACE_DAEMON_CALL_LOOKUP_H
 #define TERRACE_DAEMON_CALL_LOOKUP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/block/values.h"
@@ -17,6 +18,10 @@ struct cache;
  * A Lookup counts as no use, and takes no lease and no lock. */
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why);
+/* After a lookup of these keys that found that prefix, shorter than the keys, in a cache with sources by name: whether
+ * those have blocks behind it, or may have some. They are asked, without waiting, and what they have stays where it is.
+ */
+bool cache_lookup_asks(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t prefix, uint64_t now_us);
 /* *found: how many keys are in at least one layout. In a session with a grid only those blocks count, as used and as
  * found, that the prefix of all the keys needs. */
 enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,

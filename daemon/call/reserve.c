@@ -17,6 +17,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/tier.h"
 #include "daemon/block/values.h"
+#include "daemon/exports/exports.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/attachment.h"
@@ -49,6 +50,7 @@ struct reserve {
 	uint32_t layouts;
 	uint32_t done;                 /* keys dealt with */
 	bool chained;                  /* a block covers several keys */
+	bool exported;                 /* reserve_exports() was called */
 	struct cache_keys keys;
 	struct grid grid;
 	const char *refused;           /* why a key was EXHAUSTED, or had to be tried again; NULL: nothing is known */
@@ -159,6 +161,25 @@ static enum status reserve_one(struct cache *c, struct session *s, struct reserv
 	return STATUS_OK;
 }
 
+/* Other members are told of what is stored under some of these keys. A plain session's call may say in its first key's
+ * info alone where it begins. */
+static void reserve_exports(struct cache *c, struct reserve *v)
+{
+	const struct slot_info *info = v->q->info;
+	struct cache_keys keys = v->keys;
+
+	v->exported = true;
+	if (v->q->open)
+		return;
+	if (!keys.first && info && !keys.grid)
+		keys.first = (uint32_t)(info->position / v->pools[0]->layout.block_tokens);
+	exports_named(c, &(struct export_chain){ .pools = v->pools,
+						 .layouts = v->layouts,
+						 .keys = &keys,
+						 .parent = info && info->parent_bytes ? info->parent : NULL,
+						 .parent_bytes = info ? info->parent_bytes : 0 });
+}
+
 /* Reserves slots for some keys in one hold of the lock. Stops early if a class should grow first. */
 static enum status reserve_chunk(struct cache *c, struct reserve *v, const char **why)
 {
@@ -173,6 +194,8 @@ static enum status reserve_chunk(struct cache *c, struct reserve *v, const char 
 	if (v->gpu && v->gpu->lost)
 		return STATUS_UNAVAILABLE;
 	session_on_gpu(s, v->gpu ? (int32_t)v->gpu->number : CACHE_HOST);
+	if (c->exports && !v->exported)
+		reserve_exports(c, v);
 	for (int n = 0; n < CHUNK_KEYS && v->done < v->q->keys->count; n++, v->done++) {
 		enum status status = v->exhausted ? STATUS_EXHAUSTED : reserve_one(c, s, v);
 

@@ -19,6 +19,7 @@
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/source.h"
+#include "daemon/exports/exports.h"
 #include "daemon/memory/evict.h"
 #include "daemon/memory/grow.h"
 #include "daemon/session/budget.h"
@@ -84,6 +85,17 @@ static const char *write_problem(const struct cache_stream_call *q, const struct
 	return problem;
 }
 
+/* Other members may be told of the block. With the lock. */
+static void write_exports(struct cache *c, const struct cache_stream_call *q, struct layout_pool *p,
+			  const struct grid *grid, const struct slot_info *full)
+{
+	const uint64_t position = grid->unit ? q->position : full->position / p->layout.block_tokens;
+	const struct cache_keys key = { q->key, 1, q->key_bytes, (uint32_t)position, grid->unit ? grid : NULL };
+
+	exports_named(c, &(struct export_chain){ .pools = &p, .layouts = 1, .keys = &key,
+		      .parent = full->parent_bytes ? full->parent : NULL, .parent_bytes = full->parent_bytes });
+}
+
 /* Checks without the lock, then tries to reserve until memory has grown enough or does not grow any more. The wish is
  * filled once, for all attempts. */
 enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q, struct cache_write *out,
@@ -125,6 +137,8 @@ enum status cache_write_begin(struct cache *c, const struct cache_stream_call *q
 		cache_lock(c);
 		s = session_call(c, q->session, q->now_us, why);
 		status = STATUS_NOT_FOUND;
+		if (s && c->exports)
+			write_exports(c, q, p, &grid, &full);
 		if (s) {
 			status = reservation_create(c, s, &wish, &r, why);
 			if (status != STATUS_EXHAUSTED)
@@ -214,35 +228,55 @@ enum status cache_write_end_summed(struct cache *c, uint64_t session, const stru
 }
 
 /* Charges the holder with room for the copy of a block. A single read always has room for any block. With the lock. */
-static enum status copy_room(struct cache *c, const struct session *s, uint64_t bytes, const char **why)
+static enum status copy_room(struct cache *c, struct quota_holder *h, uint64_t bytes, const char **why)
 {
 	if (quota_used(c->quota, QUOTA_COPIES))
-		return quota_take(s->holder, QUOTA_COPIES, bytes, why);
-	quota_add(s->holder, QUOTA_COPIES, bytes);
+		return quota_take(h, QUOTA_COPIES, bytes, why);
+	quota_add(h, QUOTA_COPIES, bytes);
 	return STATUS_OK;
 }
 
-/* Pins a block in memory for a read. The session's holder stays charged, even if the session ends meanwhile. With the
- * lock. */
-static enum status read_pin(struct cache *c, uint64_t session, struct block *b, struct cache_read *out, const char **why)
+/* Pins a block in memory for a read. The holder stays charged until the read's end. With the lock. */
+static enum status read_pin(struct cache *c, struct quota_holder *h, struct block *b, struct cache_read *out,
+			    const char **why)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes, copy = b->pool->geometry.block_bytes;
-	struct session *s = session_get(c, session, why);
-	enum status status = STATUS_NOT_FOUND;
+	enum status status = copy_room(c, h, copy, why);
 
-	if (s)
-		status = pins_ask(c, s, block_pin_bytes(b), NULL, 0, why);
-	if (!status)
-		status = copy_room(c, s, copy, why);
 	if (status)
 		return status;
 	block_pin(b);
 	block_use(c, b);
-	quota_add(s->holder, QUOTA_PINNED, bytes);
+	quota_add(h, QUOTA_PINNED, bytes);
 	c->read_bytes += bytes;
 	*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = copy, .tokens = b->tokens, .pin = b,
-				    .holder = quota_join_again(s->holder), .copy_bytes = copy };
+				    .holder = quota_join_again(h), .copy_bytes = copy };
 	return STATUS_OK;
+}
+
+enum status read_block(struct cache *c, struct block *b, struct quota_holder *holder, struct cache_read *out,
+		       struct cache_wait *w, const char **why)
+{
+	*why = "no such block";
+	if (!block_live(b))
+		return STATUS_MISS;
+	if (b->span)
+		return read_pin(c, holder, b, out, why);
+	if (wait_goes_on(w) || (wait_wanted(w) && !source_bring(c, b, RING_URGENT, w)))
+		return STATUS_BUSY;
+	return STATUS_MISS;
+}
+
+/* read_block for a session, which must still be open and may pin so much. With the lock. */
+static enum status read_for_session(struct cache *c, uint64_t session, struct block *b, struct cache_read *out,
+				    struct cache_wait *w, const char **why)
+{
+	struct session *s = session_get(c, session, why);
+	enum status status = STATUS_NOT_FOUND;
+
+	if (s)
+		status = b->span ? pins_ask(c, s, block_pin_bytes(b), NULL, 0, why) : STATUS_OK;
+	return status ? status : read_block(c, b, s->holder, out, w, why);
 }
 
 /* Ends the pin of a read, which does not need the block any more. With the lock. */
@@ -274,19 +308,9 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 	index_read_lock();
 	found = index_find(c->index, &ident);
 	if (found) {
-		struct block *b = block_of(found);
-
 		cache_lock(c);
 		cache_time(c, q->now_us);
-		const bool live = block_live(b);
-
-		if (live && b->span) {
-			status = read_pin(c, q->session, b, out, why);
-		} else if (live && wait_goes_on(w)) {
-			status = STATUS_BUSY;
-		} else if (live && wait_wanted(w) && !source_bring(c, b, RING_URGENT, w)) {
-			status = STATUS_BUSY;
-		}
+		status = read_for_session(c, q->session, block_of(found), out, w, why);
 		cache_unlock(c);
 	}
 	index_read_unlock();
@@ -296,10 +320,12 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 	return status;
 }
 
-enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+/* Copies and checks, and ends the pin. */
+static enum status read_copy(struct cache *c, struct cache_read *r, struct slot_header *h, uint8_t *to,
+			     uint32_t *crc32c)
 {
 	struct block *b = r->pin;
-	const bool sound = memory_copy(b, to, crc32c);
+	const bool sound = memory_copy(b, h, to, crc32c);
 
 	cache_lock(c);
 	if (!sound && block_live(b))
@@ -307,6 +333,18 @@ enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, 
 	read_unpin(c, r);
 	cache_unlock(c);
 	return sound ? STATUS_OK : STATUS_CORRUPT;
+}
+
+enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+{
+	struct slot_header h;
+
+	return read_copy(c, r, &h, to, crc32c);
+}
+
+enum status cache_read_copy_slot(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+{
+	return read_copy(c, r, (struct slot_header *)to, to + SLOT_HEADER_BYTES, crc32c);
 }
 
 void cache_read_end(struct cache *c, struct cache_read *r)

@@ -7,10 +7,12 @@
 
 #include "store/status.h"
 
+struct block;
 struct cache;
 struct cache_read;
 struct cache_wait;
 struct cache_write;
+struct quota_holder;
 struct slot_info;
 
 /* Which block is put or read. */
@@ -44,6 +46,13 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
  * meanwhile; *crc32c is its checksum. CORRUPT: the slot was written to after the commit, and the copy in memory is
  * dropped: a new read gets the block from another tier, or a miss. Takes long: not on the rpc thread. */
 enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
+/* The same for the whole slot: to `to` the header (SLOT_HEADER_BYTES), which has the block's checksums and its name,
+ * and behind it the block. `to` is 8-byte aligned. */
+enum status cache_read_copy_slot(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
+/* Pins a live block for a read that the holder is charged for, or has it brought to memory: OK, BUSY, EXHAUSTED, MISS
+ * as cache_read_begin. With the lock, in a read section. */
+enum status read_block(struct cache *c, struct block *b, struct quota_holder *holder, struct cache_read *out,
+		       struct cache_wait *w, const char **why);
 /* Ends a read: its pin, unless cache_read_copy has ended that, and what its holder was charged for the copy. */
 void cache_read_end(struct cache *c, struct cache_read *r);
 

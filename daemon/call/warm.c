@@ -59,7 +59,7 @@ static enum status warm_step(struct admission *a, struct lease *l, uint32_t *blo
 	bool comes;
 
 	*blocks = admit_prefix(a, a->keys->count, wait, l);
-	comes = wait && c->sources_by_name && *blocks < a->keys->count && arrivals_begin(a, l);
+	comes = wait && c->sources_by_name && !a->local && *blocks < a->keys->count && arrivals_begin(a, l);
 	admit_trim(a, *blocks, l, &gpu_bytes);
 	if ((!wait || !bring_begin(a, *blocks, l->block, RING_PREFETCH, true)) && !comes)
 		return STATUS_OK;
@@ -168,7 +168,7 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 	struct grid grid;
 	uint32_t layouts = session_shape(c, q->session, pools, &grid);
 	const struct cache_keys with_grid = keys_on(q->keys, layouts ? &grid : NULL), *k = &with_grid;
-	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w };
+	struct admission a = { .cache = c, .pools = pools, .layouts = layouts, .keys = k, .wait = w, .ahead = true };
 	const bool found = !w || !w->warmed;
 	struct gpu *announced = NULL;
 	enum status status;
@@ -195,8 +195,11 @@ enum status cache_warm(struct cache *c, const struct cache_warm_call *q, struct 
 	if (a.prefetched)
 		w->outstanding--;
 	s = session_get(c, q->session, why);
-	if (s)
+	if (s) {
 		session_on_gpu(s, q->gpu);
+		a.local = s->local;
+		a.tokens_a_second = s->tokens_a_second;
+	}
 	status = admit_want(&a, &on, why);
 	a.want.may_begin = false;
 	if (!status)

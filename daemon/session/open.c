@@ -130,6 +130,8 @@ static enum status session_start(struct cache *c, struct layout_pool *const *poo
 	shape_write(s, grid);
 	atomic_store_explicit(&s->layouts, n, memory_order_release);
 	strncpy(s->engine, q->engine, CACHE_ENGINE_MAX);
+	s->tokens_a_second = q->tokens_a_second;
+	s->local = q->local;
 	s->state = SESSION_OPEN;
 	s->number = ++c->last_session;
 	s->last_call_us = c->now_us;

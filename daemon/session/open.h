@@ -29,6 +29,9 @@ struct cache_open_call {
 	uint32_t unit;                 /* tokens of a key; 0: the layouts' block_tokens */
 	const struct grid_wish *wishes; /* [layout_count]; NULL: nothing is said */
 	bool unchained;                /* keys name contents, not prefixes */
+	uint32_t tokens_a_second; /* that the engine computes: what takes longer is not brought from other members; 0:
+				     not known */
+	bool local;                    /* nothing is brought from other members */
 	const char *engine;            /* for people, cut after CACHE_ENGINE_MAX */
 	uint64_t now_us;
 };

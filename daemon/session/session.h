@@ -46,6 +46,8 @@ struct session {
 	uint32_t open_blocks;
 	/* blocks that it puts on GPUs are downloaded when the room is needed, not at once */
 	bool write_back;
+	bool local;                    /* it gets no blocks of other members */
+	uint32_t tokens_a_second;      /* that its engine computes; 0: not known */
 	uint32_t gpus;                 /* GPUs that it has worked on, a bit each */
 	uint64_t held_slots, held_bytes; /* by its leases and reservations */
 };

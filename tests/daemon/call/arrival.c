@@ -15,6 +15,10 @@
 #include "daemon/call/arrival.h"
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
+#include "daemon/call/lookup.h"
+#include "daemon/call/warm.h"
+#include "daemon/exports/exports.h"
+#include "daemon/session/session.h"
 #include "store/index.h"
 #include "store/slot.h"
 #include "store/status.h"
@@ -34,7 +38,7 @@ struct fake {
 	uint8_t word[KEYS];            /* enum source_word of each key's number */
 	struct source_ask *ask[FETCHES];
 	struct fetch *fetch[FETCHES];
-	uint32_t asks, asked, fetches, fetched, cancels;
+	uint32_t asks, asked, fetches, fetched, cancels, wrongs;
 	enum status refuses;           /* all fetches; */
 	uint32_t but_first;            /* if that is OK, pieces from here on; 0: none */
 };
@@ -106,6 +110,13 @@ static void fake_cancel(struct cache *c, struct source *s, struct fetch *x)
 	((struct fake *)s)->cancels++;
 }
 
+static void fake_wrong(struct cache *c, struct source *s, const struct index_ident *name)
+{
+	(void)c;
+	(void)name;
+	((struct fake *)s)->wrongs++;
+}
+
 static const struct source_ops fake_ops = {
 	.name = "fake",
 	.known = fake_known,
@@ -113,6 +124,7 @@ static const struct source_ops fake_ops = {
 	.estimate = fake_estimate,
 	.fetch = fake_fetch,
 	.cancel = fake_cancel,
+	.wrong = fake_wrong,
 };
 
 /* How the bytes are spoilt that a piece comes with. */
@@ -395,6 +407,7 @@ START_TEST(wrong_bytes_are_dropped)
 	call_end(&x);
 	ck_assert_double_eq(rig_stat(&w.r, "terrace_corrupt_blocks_total", ""), corrupt + 1);
 	ck_assert_uint_eq(rig_prefix(&w.r, 0, NAMES), 2);
+	ck_assert_uint_eq(w.fake.wrongs, 1);
 	world_close();
 }
 END_TEST
@@ -480,6 +493,205 @@ START_TEST(what_is_fetched_is_bounded)
 }
 END_TEST
 
+/* What was deleted here does not come back from others, until it is stored again. */
+START_TEST(what_was_deleted_is_not_fetched)
+{
+	enum status s[1];
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	rig_delete(&w.r, 2, 1, s);
+	ck_assert_int_eq(s[0], STATUS_MISS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, 2);
+	come(w.fake.fetch[0], 0, 2, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, 2);
+	call_end(&x);
+	ck_assert_uint_eq(rig_put(&w.r, 2, 1), 1);
+	rig_put(&w.r, KEYS, 2 * HOST); /* all are evicted */
+	ck_assert_int_eq(begin(&x, 2, 2), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, 4);
+	come(w.fake.fetch[1], 0, 2, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 2, 2);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* What the session's engine computes, and whether it wants nothing of others. */
+static void session_is(uint32_t tokens_a_second, bool local)
+{
+	struct session *s;
+
+	cache_lock(w.r.c);
+	s = session_find(w.r.c, w.r.s.id);
+	s->tokens_a_second = tokens_a_second;
+	s->local = local;
+	cache_unlock(w.r.c);
+}
+
+/* The source says 2 ms for all of them. */
+START_TEST(what_is_computed_sooner_is_not_fetched)
+{
+	static const uint32_t tokens[] = { 0, NAMES * RIG_TOKENS * 100, NAMES * RIG_TOKENS * 1000 };
+	struct call x;
+
+	world_open(1);
+	session_is(tokens[_i], false);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), _i < 2 ? STATUS_BUSY : STATUS_MISS);
+	ck_assert_uint_eq(w.fake.fetched, _i < 2 ? NAMES : 0);
+	if (_i < 2) {
+		come(w.fake.fetch[0], 0, NAMES, SOUND);
+		ck_assert_int_eq(again(&x), STATUS_OK);
+		over(&x, 0, NAMES);
+	}
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* However many names there are, the way to the source is counted once. */
+START_TEST(a_long_run_is_not_dearer_than_it_is)
+{
+	enum { LONG = 64 };
+	struct call x;
+
+	world_open(1);
+	session_is(LONG * RIG_TOKENS * 300, false); /* 3.3 ms for all */
+	knows(0, LONG, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, LONG), STATUS_BUSY);
+	for (uint32_t i = 0; i < w.fake.fetches; i++)
+		come_to_nothing(w.fake.fetch[i], 0, w.fake.fetch[i]->count, STATUS_UNAVAILABLE);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* A holder is lost on the way: another one has the rest. */
+START_TEST(another_holder_is_asked)
+{
+	struct call x;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	come(w.fake.fetch[0], 0, 1, SOUND);
+	knows(1, NAMES - 1, SOURCE_MAY);
+	come_to_nothing(w.fake.fetch[0], 1, NAMES - 1, STATUS_UNAVAILABLE);
+	ck_assert_int_eq(again(&x), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.asked, NAMES - 1);
+	answer(w.fake.ask[0], SOURCE_HAS);
+	ck_assert_int_eq(again(&x), STATUS_BUSY);
+	come(w.fake.fetch[1], 0, NAMES - 1, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, NAMES);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+START_TEST(a_local_session_gets_nothing)
+{
+	struct call x;
+
+	world_open(1);
+	session_is(0, true);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_MISS);
+	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &x.keys, 0, w.r.now));
+	call_end(&x);
+	ck_assert_uint_eq(w.fake.fetched + w.fake.asked, 0);
+	world_close();
+}
+END_TEST
+
+/* A Warm that does not wait: what it has asked for is fetched when the answer has come. */
+START_TEST(a_warm_goes_on_alone)
+{
+	const struct cache_keys keys = rig_keys(0, NAMES);
+	struct cache_wait wait = { .ready = call_ready, .arg = &(_Atomic bool){ false } };
+	uint32_t blocks;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_MAY);
+	ck_assert_int_eq(cache_warm(w.r.c,
+				    &(struct cache_warm_call){
+					    .session = w.r.s.id, .keys = &keys, .gpu = CACHE_HOST, .now_us = w.r.now },
+				    &wait, &blocks, &w.r.why),
+			 STATUS_BUSY);
+	cache_wait_end(w.r.c, &wait);
+	ck_assert_uint_eq(w.fake.asked, NAMES);
+	cache_lock(w.r.c);
+	knows(0, NAMES - 1, SOURCE_HAS);
+	w.fake.word[NAMES - 1] = SOURCE_NOT;
+	w.fake.ask[0]->ended(w.r.c, w.fake.ask[0], STATUS_OK);
+	cache_unlock(w.r.c);
+	ck_assert_uint_eq(w.fake.fetched, NAMES - 1);
+	rig_tick(w.r.c, w.r.now);
+	ck_assert_uint_eq(w.fake.cancels, 0);
+	come(w.fake.fetch[0], 0, NAMES - 1, SOUND);
+	RIG_AWAIT(rig_prefix(&w.r, 0, NAMES) == NAMES - 1);
+	free((void *)keys.bytes);
+	world_close();
+}
+END_TEST
+
+/* A name that is deleted while the source is asked for it is not fetched, also if no call waits. */
+START_TEST(a_warm_does_not_bring_back_what_was_deleted)
+{
+	const struct cache_keys keys = rig_keys(0, NAMES);
+	struct cache_wait wait = { .ready = call_ready, .arg = &(_Atomic bool){ false } };
+	enum status s[1];
+	uint32_t blocks;
+
+	world_open(1);
+	knows(0, NAMES, SOURCE_MAY);
+	ck_assert_int_eq(cache_warm(w.r.c,
+				    &(struct cache_warm_call){
+					    .session = w.r.s.id, .keys = &keys, .gpu = CACHE_HOST, .now_us = w.r.now },
+				    &wait, &blocks, &w.r.why),
+			 STATUS_BUSY);
+	cache_wait_end(w.r.c, &wait);
+	rig_delete(&w.r, 1, 1, s);
+	answer(w.fake.ask[0], SOURCE_HAS);
+	ck_assert_uint_eq(w.fake.fetched, 1);
+	come(w.fake.fetch[0], 0, 1, SOUND);
+	RIG_AWAIT(rig_prefix(&w.r, 0, NAMES) == 1);
+	free((void *)keys.bytes);
+	world_close();
+}
+END_TEST
+
+/* A lookup says that others are asked, and asks them once; what they have stays there until a call brings it. */
+START_TEST(a_lookup_asks)
+{
+	enum { CHAIN = 2 * EXPORT_EVERY };
+	const struct cache_keys keys = rig_keys(0, CHAIN);
+
+	world_open(1);
+	ck_assert_uint_eq(rig_put(&w.r, 0, NAMES), NAMES);
+	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	knows(0, CHAIN, SOURCE_MAY);
+	for (int i = 0; i < 2; i++) {
+		ck_assert(cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+		ck_assert_uint_eq(w.fake.asks, 1);
+		ck_assert_uint_eq(w.fake.asked, CHAIN - NAMES);
+	}
+	answer(w.fake.ask[0], SOURCE_HAS);
+	ck_assert(cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	ck_assert_uint_eq(w.fake.asks, 1);
+	ck_assert_uint_eq(w.fake.fetched, 0);
+	knows(0, CHAIN, SOURCE_NOT);
+	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	free((void *)keys.bytes);
+	world_close();
+}
+END_TEST
+
 static void *late_main(void *arg)
 {
 	cache_thread_enter();
@@ -525,6 +737,14 @@ int main(void)
 	tcase_add_test(t, what_was_deleted_meanwhile_stays_so);
 	tcase_add_test(t, all_or_nothing);
 	tcase_add_test(t, what_is_fetched_is_bounded);
+	tcase_add_test(t, what_was_deleted_is_not_fetched);
+	tcase_add_loop_test(t, what_is_computed_sooner_is_not_fetched, 0, 3);
+	tcase_add_test(t, a_long_run_is_not_dearer_than_it_is);
+	tcase_add_test(t, another_holder_is_asked);
+	tcase_add_test(t, a_local_session_gets_nothing);
+	tcase_add_test(t, a_warm_goes_on_alone);
+	tcase_add_test(t, a_warm_does_not_bring_back_what_was_deleted);
+	tcase_add_test(t, a_lookup_asks);
 	tcase_add_test(t, the_end_waits_for_it);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
