@@ -5,6 +5,7 @@
 #include "daemon/local/local_calls.h"
 #include "daemon/local/socket.h"
 #include "daemon/membership/membership.h"
+#include "daemon/peers/peers.h"
 #include "daemon/process/cache_options.h"
 #include "daemon/process/catalog_child.h"
 #include "daemon/process/config.h"
@@ -53,6 +54,23 @@ static void serve(struct daemon *d, struct disk_log *disks)
 	}
 }
 
+static int peers_start(struct daemon *d)
+{
+	char why[DATA_DIR_LOCK_WHY_MAX] = "";
+	const char *off;
+
+	if (!peers_wanted(d, &off)) {
+		if (off)
+			log_warn("directory_off", LOG_TEXT("reason", off),
+				 LOG_TEXT("used", "the members are known, and their blocks are not"));
+		return EXIT_SUCCESS;
+	}
+	if (peers_create(d, why, sizeof why))
+		return fail("peers", why);
+	daemon_add(d, &peers_part, d->peers);
+	return EXIT_SUCCESS;
+}
+
 /* What has started is listed in d, also when a later part cannot start. *metrics: NULL without a metrics_address,
  * *membership without a cluster. */
 static int parts_start(struct daemon *d, struct metrics **metrics, struct membership **membership)
@@ -83,6 +101,8 @@ static int parts_start(struct daemon *d, struct metrics **metrics, struct member
 			return fail("membership", why);
 		daemon_add(d, &membership_part, *membership);
 	}
+	if (peers_start(d))
+		return EXIT_FAILURE;
 	return rpc_server_create(d, why, sizeof why) ? fail("rpc", why) : EXIT_SUCCESS;
 }
 
@@ -132,6 +152,7 @@ static int run(const struct config *c, struct secrets *secrets)
 		machine_warn(c, files);
 		places_warn(c);
 		metrics_serve(metrics);
+		peers_serve(d.peers);
 		membership_serve(membership);
 		sd_notify(false, "READY=1\nSTATUS=serving");
 		serve(&d, &disks);
@@ -141,8 +162,10 @@ static int run(const struct config *c, struct secrets *secrets)
 	}
 	const bool ended = stop_daemon(&d, !code, &signals);
 
-	if (ended)
+	if (ended) {
+		peers_destroy(d.peers);
 		secrets_destroy(secrets);
+	}
 	diskless_end(&diskless, ended);
 	close(lock);
 	code = code ? code : ended ? EXIT_SUCCESS : EXIT_LEFT;

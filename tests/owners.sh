@@ -1,5 +1,5 @@
 # Which files own which third-party header: `owned HEADER FILE...` (a function of tests/rules.sh).
-owned 'grpc/' daemon/rpc/server.c daemon/rpc/engine.h daemon/rpc/loop.c daemon/rpc/step.c daemon/etcd/engine.h daemon/etcd/engine.c daemon/etcd/connection.c daemon/etcd/watch.c client/transport/grpc.c client/transport/grpc_call.c client/transport/grpc_call.h
+owned 'grpc/' daemon/rpc/server.c daemon/rpc/engine.h daemon/rpc/loop.c daemon/rpc/step.c daemon/etcd/engine.h daemon/etcd/engine.c daemon/etcd/connection.c daemon/etcd/watch.c daemon/peers/credentials.h daemon/peers/credentials.c daemon/peers/links.c daemon/peers/fetch.c client/transport/grpc.c client/transport/grpc_call.c client/transport/grpc_call.h
 owned 'urcu' store/index.h store/index.c
 owned 'isa-l' store/slot.c client/call/stream.c
 owned 'xxhash' kernels/layout_id.c store/index.c client/value/keys.c client/value/layout.c

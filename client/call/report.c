@@ -68,7 +68,11 @@ enum terrace_status client_delete_read(struct client_deleting *g, const struct c
 	}
 	g->answered = !status;
 	if (!status && failed)
-		status = client_fail(failed, "delete: a disk did not answer in time: a restart may bring blocks back: delete them again");
+		status = client_fail(
+			failed, "delete: %s",
+			reply->reason && *reply->reason
+				? reply->reason
+				: "a disk did not answer in time: a restart may bring blocks back: delete them again");
 	client_arena_fini(&arena);
 	return status;
 }

@@ -111,6 +111,31 @@ const struct ctl_command ctl_commands[] = {
 		.run = ctl_run_lookup,
 	},
 	{
+		.name = "locate",
+		.synopsis = "[--layout ID] [--wait SECONDS] {KEY... | --tokens FILE}",
+		.summary = "tell which members of the cluster have blocks",
+		.text = "For each key that a member of the cluster has, the daemon included, prints the members, by "
+			"what the cluster's directory says. It asks other members for what the daemon does not know. "
+			"The directory knows a part of the blocks, and each some seconds after it was stored: "
+			"every 16th position of a chain; so a member that has a block at a position has, as a rule, "
+			"the blocks before it.\n"
+			"The keys are a chain's, from the position that --first-position says. If no segment of the "
+			"chain begins there (positions 0, 64, 128, 256, 512, 1024 and every 512 from there), --segment "
+			"gives the key at the segment's begin. unknown: how many keys and layouts no member has "
+			"answered for in time.",
+		.exits = "0 a member has one of them, 3 none is known to, " EXITS_DAEMON,
+		.words_max = 4096,
+		.options = {{"layout", "ID", "in this layout only: its id; else in all that the daemon knows"},
+			    {"tenant", "NAME", "blocks of this tenant; else of the caller's own"},
+			    {"wait", "SECONDS", "for other members, 1 if not given"},
+			    {"tokens", "FILE", "as of 'lookup'"},
+			    {"block-tokens", "N", "with --tokens: tokens a block, 16 if not given"},
+			    {"salt", "TEXT", "with --tokens: the salt of the chain hash"},
+			    {"first-position", "N", "position of the first key in its sequence, in units"},
+			    {"segment", "KEY", "the key that begins the first key's segment"}},
+		.run = ctl_run_locate,
+	},
+	{
 		.name = "inspect",
 		.synopsis = "[--layout ID] KEY",
 		.summary = "print a block's record and check its bytes",

@@ -61,6 +61,7 @@ int ctl_run_config(const struct ctl_args *args);
 int ctl_run_peers(const struct ctl_args *args);
 int ctl_run_layouts(const struct ctl_args *args);
 int ctl_run_lookup(const struct ctl_args *args);
+int ctl_run_locate(const struct ctl_args *args);
 int ctl_run_inspect(const struct ctl_args *args);
 int ctl_run_explain(const struct ctl_args *args);
 int ctl_run_graph(const struct ctl_args *args);

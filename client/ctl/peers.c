@@ -21,6 +21,7 @@ static struct json_t *row_of(const Terrace__V1__PeerRow *r)
 	out_put_text(row, "address", m->address);
 	out_put_text(row, "state", r->absent ? "absent" : m->draining ? "draining" : "serving");
 	out_put_bool(row, "self", r->self);
+	out_put_text(row, "link", r->avoided ? "avoided" : r->link);
 	out_put_id(row, "epoch", m->epoch);
 	out_put_text(row, "version", m->version);
 	out_put_text(row, "other_secret", other);

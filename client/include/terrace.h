@@ -356,11 +356,14 @@ struct terrace_session_options {
 	 * copy is lost with the GPU or the daemon */
 	bool gpu_write_back;
 	bool unchained_keys; /* the keys name contents, not prefixes: TERRACE_INVALID if a block covers several keys */
-	uint8_t reserved[5];
+	bool local_only; /* no blocks are brought from other nodes of a cluster */
+	uint8_t reserved[4];
 	/* Tokens of a key, see "units" above; each layout's block_tokens is a multiple. 0: the block_tokens of the
 	 * layouts, which must be equal */
 	uint32_t unit_tokens;
-	uint32_t reserved_also;
+	/* That the engine computes: what would take longer to come from another node than its tokens take to compute is
+	 * not brought. 0: not known, all that is found is brought */
+	uint32_t tokens_per_second;
 	const struct terrace_layout_rule *rules; /* NULL, or one a layout, in their order */
 };
 #define TERRACE_SESSION_OPTIONS_INIT TERRACE_SIZED_(struct terrace_session_options)

@@ -360,6 +360,8 @@ static enum terrace_status view_open(struct client_view *view, const struct terr
 	request.tenant = session->tenant;
 	request.engine = session->engine;
 	request.gpu_write_back = session->gpu_write_back;
+	request.local_only = session->local_only;
+	request.tokens_per_second = session->tokens_per_second;
 	request.unchained_keys = view->unchained;
 	request.unit_tokens = view->unit;
 	for (uint32_t i = 0; i < view->layout_count; i++) {
@@ -491,6 +493,8 @@ enum terrace_status terrace_session_open(struct terrace_client *client, const st
 	session->generation = client->generation;
 	session->view = view;
 	session->gpu_write_back = o.gpu_write_back;
+	session->local_only = o.local_only;
+	session->tokens_per_second = o.tokens_per_second;
 	view->unit = o.unit_tokens;
 	view->unchained = o.unchained_keys;
 	status = layouts_read(view, layouts);

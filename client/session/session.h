@@ -50,7 +50,8 @@ struct client_view {
 struct terrace_session {
 	unsigned generation;
 	bool owner; /* this process opened the session; otherwise it joined it */
-	bool gpu_write_back;
+	bool gpu_write_back, local_only;
+	uint32_t tokens_per_second;
 	char *tenant, *engine;
 	struct client_view *view; /* replaced by reopen */
 };

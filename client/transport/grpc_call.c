@@ -47,6 +47,7 @@ static const struct {
 	[CLIENT_ADMIN_DRAIN] = {ADMIN "Drain", false},
 	[CLIENT_ADMIN_CONFIG] = {ADMIN "Config", false},
 	[CLIENT_ADMIN_PEERS] = {ADMIN "Peers", false},
+	[CLIENT_ADMIN_LOCATE] = {ADMIN "Locate", false},
 	[CLIENT_HEALTH_CHECK] = {"/grpc.health.v1.Health/Check", false},
 };
 

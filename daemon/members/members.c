@@ -87,7 +87,8 @@ static void notify(const struct members *m, enum member_change change, const str
 static bool same(const struct member *a, const struct member *b)
 {
 	return !strcmp(a->address, b->address) && !strcmp(a->version, b->version) && a->host_bytes == b->host_bytes &&
-	       a->draining == b->draining && a->self == b->self && a->absent == b->absent &&
+	       a->draining == b->draining && a->peer_protocol == b->peer_protocol && a->self == b->self &&
+	       a->absent == b->absent &&
 	       !memcmp(a->node, b->node, sizeof a->node) &&
 	       !memcmp(a->same_secret, b->same_secret, sizeof a->same_secret) &&
 	       !memcmp(a->other_secret, b->other_secret, sizeof a->other_secret);

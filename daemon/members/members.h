@@ -36,6 +36,7 @@ struct member {
 	 * and of those whose secret is another one. Tenants without a secret here or there are in neither */
 	uint64_t same_secret[MEMBER_TENANT_WORDS], other_secret[MEMBER_TENANT_WORDS];
 	uint64_t since_us;                /* daemon_now_us() at which this epoch of it became known here */
+	uint32_t peer_protocol;           /* of its Peer service; 0: it keeps none of the directory */
 	bool draining;
 	bool self;
 	bool absent;                      /* kept for now though etcd does not have it (daemon/membership/view.h) */
@@ -59,6 +60,8 @@ struct members_status {
 	enum members_state state;
 	char reason[MEMBERS_REASON_MAX];  /* empty if joined: why not, and what to do */
 	char endpoint[MEMBER_ADDRESS_MAX]; /* of etcd, in use or last tried */
+	uint64_t registrations;           /* how often this daemon became a member; each time but the first
+					   * the others had forgotten it */
 	uint64_t confirmed_us;            /* daemon_now_us() of etcd's last answer; 0: none yet */
 };
 

@@ -363,6 +363,7 @@ static enum status own_put(struct membership *m)
 	m->written_names = version;
 	view_put(&m->view, &m->own, daemon_now_us()); /* before the watch tells it */
 	m->was_registered = true;
+	m->status.registrations += m->registration != REGISTERED;
 	m->registration = REGISTERED;
 	count(&m->registrations);
 	return STATUS_OK;
@@ -568,6 +569,7 @@ enum status membership_create(struct daemon *d, struct membership **out, char *w
 	}
 	members_observe(m->members, &m->observer);
 	d->members = m->members;
+	memcpy(d->node, m->own.node, sizeof d->node);
 	*out = m;
 	return STATUS_OK;
 }
@@ -576,6 +578,7 @@ void membership_serve(struct membership *m)
 {
 	if (!m)
 		return;
+	m->own.peer_protocol = m->daemon->peer_protocol;
 	m->serving = !pthread_create(&m->thread, NULL, membership_main, m);
 	if (!m->serving)
 		log_error("membership_failed", LOG_TEXT("reason", "cannot start its thread"),

@@ -52,6 +52,7 @@ size_t record_write(const struct member *m, const struct names *names, uint8_t o
 	r.version = (char *)m->version;
 	r.host_bytes = m->host_bytes;
 	r.draining = m->draining;
+	r.peer_protocol = m->peer_protocol;
 	return terrace__v1__member__pack(&r, out);
 }
 
@@ -111,6 +112,7 @@ const char *record_read(const uint8_t *name, size_t n, const uint8_t *value, siz
 		out->epoch = r->epoch;
 		out->host_bytes = r->host_bytes;
 		out->draining = r->draining;
+		out->peer_protocol = r->peer_protocol;
 		compare(r, names, out);
 	}
 	terrace__v1__member__free_unpacked(r, NULL);

@@ -16,8 +16,8 @@ enum { RECORD_BYTES_MAX = 4096, RECORD_PREFIX_MAX = 128 };
 /* Writes "/terrace/CLUSTER/members/". */
 void record_prefix(const char *cluster, char out[RECORD_PREFIX_MAX]);
 
-/* Writes name, node, epoch, address, version, host_bytes and draining of `m`, and the fingerprints of `names`. Returns
- * how many bytes, at most RECORD_BYTES_MAX. */
+/* Writes name, node, epoch, address, version, host_bytes, draining and peer_protocol of `m`, and the fingerprints of
+ * `names`. Returns how many bytes, at most RECORD_BYTES_MAX. */
 size_t record_write(const struct member *m, const struct names *names, uint8_t out[RECORD_BYTES_MAX]);
 
 /* Reads a record; name[n]: the key without the prefix. NULL: *out has those fields, what its fingerprints say

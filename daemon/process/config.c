@@ -180,6 +180,9 @@ static const struct option options[] = {
 	{ "etcd_key", T_FILE, AT(etcd_key), "off", 0, 0, NULL, "PEM file of that certificate's private key" },
 	{ "member_ttl", T_MS, AT(member_ttl_ms), "10s", 2000, 600000, NULL,
 	  "a daemon that etcd has not heard of for so long is no member any more" },
+	{ "directory", T_CHOICE, AT(directory), "on", 0, 0, switch_words,
+	  "tell the cluster's other members which blocks this daemon has, and ask them for theirs; it needs a cluster, "
+	  "listen_cert and a secret" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

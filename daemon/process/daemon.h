@@ -14,11 +14,12 @@ struct diskless;
 struct local_calls;
 struct members;
 struct part_ops;
+struct peers;
 struct rpc_server;
 struct secrets;
 struct workers;
 
-enum { PARTS_MAX = 5 };
+enum { PARTS_MAX = 6 };
 
 struct daemon {
 	const struct config *config;
@@ -27,6 +28,9 @@ struct daemon {
 	struct local_calls *local; /* NULL: no local calls */
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	struct members *members; /* NULL: no cluster */
+	struct peers *peers;     /* NULL: it keeps none of the cluster's directory */
+	uint32_t peer_protocol;  /* 0 without peers */
+	uint8_t node[16];        /* with a cluster: of the data folder */
 	struct secrets *secrets; /* NULL while handlers run without a server */
 	uint64_t started_us;
 	struct diskless *diskless; /* told of deletes; NULL while handlers run without a server */

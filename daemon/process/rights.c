@@ -31,6 +31,7 @@ const struct right rights[] = {
 	{ "Cache.Watch", ROLE_ENGINE, "the layouts of the session" },
 	{ "Admin.Stats", ROLE_ENGINE, "without the rows that name sessions; all of it: admin" },
 	{ "Admin.Explain", ROLE_ENGINE, "the layouts of the session of its handle, without other blocks' keys; all of it: admin" },
+	{ "Admin.Locate", ROLE_ENGINE, "blocks of its tenant; all of it: admin" },
 	{ "Admin.Inspect", ROLE_ADMIN },
 	{ "Admin.Graph", ROLE_ADMIN },
 	{ "Admin.TraceStart", ROLE_ADMIN },
@@ -41,6 +42,12 @@ const struct right rights[] = {
 	{ "Admin.Drain", ROLE_ADMIN },
 	{ "Admin.Config", ROLE_ADMIN },
 	{ "Admin.Peers", ROLE_ADMIN },
+	{ "Peer.Publish", ROLE_PEER, "tenants of which it is a peer, as all below" },
+	{ "Peer.Find", ROLE_PEER },
+	{ "Peer.Lend", ROLE_PEER },
+	{ "Peer.EndLoan", ROLE_PEER },
+	{ "Peer.Fetch", ROLE_PEER },
+	{ "Peer.Forget", ROLE_PEER },
 	{ "Health.Check", ROLE_METRICS },
 	{ "Health.Watch", ROLE_METRICS },
 	{ "fd HELLO", ROLE_ENGINE, "the session of its token" },
@@ -173,6 +180,13 @@ static void refuse_peer(const struct config *c, const char *what, const struct w
 
 void rights_refusal(const struct config *c, const char *what, const struct who *who, char *out, size_t size)
 {
+	if (right_role(what) == ROLE_PEER) {
+		snprintf(out, size,
+			 "%s is for the cluster's other daemons: show a certificate that `peers` names, in the "
+			 "configuration or in the table of tenants",
+			 what);
+		return;
+	}
 	if (who->role == ROLE_PEER) {
 		refuse_peer(c, what, who, out, size);
 		return;

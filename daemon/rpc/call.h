@@ -64,7 +64,12 @@ struct rpc_call {
 	void (*wake)(struct rpc_call *c); /* runs the next step soon; any thread. NULL: no call sleeps (tests) */
 	struct rpc_arena arena;
 	union {                        /* what a handler keeps between steps that returned BUSY; zeroed at first */
-		enum status *statuses; /* of a delete, in the arena */
+		struct {
+			enum status *statuses; /* [keys], in the arena */
+			bool told;             /* others are told of it */
+			uint64_t number;       /* for peers_forget_look */
+		} removed;             /* of a delete */
+		struct locate *locate; /* of a Locate, in the arena */
 		uint32_t comes;        /* of a reserve: how often memory was on its way */
 		struct {
 			uint64_t cursor;       /* as the client's */

@@ -71,6 +71,7 @@ struct rpc_method {
 	rpc_undo_fn *undo;         /* NULL: the reply grants nothing */
 	const struct rpc_server_stream *out;
 	const struct rpc_client_stream *in;
+	bool cluster;              /* served where a cluster is configured */
 };
 
 /* The table (rpc/methods.c), and its length. */

@@ -24,7 +24,9 @@
 /* Posts calls of a method until it has as many as it should, or the pool is empty. */
 static void post(struct rpc_server *s, uint32_t method)
 {
-	while (!s->shut_down && s->posted[method] < posts_wanted(method)) {
+	const bool unserved = method < rpc_methods_count && !s->registered[method];
+
+	while (!unserved && !s->shut_down && s->posted[method] < posts_wanted(method)) {
 		struct wire_call *w = s->pool;
 		grpc_call_error e;
 

@@ -7,6 +7,7 @@
 
 #define CACHE(method) "/terrace.v1.Cache/" method, "Cache." method
 #define ADMIN(method) "/terrace.v1.Admin/" method, "Admin." method
+#define PEER(method) "/terrace.v1.Peer/" method, "Peer." method
 #define HEALTH(method) "/grpc.health.v1.Health/" method, "Health." method
 #define ASK(message) &terrace__v1__##message##_request__descriptor
 
@@ -40,6 +41,13 @@ const struct rpc_method rpc_methods[] = {
 	{ ADMIN("Drain"), RPC_WORKER, false, ASK(drain), rpc_drain },
 	{ ADMIN("Config"), RPC_INLINE, false, ASK(config), rpc_config },
 	{ ADMIN("Peers"), RPC_WORKER, false, ASK(peers), rpc_peers },
+	{ ADMIN("Locate"), RPC_WORKER, false, ASK(locate), rpc_locate },
+	{ PEER("Publish"), RPC_WORKER, false, ASK(publish), rpc_peer_publish, .cluster = true },
+	{ PEER("Find"), RPC_INLINE, true, ASK(find), rpc_peer_find, .cluster = true },
+	{ PEER("Lend"), RPC_WORKER, false, ASK(lend), rpc_lend, rpc_lend_undo, .cluster = true },
+	{ PEER("EndLoan"), RPC_INLINE, false, ASK(end_loan), rpc_end_loan, .cluster = true },
+	{ PEER("Forget"), RPC_INLINE, false, ASK(forget), rpc_forget, .cluster = true },
+	{ PEER("Fetch"), RPC_SERVER_STREAM, false, ASK(fetch), .out = &rpc_fetch_stream, .cluster = true },
 	{ HEALTH("Check"), RPC_INLINE, false, &grpc__health__v1__health_check_request__descriptor, rpc_health_check },
 	{ HEALTH("Watch"), RPC_SERVER_STREAM, false, &grpc__health__v1__health_check_request__descriptor,
 	  .out = &rpc_health_watch },

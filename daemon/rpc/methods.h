@@ -4,6 +4,9 @@
 
 #include "daemon/rpc/handler.h"
 
+struct cache_forget_call;
+struct rpc_call;
+
 /* rpc/method/session.c */
 rpc_unary_fn rpc_open_session, rpc_attach, rpc_close_session;
 rpc_undo_fn rpc_open_session_undo;
@@ -29,11 +32,19 @@ rpc_unary_fn rpc_explain, rpc_graph;
 rpc_unary_fn rpc_trace_start, rpc_trace_stop;
 /* rpc/method/verify.c, rpc/method/compact.c */
 rpc_unary_fn rpc_verify, rpc_compact;
+/* rpc/method/peer_publish.c, rpc/method/peer_find.c, rpc/method/locate.c */
+rpc_unary_fn rpc_peer_publish, rpc_peer_find, rpc_locate;
+/* rpc/method/loan.c */
+rpc_unary_fn rpc_lend, rpc_end_loan;
+/* rpc/method/forget.c; rpc_refuse_names: as an owner, names that were deleted */
+rpc_unary_fn rpc_forget;
+void rpc_refuse_names(struct rpc_call *c, const struct cache_forget_call *q);
+rpc_undo_fn rpc_lend_undo;
 /* rpc/method/health.c */
 rpc_unary_fn rpc_health_check;
 
 extern const struct rpc_client_stream rpc_put_stream;  /* rpc/method/put_stream.c */
-extern const struct rpc_server_stream rpc_get_stream;  /* rpc/method/get_stream.c */
+extern const struct rpc_server_stream rpc_get_stream, rpc_fetch_stream; /* rpc/method/get_stream.c */
 extern const struct rpc_server_stream rpc_watch_stream; /* rpc/method/watch.c */
 extern const struct rpc_server_stream rpc_health_watch; /* rpc/method/health.c */
 

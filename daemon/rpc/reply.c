@@ -2,8 +2,13 @@
 #include "daemon/rpc/reply.h"
 
 #include "daemon/block/grid.h"
+#include "daemon/block/layout_pool.h"
 #include "daemon/block/values.h"
+#include "daemon/process/config.h"
+#include "daemon/process/daemon.h"
 #include "daemon/process/log_character.h"
+#include "daemon/process/rights.h"
+#include "daemon/process/tenants.h"
 #include "daemon/rpc/call.h"
 #include "daemon/session/open.h"
 #include "daemon/vram/stats.h"
@@ -146,6 +151,42 @@ enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, const stru
 				keys->count, (unsigned long long)cells, n, CACHE_BLOCKS_MAX);
 	*layouts = n;
 	return STATUS_OK;
+}
+
+/* The index of a tenant in the table of tenants, by which the certificates of peers are known. */
+static uint32_t tenant_index(const struct rpc_call *c, const char *name)
+{
+	const struct tenants *all = c->daemon->config->tenants;
+	uint32_t i = 0;
+
+	while (all && i < all->count && strcmp(all->of[i].name, name))
+		i++;
+	return i;
+}
+
+enum status rpc_peer_tenant(struct rpc_call *c, const char *name, uint32_t *number)
+{
+	const struct tenant *t = *name ? tenant_of_name(rpc_cache(c), name) : NULL;
+	const uint32_t i = tenant_index(c, name);
+	struct who who;
+
+	if (!t)
+		return rpc_fail(c, STATUS_DENIED, "tenant: this node has none of that name; add it to the file that "
+						  "`tenants` names");
+	if (c->who) {
+		c->who(c, &who);
+		if (who.role != ROLE_PEER || i >= 64 * WHO_TENANT_WORDS || !(who.peer_of[i / 64] >> i % 64 & 1))
+			return rpc_fail(c, STATUS_DENIED, "tenant: this certificate is no peer's for it; add a name of "
+							  "it to the tenant's `peers` on this node");
+	}
+	*number = t->number;
+	return STATUS_OK;
+}
+
+enum status rpc_no_directory(struct rpc_call *c)
+{
+	return rpc_fail(c, STATUS_UNSUPPORTED, "this daemon keeps none of the cluster's directory: its log says why "
+					       "(event=directory_off)");
 }
 
 enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out)

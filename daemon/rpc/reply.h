@@ -36,6 +36,12 @@ enum status rpc_key(struct rpc_call *c, const char *field, const ProtobufCBinary
  * NOT_FOUND. */
 enum status rpc_session_layouts(struct rpc_call *c, uint64_t session, const struct cache_keys *keys, uint32_t *layouts);
 
+/* The number of the tenant that a member of the cluster calls for. DENIED: there is none of that name, or the caller's
+ * certificate is no peer's for it. By the call's owner. */
+enum status rpc_peer_tenant(struct rpc_call *c, const char *name, uint32_t *number);
+/* Fails the call with UNSUPPORTED: there is no directory here. */
+enum status rpc_no_directory(struct rpc_call *c);
+
 /* Turns a request's number of a GPU, where 0 is host memory, into the cache's. INVALID: the daemon has no such GPU. */
 enum status rpc_gpu(struct rpc_call *c, uint32_t gpu, int32_t *out);
 

@@ -83,6 +83,8 @@ static grpc_server *make_server(const struct config *config)
 static bool register_methods(struct rpc_server *s)
 {
 	for (uint32_t m = 0; m < rpc_methods_count; m++) {
+		if (rpc_methods[m].cluster && !s->daemon->config->cluster[0])
+			continue;
 		/* A request is read when its call has been admitted: gRPC would read those of all its streams at once,
 		 * and wait for ever for the rest of one. */
 		s->registered[m] = grpc_server_register_method(s->server, rpc_methods[m].path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);

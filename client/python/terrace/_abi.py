@@ -69,7 +69,7 @@ class Token(Structure):
 
 class SessionOptions(Sized):
     _fields_ = [("size", c_size_t), ("tenant", c_char_p), ("engine", c_char_p), ("gpu", c_bool), ("gpu_write_back", c_bool),
-                ("unchained_keys", c_bool), ("reserved", c_uint8 * 5), ("unit_tokens", c_uint32), ("reserved_also", c_uint32),
+                ("unchained_keys", c_bool), ("local_only", c_bool), ("reserved", c_uint8 * 4), ("unit_tokens", c_uint32), ("tokens_per_second", c_uint32),
                 ("rules", c_void_p)]
 
 

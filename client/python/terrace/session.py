@@ -46,7 +46,7 @@ class Client(Handle):
 
     def session(self, layouts: Sequence[Layout], tenant: Optional[str] = None, engine: Optional[str] = None, gpu: bool = False,
                 gpu_write_back: bool = False, unit_tokens: int = 0, rules: Optional[Sequence[Rule]] = None,
-                unchained_keys: bool = False) -> Session:
+                unchained_keys: bool = False, tokens_per_second: int = 0, local_only: bool = False) -> Session:
         """Opens a session over 1 to 64 layouts, and maps the daemon's memory where that can be had (Session.borrows).
 
         tenant: None: the caller's own, which the daemon knows by user or certificate; Denied for another. engine: a name for
@@ -55,10 +55,13 @@ class Client(Handle):
         gpu_write_back: blocks put on a GPU get their copy in host memory when the GPU needs room, and not at once.
         unit_tokens: tokens of a key; 0: those of a block, which all layouts then share.
         rules: one Rule a layout; None: none. unchained_keys: keys name contents, not prefixes.
+        tokens_per_second: that the engine computes; what takes longer is not brought from other nodes of a cluster; 0: not known.
+        local_only: nothing is brought from other nodes.
         """
         c = (abi.Layout * len(layouts))(*[layout._c() for layout in layouts])
         options = abi.SessionOptions(tenant=tenant.encode() if tenant else None, engine=engine.encode() if engine else b"python",
-                                     gpu=gpu, gpu_write_back=gpu_write_back, unit_tokens=unit_tokens, unchained_keys=unchained_keys)
+                                     gpu=gpu, gpu_write_back=gpu_write_back, unit_tokens=unit_tokens, unchained_keys=unchained_keys,
+                                     tokens_per_second=tokens_per_second, local_only=local_only)
         options.rules, kept = rules_of(rules, len(layouts))
         out = ctypes.c_void_p()
         check(lib.terrace_session_open(self._use(), c, len(layouts), options, out))

@@ -6,6 +6,7 @@
 #include "daemon/call/faults.h"
 #include "daemon/call/inspect.h"
 #include "daemon/members/members.h"
+#include "daemon/peers/peers.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/stats.h"
@@ -310,10 +311,19 @@ static bool peer_fill(struct rpc_call *c, struct peer_row *to, const struct memb
 	to->member.epoch = m->epoch;
 	to->member.host_bytes = m->host_bytes;
 	to->member.draining = m->draining;
+	to->member.peer_protocol = m->peer_protocol;
 	if (!node || !to->member.name || !to->member.address || !to->member.version)
 		return false;
 	if (!other_secrets_fill(c, &to->row, m))
 		return false;
+	if (c->daemon->peers && !m->self) {
+		struct peers_view view;
+
+		peers_look_at(c->daemon->peers, m, &view);
+		to->row.link = (char *)link_state_text(view.state);
+		to->row.calls = view.calls;
+		to->row.avoided = view.avoided;
+	}
 	memcpy(node, m->node, sizeof m->node);
 	to->member.node = (ProtobufCBinaryData){ .len = sizeof m->node, .data = node };
 	return true;

@@ -2,14 +2,19 @@
 #include "daemon/block/values.h"
 #include "daemon/call/delete.h"
 #include "daemon/disk/stats.h"
+#include "daemon/peers/forget.h"
 #include "daemon/process/daemon.h"
 #include "daemon/process/diskless.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
+#include "daemon/session/open.h"
+#include "store/clock.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
+
+enum { LOOK_AGAIN_US = 1000 };
 
 static bool is_in_part(const enum status *statuses, uint32_t count)
 {
@@ -30,6 +35,46 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	return problem[0] ? rpc_fail(c, s, "the blocks are out of sight, but a restart may bring them back: %s", problem) : rpc_fail_why(c, s, why);
 }
 
+/* Tells the other members of the cluster, once the blocks are gone here. BUSY: they are being told. Whether a key was
+ * there is this node's answer alone. */
+static enum status others_forget(struct rpc_call *c, const Terrace__V1__DeleteRequest *q, const struct cache_keys *keys,
+				 enum status *statuses)
+{
+	uint64_t ids[CACHE_LAYOUTS_MAX];
+	struct peers_forgotten f;
+	const char *tenant;
+
+	if (!c->daemon->peers)
+		return STATUS_OK;
+	if (!c->step.removed.told) {
+		const struct cache_forget_call call = { .tenant = cache_session_tenant(rpc_cache(c), q->session),
+							.layout_ids = ids,
+							.layouts = cache_session_layout_ids(rpc_cache(c), q->session, 0,
+											    ids, &tenant),
+							.keys = keys };
+
+		c->step.removed.told = true;
+		rpc_refuse_names(c, &call);
+		c->step.removed.number =
+			peers_forget(c->daemon->peers, &call, clock_us() + (c->deadline_us - c->now_us) * 8 / 10);
+	}
+	peers_forget_look(c->daemon->peers, c->step.removed.number, &f);
+	if (f.state == FORGET_GOES_ON && !rpc_wait(c)->last) {
+		c->resume_us = c->now_us + LOOK_AGAIN_US;
+		return STATUS_BUSY;
+	}
+	if (f.state == FORGET_CONFIRMED)
+		return STATUS_OK;
+	for (uint32_t i = 0; i < keys->count; i++)
+		statuses[i] = STATUS_DEADLINE;
+	rpc_fail(c, STATUS_DEADLINE,
+		 "the blocks are gone from this node, but members of the cluster (%u) have not confirmed that they are "
+		 "gone "
+		 "there (%s: %s): delete them again later",
+		 f.members, f.member[0] ? f.member : "all", f.why[0] ? f.why : "too many deletes");
+	return q->in_part ? STATUS_OK : STATUS_DEADLINE;
+}
+
 enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__DeleteRequest *q = (const Terrace__V1__DeleteRequest *)request;
@@ -39,11 +84,11 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 
 	if (s != STATUS_OK)
 		return s;
-	if (!c->step.statuses) { /* of the first step: they hold for those that follow */
-		c->step.statuses = rpc_take_zero(c, keys.count, sizeof *c->step.statuses);
+	if (!c->step.removed.statuses) { /* of the first step: they hold for those that follow */
+		c->step.removed.statuses = rpc_take_zero(c, keys.count, sizeof *c->step.removed.statuses);
 		rpc_arena_keep(&c->arena);
 	}
-	enum status *const statuses = c->step.statuses;
+	enum status *const statuses = c->step.removed.statuses;
 	Terrace__V1__DeleteReply *r = rpc_take(c, sizeof *r);
 	Terrace__V1__Status *status = rpc_take(c, keys.count * sizeof *status);
 
@@ -51,15 +96,20 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_too_big(c);
 	if (c->daemon->diskless)
 		atomic_store_explicit(&c->daemon->diskless->deleted, true, memory_order_relaxed);
-	s = cache_delete(rpc_cache(c), q->session, &keys, statuses, rpc_wait(c), &why);
+	if (!c->step.removed.told)
+		s = cache_delete(rpc_cache(c), q->session, &keys, statuses, rpc_wait(c), &why);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
 	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))
 		return rpc_fail(c, STATUS_DEADLINE, "the disks did not answer in time: until they do, a restart may bring blocks back");
 	if (s != STATUS_OK)
 		return not_done(c, s, why);
+	s = others_forget(c, q, &keys, statuses);
+	if (s != STATUS_OK)
+		return s;
 	terrace__v1__delete_reply__init(r);
 	r->n_status = keys.count;
+	r->reason = rpc_words(c, c->why[0] ? c->why : NULL);
 	r->status = status;
 	for (uint32_t i = 0; i < keys.count; i++)
 		status[i] = (Terrace__V1__Status)statuses[i];

@@ -1,23 +1,27 @@
-/* Get: blocks' bytes, copied out of the slots and checked.
+/* Get, for engines, and Fetch, for members of the cluster: blocks' bytes, copied out of the slots and checked. Fetch
+ * names its blocks by the numbers that they have in a loan (call/loan.h), and sends the slot's header, too.
  *
- * Engines may have a slot mapped writable. So a block is copied to memory of the daemon's own, the copy is compared with the commit's sums, and
- * the copy is what is sent. A slot that was written over after its commit is dropped; the block then comes from another tier that has it, or
- * is a miss.
+ * Engines may have a slot mapped writable. So a block is copied to memory of the daemon's own, the copy is compared
+ * with the commit's sums, and the copy is what is sent. A slot that was written over after its commit is dropped; the
+ * block then comes from another tier that has it, or is a miss.
  *
  * A message is GetChunk{header, data}. Protobuf-c would copy the data, so the frame is made by hand: a few
  * bytes of prefix (the header as field 1, then tag and length of field 2) and behind them a piece of the
  * copy that gRPC reads in place. The copy stays until gRPC has let go of its last piece; that
  * may happen on any thread, so its end is deferred to the rpc thread. Looking a block up, its copy and its
- * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin): beyond it a stream waits.
+ * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin):
+ * beyond it a stream waits.
  */
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
+#include "daemon/call/loan.h"
 #include "daemon/call/stream.h"
 #include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/rpc/server.h"
+#include "store/slot.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
@@ -41,13 +45,18 @@ struct get_block {
 	struct cache_read read;
 	atomic_uint refs;             /* the stream's, and one a piece in gRPC's hands */
 	uint32_t crc32c;
-	uint8_t *bytes;               /* [read.block_bytes] */
+	uint64_t size;                /* of what is sent */
+	uint8_t *bytes;               /* [size] */
 };
 
 struct get {
 	uint64_t session;
-	uint32_t layout, index, chunk_bytes, tries;
+	uint32_t layout;
 	struct cache_keys keys;
+	uint32_t tenant;              /* of Fetch, with the next two */
+	uint64_t loan;
+	const uint32_t *lent;         /* [count]: numbers in the loan; NULL: it is a Get */
+	uint32_t index, count, chunk_bytes, tries;
 	struct get_block *block;      /* being sent; NULL between blocks */
 	uint64_t sent;
 	uint8_t head[96];
@@ -82,6 +91,11 @@ static size_t put_varint(uint8_t *at, uint64_t n)
 	return i;
 }
 
+static uint32_t chunk_of(uint32_t asked)
+{
+	return !asked ? CHUNK_STANDARD : asked < CHUNK_LEAST ? CHUNK_LEAST : asked;
+}
+
 static enum status get_open(struct rpc_call *c, const ProtobufCMessage *request)
 {
 	const Terrace__V1__GetRequest *q = (const Terrace__V1__GetRequest *)request;
@@ -103,9 +117,33 @@ static enum status get_open(struct rpc_call *c, const ProtobufCMessage *request)
 	g->session = q->session;
 	g->layout = q->layout;
 	g->keys = keys;
-	g->chunk_bytes = !q->chunk_bytes	      ? CHUNK_STANDARD :
-			 q->chunk_bytes < CHUNK_LEAST ? CHUNK_LEAST :
-							q->chunk_bytes;
+	g->count = keys.count;
+	g->chunk_bytes = chunk_of(q->chunk_bytes);
+	c->stream = g;
+	return STATUS_OK;
+}
+
+static enum status fetch_open(struct rpc_call *c, const ProtobufCMessage *request)
+{
+	const Terrace__V1__FetchRequest *q = (const Terrace__V1__FetchRequest *)request;
+	uint32_t tenant;
+	enum status s = rpc_peer_tenant(c, q->tenant, &tenant);
+
+	if (s)
+		return s;
+	if (q->n_index > LOAN_KEYS_MAX)
+		return rpc_fail(c, STATUS_INVALID, "index: %zu numbers, at most %d", q->n_index, LOAN_KEYS_MAX);
+	if (q->chunk_bytes > CHUNK_MOST)
+		return rpc_fail(c, STATUS_INVALID, "chunk_bytes: %u, at most %d", q->chunk_bytes, CHUNK_MOST);
+	struct get *g = calloc(1, sizeof *g);
+
+	if (!g)
+		return rpc_too_big(c);
+	g->tenant = tenant;
+	g->loan = q->loan;
+	g->lent = q->index;
+	g->count = (uint32_t)q->n_index;
+	g->chunk_bytes = chunk_of(q->chunk_bytes);
 	c->stream = g;
 	return STATUS_OK;
 }
@@ -120,7 +158,7 @@ static size_t frame_header(struct get *g, enum status s)
 	h.status = (Terrace__V1__Status)s;
 	if (s == STATUS_OK) {
 		h.tokens = g->block->read.tokens;
-		h.block_bytes = g->block->read.block_bytes;
+		h.block_bytes = g->block->size;
 		h.crc32c = g->block->crc32c;
 	}
 	g->head[n++] = TAG_HEADER;
@@ -132,14 +170,14 @@ static size_t frame_header(struct get *g, enum status s)
 static void frame_piece(struct get *g, size_t n, struct rpc_out *out)
 {
 	struct get_block *b = g->block;
-	uint64_t left = b->read.block_bytes - g->sent, piece = left < g->chunk_bytes ? left : g->chunk_bytes;
+	uint64_t left = b->size - g->sent, piece = left < g->chunk_bytes ? left : g->chunk_bytes;
 
 	g->head[n++] = TAG_DATA;
 	n += put_varint(g->head + n, piece);
 	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
 	*out = (struct rpc_out){ g->head, n, b->bytes + g->sent, piece, block_drop, b };
 	g->sent += piece;
-	if (g->sent == b->read.block_bytes) {
+	if (g->sent == b->size) {
 		g->block = NULL;
 		g->index++;
 		block_drop(b);
@@ -147,14 +185,18 @@ static void frame_piece(struct get *g, size_t n, struct rpc_out *out)
 }
 
 /* Copies the block that was found into b->bytes. Not OK: the read is over. */
-static enum status get_block_copy(struct rpc_call *c, struct get_block *b)
+static enum status get_block_copy(struct rpc_call *c, const struct get *g, struct get_block *b)
 {
-	enum status s;
+	enum status s = STATUS_EXHAUSTED;
 
 	b->cache = rpc_cache(c);
 	b->rpc = c->daemon->rpc;
-	b->bytes = malloc(b->read.block_bytes);
-	s = b->bytes ? cache_read_copy(b->cache, &b->read, b->bytes, &b->crc32c) : STATUS_EXHAUSTED;
+	b->size = b->read.block_bytes + (g->lent ? SLOT_HEADER_BYTES : 0);
+	b->bytes = malloc(b->size);
+	if (b->bytes && g->lent)
+		s = cache_read_copy_slot(b->cache, &b->read, b->bytes, &b->crc32c);
+	else if (b->bytes)
+		s = cache_read_copy(b->cache, &b->read, b->bytes, &b->crc32c);
 	if (s == STATUS_OK)
 		return s;
 	cache_read_end(b->cache, &b->read);
@@ -201,19 +243,29 @@ static enum rpc_next get_block_none(struct rpc_call *c, struct get *g, enum stat
 	return RPC_NEXT_MESSAGE;
 }
 
+/* Pins the next block in memory, or waits for it. */
+static enum status get_block_find(struct rpc_call *c, const struct get *g, struct get_block *b, const char **why)
+{
+	const struct cache_loan_read of_loan = { g->tenant, g->loan, g->lent ? g->lent[g->index] : 0, c->now_us };
+	const struct cache_stream_call call = {
+		.session = g->session,
+		.layout = g->layout,
+		.key = g->lent ? NULL : g->keys.bytes + (size_t)g->index * g->keys.key_bytes,
+		.key_bytes = g->keys.key_bytes,
+		.now_us = c->now_us,
+	};
+
+	if (g->lent)
+		return cache_loan_read_begin(rpc_cache(c), &of_loan, &b->read, rpc_wait(c), why);
+	return cache_read_begin(rpc_cache(c), &call, &b->read, rpc_wait(c), why);
+}
+
 /* Begins to send a block. If memory's copy is wrong, another tier may have a right one, and the block comes from there
  * by the same way. */
 static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct rpc_out *out, enum status *failure)
 {
 	struct get_block *b = calloc(1, sizeof *b);
 	const char *why = "no memory for a block";
-	const struct cache_stream_call call = {
-		.session = g->session,
-		.layout = g->layout,
-		.key = g->keys.bytes + (size_t)g->index * g->keys.key_bytes,
-		.key_bytes = g->keys.key_bytes,
-		.now_us = c->now_us,
-	};
 	enum status s;
 
 	if (!b) {
@@ -221,9 +273,9 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		return RPC_NEXT_FAIL;
 	}
 	do {
-		s = cache_read_begin(rpc_cache(c), &call, &b->read, rpc_wait(c), &why);
+		s = get_block_find(c, g, b, &why);
 		if (s == STATUS_OK)
-			s = get_block_copy(c, b);
+			s = get_block_copy(c, g, b);
 	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);
 	if (s == STATUS_OK)
 		return get_block_send(c, g, b, out);
@@ -239,7 +291,7 @@ static enum rpc_next get_next(struct rpc_call *c, bool worker, struct rpc_out *o
 		frame_piece(g, 0, out);
 		return RPC_NEXT_MESSAGE;
 	}
-	if (g->index == g->keys.count)
+	if (g->index == g->count)
 		return RPC_NEXT_END;
 	return worker ? get_block_begin(c, g, out, failure) : RPC_NEXT_WORKER;
 }
@@ -255,6 +307,12 @@ static void get_close(struct rpc_call *c)
 
 const struct rpc_server_stream rpc_get_stream = {
 	.open = get_open,
+	.next = get_next,
+	.close = get_close,
+};
+
+const struct rpc_server_stream rpc_fetch_stream = {
+	.open = fetch_open,
 	.next = get_next,
 	.close = get_close,
 };

@@ -219,6 +219,8 @@ enum status rpc_open_session(struct rpc_call *c, const ProtobufCMessage *request
 		.unit = q->unit_tokens,
 		.wishes = wishes,
 		.unchained = q->unchained_keys,
+		.tokens_a_second = q->tokens_per_second,
+		.local = q->local_only,
 		.engine = q->engine,
 		.now_us = c->now_us,
 	};

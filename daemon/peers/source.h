@@ -1,0 +1,22 @@
+/* The other members as a source of blocks (block/source.h). */
+#ifndef TERRACE_DAEMON_PEERS_SOURCE_H
+#define TERRACE_DAEMON_PEERS_SOURCE_H
+
+#include "daemon/block/counters.h"
+#include "store/status.h"
+
+struct cache;
+struct names;
+struct peer_source;
+struct peers;
+
+/* Makes the source and adds it to the cache: before other threads call. What it is given must live until the cache has
+ * ended (cache_destroy waits for the source's ends). EXHAUSTED. */
+enum status peer_source_create(struct cache *c, const struct names *names, struct peers *peers,
+			       struct peer_source **out);
+/* After the cache. NULL allowed. */
+void peer_source_destroy(struct peer_source *s);
+
+void peer_source_stats(struct peer_source *s, cache_stat_fn *emit, void *arg);
+
+#endif
