@@ -62,6 +62,13 @@ if(TARGET terracectl)
   terrace_python_test(e2e_membership_long test_membership.py $<TARGET_FILE:terracectl> Membership.test_storm --long)
   set_tests_properties(e2e_membership e2e_membership_long PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
   set_tests_properties(e2e_membership_long PROPERTIES TIMEOUT 1800 LABELS long)
+  # Daemons in network namespaces, with an etcd.
+  add_test(NAME peers COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh)
+  set_tests_properties(peers PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
+  if(NOT TERRACE_SANITIZE) # the library is loaded by Python
+    add_test(NAME peers_fetch COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --fetch)
+    set_tests_properties(peers_fetch PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
+  endif()
 endif()
 if(TARGET terracectl AND TARGET sim_plugin)
   terrace_python_test(e2e_metrics test_metrics.py $<TARGET_FILE:terracectl> ${SIM_DEVICE_FOLDER})

@@ -34,7 +34,7 @@ int main(void)
 	     M(terrace_session_options, size) M(terrace_session_options, tenant) M(terrace_session_options, engine)
 		     M(terrace_session_options, gpu) M(terrace_session_options, gpu_write_back)
 			     M(terrace_session_options, unchained_keys) M(terrace_session_options, reserved)
-				     M(terrace_session_options, unit_tokens) M(terrace_session_options, reserved_also)
+				     M(terrace_session_options, local_only) M(terrace_session_options, unit_tokens) M(terrace_session_options, tokens_per_second)
 					     M(terrace_session_options, rules));
 	LIST(terrace_layout_rule,
 	     M(terrace_layout_rule, size) M(terrace_layout_rule, keep_last) M(terrace_layout_rule, partial)

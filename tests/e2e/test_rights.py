@@ -23,8 +23,9 @@ SMALL = ("--host-bytes", "16MiB", "--extent-bytes", "1MiB")
 REQUESTS = {
     "Stats": {}, "Inspect": {"key": key(1).hex()}, "Explain": {"key": key(1).hex()}, "Graph": {"key": key(1).hex()}, "TraceStart": {"name": "t"},
     "TraceStop": {}, "Verify": {"max_ms": 1}, "Compact": {}, "Layouts": {}, "Drain": {"undo": True}, "Config": {}, "Peers": {},
+    "Locate": {"keys": keys(1)},
 }
-FOR_ENGINES = {"Stats"}
+FOR_ENGINES = {"Stats", "Locate"}
 
 
 def make(name, fields):

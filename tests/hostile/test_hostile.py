@@ -41,7 +41,8 @@ HELD = ("terrace_sessions", "terrace_ghost_sessions", "terrace_leases", "terrace
 def definitions():
     """Names of all kinds, from the definitions: a method or a packet that the hostile client does not know of is missing in its list."""
     rpcs = {"%s.%s" % (service.name, method.name)
-            for file in (pb.DESCRIPTOR, health_pb2.DESCRIPTOR) for service in file.services_by_name.values() for method in service.methods}
+            for file in (pb.DESCRIPTOR, health_pb2.DESCRIPTOR) for service in file.services_by_name.values() for method in service.methods
+            if service.name != "Peer"}  # which is not served without a cluster
     with open(os.path.join(ROOT, "proto", "fdsock.h"), encoding="utf-8") as header:
         text = header.read()
     packets = set()

@@ -40,6 +40,7 @@ static const struct {
 } services[] = {
 	{ "Cache", &terrace__v1__cache__descriptor },
 	{ "Admin", &terrace__v1__admin__descriptor },
+	{ "Peer", &terrace__v1__peer__descriptor },
 	{ "Health", &grpc__health__v1__health__descriptor },
 };
 enum { SERVICES = sizeof services / sizeof services[0] };
