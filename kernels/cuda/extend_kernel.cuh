@@ -1,7 +1,8 @@
 /* The kernel of extend. 4 warps make tiles of the prefix out of packed atoms, or fetch those of the new tokens;
  * meanwhile two warpgroups multiply.
  *
- * A tile serves all rows of the CTA, up to 256. Each warpgroup has one or two blocks of 64 rows. The warpgroups take
+ * A tile serves all rows of the CTA, up to 256. Each warpgroup has one or two blocks of 64 rows; of a fine unit whose
+ * queries leave no room for tiles, one block in each of two passes over the unit's tokens. The warpgroups take
  * turns. In its turn a warpgroup multiplies the weights of its last block by V and the next block's queries by K. Then
  * it hands the turn on and makes weights of the scores: so one warpgroup's exponentials run during the other's
  * products. Weights are halves between 2^-24 and 2^15. When a score would not fit, their exponent is moved, and the
@@ -169,19 +170,56 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct producer {
 		}
 	}
 
-	DEVICE void queries(const extend_part &p, uint32_t number)
+	/* Those of pass `pass`: a block of each warpgroup, or all at once. `number`: of all passes so far. */
+	DEVICE void queries(const extend_part &p, uint32_t number, uint32_t pass)
 	{
+		constexpr uint32_t PIECES = S::PASSES > 1 ? EXTEND_GROUPS : 1, BYTES = S::QUERIES / PIECES;
+
 		barrier_wait(barrier(S::Q_EMPTY), number % 2 ^ 1);
 		if (warp == 0 && lane == 0) {
-			const size_t at = (size_t)p.unit * q_image_bytes(DK, DV);
+			barrier_expect(barrier(S::Q_FULL), (S::TWO_HALVES ? 2 : 1) * S::QUERIES);
+#pragma unroll
+			for (uint32_t i = 0; i < PIECES; i++) {
+				const size_t at = (size_t)p.unit * q_image_bytes(DK, DV) + (i * S::PASSES + pass) * BYTES;
 
-			barrier_expect(barrier(S::Q_FULL), (S::TWO_HALVES ? 2 : 1) * q_image_bytes(DK, DV));
-			bulk_load(base + S::Q_AT, (uint64_t)(a.q_images + at), q_image_bytes(DK, DV), barrier(S::Q_FULL));
-			if (S::TWO_HALVES)
-				bulk_load(base + S::Q_REST_AT, (uint64_t)(a.q_rests + at), q_image_bytes(DK, DV),
-					  barrier(S::Q_FULL));
+				bulk_load(base + S::Q_AT + i * BYTES, (uint64_t)(a.q_images + at), BYTES, barrier(S::Q_FULL));
+				if (S::TWO_HALVES)
+					bulk_load(base + S::Q_REST_AT + i * BYTES, (uint64_t)(a.q_rests + at), BYTES,
+						  barrier(S::Q_FULL));
+			}
 		}
 		__syncwarp();
+	}
+
+	DEVICE void run_pass(const extend_part &p, uint32_t number, uint32_t pass, float inverse_k, float inverse_v)
+	{
+		const uint32_t prefix_to = min(p.to, p.span.prefix_steps), first = p.span.first_tile;
+		uint32_t loaded = p.from;
+
+		look_up(p, first + loaded, first_atom(p));
+		for (uint32_t i = 0; i < S::RING_STAGES && loaded < prefix_to; i++) {
+			load(taken + i);
+			loaded++;
+			look_up(p, first + loaded);
+		}
+		queries(p, number, pass);
+		forget_copies();
+		for (uint32_t step = p.from; step < p.to; step++, tile++) {
+			if (step >= p.span.prefix_steps) {
+				own_tile(p, p.span.first_own + step - p.span.prefix_steps);
+				continue;
+			}
+			prefix_tile((first + step) * S::TOKENS, p.span.prefix, inverse_k, inverse_v);
+			__syncwarp();
+			if (lane == 0)
+				forget_shared(ring + taken % S::RING_STAGES * S::RING, S::RING);
+			if (loaded < prefix_to) {
+				load(taken + S::RING_STAGES);
+				loaded++;
+				look_up(p, first + loaded);
+			}
+			taken++;
+		}
 	}
 
 	DEVICE void run(uint32_t x, uint32_t end)
@@ -190,37 +228,11 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct producer {
 			extend_part p;
 
 			x = part_at<S>(a, x, end, &p);
-			const uint32_t prefix_to = min(p.to, p.span.prefix_steps),
-				       first = p.span.first_tile;
 			const float inverse_k = 1 / side_unit(a, p.tile.sequence, p.head, KV_SIDE_K),
 				    inverse_v = 1 / side_unit(a, p.tile.sequence, p.head, KV_SIDE_V);
-			uint32_t loaded = p.from;
 
-			look_up(p, first + loaded, first_atom(p));
-			for (uint32_t i = 0; i < S::RING_STAGES && loaded < prefix_to; i++) {
-				load(taken + i);
-				loaded++;
-				look_up(p, first + loaded);
-			}
-			queries(p, number);
-			forget_copies();
-			for (uint32_t step = p.from; step < p.to; step++, tile++) {
-				if (step >= p.span.prefix_steps) {
-					own_tile(p, p.span.first_own + step - p.span.prefix_steps);
-					continue;
-				}
-				prefix_tile((first + step) * S::TOKENS, p.span.prefix, inverse_k,
-					    inverse_v);
-				__syncwarp();
-				if (lane == 0)
-					forget_shared(ring + taken % S::RING_STAGES * S::RING, S::RING);
-				if (loaded < prefix_to) {
-					load(taken + S::RING_STAGES);
-					loaded++;
-					look_up(p, first + loaded);
-				}
-				taken++;
-			}
+			for (uint32_t pass = 0; pass < S::PASSES; pass++)
+				run_pass(p, number * S::PASSES + pass, pass, inverse_k, inverse_v);
 		}
 	}
 };
@@ -273,7 +285,7 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 	DEVICE void score(float (&s)[SCORES], uint32_t block, uint32_t number) const
 	{
 		const uint32_t q = panel_descriptor(base + S::Q_AT +
-						    (group * S::BLOCKS + block) * S::PANELS *
+						    (group * S::AT_ONCE + block) * S::PANELS *
 							    S::QUERY_BLOCK),
 			       k = panel_descriptor(base + S::K_AT +
 						    number % S::TILE_STAGES * S::K_TILE);
@@ -311,17 +323,29 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		products_commit();
 	}
 
+	/* The pass's block `block` among all of the group's. */
+	static DEVICE constexpr uint32_t block_of_pass(uint32_t pass, uint32_t block)
+	{
+		return pass * S::AT_ONCE + block;
+	}
+
+	/* The lane's first row of it in the unit. */
+	DEVICE uint32_t first_row(uint32_t in_group) const
+	{
+		return (group * S::BLOCKS + in_group) * 64 + warp * 16 + lane / 4;
+	}
+
 	/* One block's item of a step: after `before`, in the turn, its scores; outside it, weights. `weighed`: p has
 	 * been made since the loop began again, behind which nothing of it is left over. */
 	template <class Before>
-	DEVICE void item(const extend_part &x, uint32_t step, uint32_t block, float (&s)[SCORES],
+	DEVICE void item(const extend_part &x, uint32_t step, uint32_t pass, uint32_t block, float (&s)[SCORES],
 			 uint32_t (&p)[SCORES / 2], float (&o)[SPLIT][WIDTH / 2], row_state &r,
 			 bool weighed, Before before)
 	{
 		if (block == 0)
 			barrier_wait(barrier(S::K_FULL + tile % S::TILE_STAGES),
 				     tile / S::TILE_STAGES % 2);
-		if (block == 1 || (S::BLOCKS == 1 && step > x.from)) {
+		if (block == 1 || (S::AT_ONCE == 1 && step > x.from)) {
 			const uint32_t number =
 				tile + block - 1; /* of the tile whose V `before` wants */
 
@@ -336,9 +360,9 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		score(s, block, tile);
 		pass_turn();
 
-		const float *units = a.q_units + (size_t)x.unit * S::ROWS +
-				     (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4;
-		const bool as_it_is = plain(x, step, block);
+		const uint32_t in_group = block_of_pass(pass, block);
+		const float *units = a.q_units + (size_t)x.unit * S::ROWS + first_row(in_group);
+		const bool as_it_is = plain(x, step, in_group);
 		float scale[2] = {__ldg(units), __ldg(units + 8)}; /* kept in no register meanwhile */
 
 		products_wait();
@@ -346,15 +370,14 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 		if constexpr (FINE) {
 			refine(s, step >= x.span.prefix_steps,
 			       base + S::SCALES_AT + tile % S::TILE_STAGES * S::TOKENS * 4);
-			if (block == S::BLOCKS - 1)
+			if (block == S::AT_ONCE - 1)
 				barrier_arrive(barrier(S::K_EMPTY + tile % S::TILE_STAGES));
-		} else if (block == S::BLOCKS - 1) {
+		} else if (block == S::AT_ONCE - 1) {
 			release(S::K_EMPTY + tile % S::TILE_STAGES);
 		}
 
 		if (!as_it_is) {
-			adjust(s, x, step, (group * S::BLOCKS + block) * 64 + warp * 16 + lane / 4,
-			       scale);
+			adjust(s, x, step, first_row(in_group), scale);
 			scale[0] = scale[1] = 1;
 		}
 		weigh(s, p, o, r, scale, x.tile.reach);
@@ -369,38 +392,39 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 #pragma unroll
 		for (int part = 0; part < SPLIT; part++)
 			registers_pinned(o[part]);
-		if (block == S::BLOCKS - 1)
+		if (block == S::AT_ONCE - 1)
 			release(S::V_EMPTY + number % S::TILE_STAGES);
 	}
 
-	DEVICE void part(const extend_part &x, uint32_t number)
+	/* `number`: of all passes so far. */
+	DEVICE void part(const extend_part &x, uint32_t number, uint32_t pass)
 	{
-		float s[SCORES], o[S::BLOCKS][SPLIT][WIDTH / 2];
+		float s[SCORES], o[S::AT_ONCE][SPLIT][WIDTH / 2];
 		uint32_t p[SCORES / 2];
-		row_state r[S::BLOCKS];
+		row_state r[S::AT_ONCE];
 
 #pragma unroll
-		for (uint32_t block = 0; block < S::BLOCKS; block++)
+		for (uint32_t block = 0; block < S::AT_ONCE; block++)
 			begin(o[block], r[block]);
 		barrier_wait(barrier(S::Q_FULL), number % 2);
 		for (uint32_t step = x.from; step < x.to; step++, tile++) {
-			item(x, step, 0, s, p, o[0], r[0], false, [&] {
+			item(x, step, pass, 0, s, p, o[0], r[0], false, [&] {
 				if (step > x.from)
-					finish(o[S::BLOCKS - 1], p, S::BLOCKS - 1, tile - 1);
+					finish(o[S::AT_ONCE - 1], p, S::AT_ONCE - 1, tile - 1);
 			});
-			if constexpr (S::BLOCKS == 2)
-				item(x, step, 1, s, p, o[1], r[1], true, [&] { finish(o[0], p, 0, tile); });
+			if constexpr (S::AT_ONCE == 2)
+				item(x, step, pass, 1, s, p, o[1], r[1], true, [&] { finish(o[0], p, 0, tile); });
 		}
 		release(S::Q_EMPTY);
-		if (S::BLOCKS == 1)
+		if (S::AT_ONCE == 1)
 			barrier_wait(barrier(S::V_FULL + (tile - 1) % S::TILE_STAGES),
 				     (tile - 1) / S::TILE_STAGES % 2);
 		take_turn();
-		finish(o[S::BLOCKS - 1], p, S::BLOCKS - 1, tile - 1);
+		finish(o[S::AT_ONCE - 1], p, S::AT_ONCE - 1, tile - 1);
 		pass_turn();
 #pragma unroll
-		for (uint32_t block = 0; block < S::BLOCKS; block++)
-			write(x, block, o[block], r[block]);
+		for (uint32_t block = 0; block < S::AT_ONCE; block++)
+			write(x, block_of_pass(pass, block), o[block], r[block]);
 	}
 
 	DEVICE void run(uint32_t x, uint32_t end)
@@ -415,7 +439,8 @@ template <int FK, int FV, int DK, int DV, bool FINE> struct consumer : extend_bl
 			if (warp == 0 && lane == 0)
 				prepare(from, end, &part_room[group]);
 			role_barrier(3 + group, 128);
-			part(part_room[group], number);
+			for (uint32_t pass = 0; pass < S::PASSES; pass++)
+				part(part_room[group], number * S::PASSES + pass, pass);
 		}
 		if (group == 0)
 			take_turn(); /* of no warp: leaves the barriers as they were */

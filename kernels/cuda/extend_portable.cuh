@@ -1,5 +1,5 @@
 /* The kernel of extend for devices without products of warpgroups and bulk copies. 8 warps decode a tile together, then
- * multiply with it by m16n8k16, 32 rows each (16 for head dims over 128). Tiles, rows and their orders are those of
+ * multiply with it by m16n8k16, 32 rows each (16 where a unit has 128). Tiles, rows and their orders are those of
  * extend_kernel.cuh. There is one stage of tiles, and one side's atoms at a time beside them, so that 99 KiB of shared
  * memory are enough. The next tile's keys are loaded during the products. Only this kernel has tree bias and ranges, so
  * that the other one does not pay for them.

@@ -165,9 +165,11 @@ __host__ __device__ constexpr uint32_t larger_dim(uint32_t dk, uint32_t dv)
 	return dk > dv ? dk : dv;
 }
 
+/* Rows of a unit: as many as a warpgroup's registers hold sums of, which are as wide as V, and shared memory queries of,
+ * which are as wide as K. */
 __host__ __device__ constexpr uint32_t extend_rows(uint32_t dk, uint32_t dv)
 {
-	return larger_dim(dk, dv) <= 128 ? 256 : 128;
+	return dk <= 192 && dv <= 128 ? 256 : 128;
 }
 
 __host__ __device__ constexpr uint32_t panels_of(uint32_t d)
@@ -191,6 +193,13 @@ __host__ __device__ constexpr uint32_t q_image_bytes(uint32_t dk, uint32_t dv)
 	return extend_rows(dk, dv) * panels_of(dk) * 128;
 }
 
+/* Passes over a unit's tokens, each with an equal share of its rows: two where both halves of all its queries leave no
+ * room for tiles. */
+__host__ __device__ constexpr uint32_t extend_passes(int fk, uint32_t dk, uint32_t dv, bool fine)
+{
+	return fine && format_rotated(fk) && q_image_bytes(dk, dv) > 64 * 1024 ? 2 : 1;
+}
+
 /* Bytes that one producer warp has in one stage of its ring: two atoms, or one side of them. */
 __host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t dk, uint32_t dv, uint32_t tokens)
 {
@@ -202,7 +211,8 @@ __host__ __device__ constexpr uint32_t ring_bytes(int fk, int fv, uint32_t dk, u
 __host__ __device__ constexpr uint32_t extend_bytes(int fk, int fv, uint32_t dk, uint32_t dv, uint32_t tokens,
 						    uint32_t tile_stages, uint32_t ring_stages, bool fine = false)
 {
-	return (fine ? tile_stages * tokens * 4 : 0) + (fine && format_rotated(fk) ? 2 : 1) * q_image_bytes(dk, dv) +
+	return (fine ? tile_stages * tokens * 4 : 0) +
+	       (fine && format_rotated(fk) ? 2 : 1) * (q_image_bytes(dk, dv) / extend_passes(fk, dk, dv, fine)) +
 	       tile_stages * (k_tile_bytes(dk, tokens) + v_tile_bytes(dv, tokens)) +
 	       (tokens / 16 > EXTEND_PRODUCERS ? tokens / 32 : tokens / 16) * ring_stages *
 		       ring_bytes(fk, fv, dk, dv, tokens);
@@ -216,7 +226,8 @@ __host__ __device__ constexpr uint32_t extend_tokens(int fk, int fv, uint32_t dk
 /* Sizes of one instance, and what is where in its shared memory. */
 template <int FK, int FV, int DK, int DV, bool IS_FINE = false> struct extend_shape {
 	static constexpr bool FINE = IS_FINE, TWO_HALVES = FINE && format_rotated(FK);
-	static constexpr uint32_t ROWS = extend_rows(DK, DV), BLOCKS = ROWS / 128;
+	static constexpr uint32_t ROWS = extend_rows(DK, DV), BLOCKS = ROWS / 128; /* of a warpgroup, 64 rows each */
+	static constexpr uint32_t PASSES = extend_passes(FK, DK, DV, FINE), AT_ONCE = BLOCKS / PASSES; /* blocks of a pass */
 	static constexpr uint32_t TOKENS = FINE ? FINE_TOKENS : extend_tokens(FK, FV, DK, DV), PANELS = panels_of(DK),
 				  OWN_TOKENS = extend_own_tokens(FK, TOKENS, FINE);
 	static constexpr bool CROSSED = format_crossed(FV);
@@ -233,12 +244,14 @@ template <int FK, int FV, int DK, int DV, bool IS_FINE = false> struct extend_sh
 	 * large, and wants a bound of scores, which is too high in fine units. */
 	static constexpr bool LATE = !FINE && TOKENS > 64 && format_fine(FK);
 	/* Of a thread that decodes, and of one that multiplies: on average 168. */
-	static constexpr uint32_t PRODUCER_REGISTERS = TOKENS > 64 ? 56 : 40, CONSUMER_REGISTERS = TOKENS > 64 ? 224 : 232;
+	static constexpr uint32_t PRODUCER_REGISTERS = TOKENS > 64 ? 56 : FINE && AT_ONCE > 1 ? 40 : 72,
+				  CONSUMER_REGISTERS = (3 * 168 - PRODUCER_REGISTERS) / 2;
 	static constexpr uint32_t PAIRS = TOKENS / 32, SIDE_WARPS = PAIRS;
 	static constexpr uint32_t ACTIVE = BOTH_SIDES ? PAIRS : 2 * PAIRS; /* producer warps with work */
 	static constexpr uint32_t QUERY_BLOCK = 64 * 128;                  /* a panel of 64 rows */
-	static constexpr uint32_t Q_AT = 0, Q_REST_AT = Q_AT + q_image_bytes(DK, DV),
-				  K_AT = Q_REST_AT + (TWO_HALVES ? q_image_bytes(DK, DV) : 0), V_AT = K_AT + TILE_STAGES * K_TILE,
+	static constexpr uint32_t QUERIES = q_image_bytes(DK, DV) / PASSES; /* bytes of a pass's */
+	static constexpr uint32_t Q_AT = 0, Q_REST_AT = Q_AT + QUERIES, K_AT = Q_REST_AT + (TWO_HALVES ? QUERIES : 0),
+				  V_AT = K_AT + TILE_STAGES * K_TILE,
 				  RING_AT = V_AT + TILE_STAGES * V_TILE, SCALES_AT = RING_AT + ACTIVE * RING_STAGES * RING,
 				  BARRIERS_AT = SCALES_AT + (FINE ? TILE_STAGES * TOKENS * 4 : 0);
 	static constexpr uint32_t K_FULL = 0, K_EMPTY = 2, V_FULL = 4, V_EMPTY = 6, Q_FULL = 8,

@@ -733,6 +733,16 @@ std::vector<test_case> cases(bool small)
 		t.push_back({f, f, 128, 1, 3, 16, PLAIN, h, h, w, {{900, 300}, {70, 133}}, 100, 20.0f, true, true, true, true, true});
 		t.push_back({f, f, 128, 2, 4, 16, PLAIN, h, h, w,
 			     std::vector<lengths>(40, lengths{200, 9})});
+		for (case_dims d : other_attend_dims()) {
+			if (d.k == d.v)
+				continue;
+			for (enum data data : {SHARP, GROWING, TINY})
+				t.push_back({f, f, d, 2, 4, 64, data, h, h, w, {{4000, 256}, {129, 300}}});
+			for (uint32_t group : {1, 3, 16})
+				t.push_back({f, f, d, 2, group, 16, MIXED, h, h, w, {{515, 97}, {31, 260}}});
+			t.push_back({f, f, d, 2, 4, 16, MIXED, h, h, w, {{1900, 333}, {20, 150}}, 700});
+			t.push_back({f, f, d, 2, 4, 16, MIXED, h, b, w, {{900, 301}, {70, 32}}, 200, 9.0f, true, true});
+		}
 	}
 	return t;
 }
