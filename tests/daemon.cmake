@@ -18,6 +18,7 @@ terrace_test(rpc_library_before SOURCES daemon/rpc/library_before.c LIBS terrace
 terrace_test(rpc_put_stream SOURCES daemon/rpc/put_stream.c LIBS terrace_daemon)
 terrace_test(rpc_listen SOURCES daemon/rpc/listen.c LIBS terrace_daemon)
 terrace_test(names SOURCES daemon/names/names.c LIBS terrace_daemon)
+terrace_test(rpc_tls_records SOURCES daemon/rpc/tls_records.c LIBS terrace_daemon terrace_tls)
 terrace_test(membership SOURCES daemon/membership/view.c LIBS terrace_daemon)
 terrace_test(rights SOURCES daemon/process/rights.c LIBS terrace_daemon)
 terrace_test(rpc_state SOURCES daemon/rpc/state.c LIBS terrace_daemon PkgConfig::GRPC)

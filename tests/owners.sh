@@ -9,4 +9,4 @@ owned 'liburing' store/ring/uring.c
 owned 'microhttpd' daemon/http/metrics.c
 owned 'systemd/' daemon/main.c
 owned 'lmdb' store/catalog/file.h
-owned 'openssl/' proto/tls.c proto/certificate.c daemon/secrets/secret_file.c daemon/rpc/tls.c client/transport/tls.c
+owned 'openssl/' proto/tls.c proto/certificate.c daemon/secrets/secret_file.c daemon/rpc/tls.c daemon/rpc/tls_records.c client/transport/tls.c

@@ -7,7 +7,7 @@
 
 struct client_message;
 
-enum { CLIENT_CHUNK_MAX = 1 << 20 }; /* data bytes of one chunk */
+enum { CLIENT_CHUNK_MAX = 256 << 10 }; /* data bytes of one chunk */
 
 /* A block being received. */
 struct client_getting {

@@ -21,6 +21,7 @@
 #include <string.h>
 
 enum { QUEUES_IDLE_MAX = 32, BACKGROUND_CALLS_MAX = 4096, TLS_LOOK_S = 2 };
+enum { KEPT_BYTES = 16 << 20 };
 
 struct client_rpc {
 	struct client_endpoint at;
@@ -107,6 +108,16 @@ static void signals_block(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
+/* gRPC's buffers are freed as fast as they are made. Beyond a bound the C library gives freed memory to the kernel,
+ * which clears its pages for the next use. The bound rises with the largest block that the program has freed, so such a
+ * block is freed here. To set the bound itself (mallopt) is for the program to do. */
+static void keep_freed_memory(void)
+{
+	void *volatile block = malloc(KEPT_BYTES / 2);
+
+	free(block);
+}
+
 /* Starts gRPC, if this is the first connection. Its threads last as long as there is one. */
 static enum terrace_status start(struct client_rpc *rpc, const char *target)
 {
@@ -117,6 +128,7 @@ static enum terrace_status start(struct client_rpc *rpc, const char *target)
 	status = channels ? TERRACE_OK : client_rpc_room();
 	if (!status) {
 		channels++;
+		keep_freed_memory();
 		grpc_init();
 		rpc->channel = channel_create(target, &rpc->at.tls);
 	}

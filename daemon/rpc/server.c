@@ -22,6 +22,7 @@
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -37,7 +38,16 @@ enum {
 	REPLY_BYTES_MAX = 64 << 20,    /* of replies that have not left yet */
 	LIBRARY_BYTES_LEAST = 64 << 20, /* of the library's buffers: so much, and */
 	LIBRARY_MESSAGES = 16,         /* as many of the largest messages */
+	KEPT_BYTES = 16 << 20,         /* of freed memory in a heap, of which threads share some */
 };
+
+/* gRPC's buffers, and the copies of blocks on their way to clients, are freed as fast as they are made. Without this
+ * the C library gives their pages back to the kernel each time, which clears them for the next use. */
+static void keep_freed_memory(void)
+{
+	mallopt(M_MMAP_THRESHOLD, KEPT_BYTES / 2);
+	mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+}
 
 static void log_from_grpc(gpr_log_func_args *a)
 {
@@ -286,6 +296,7 @@ enum status rpc_server_create(struct daemon *d, char *why, size_t size)
 
 	if (!s)
 		return STATUS_EXHAUSTED;
+	keep_freed_memory();
 	gpr_set_log_function(log_from_grpc);
 	grpc_init();
 	s->daemon = d;

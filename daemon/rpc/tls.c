@@ -8,6 +8,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/log_unwritten.h"
 #include "daemon/process/tenants.h"
+#include "daemon/rpc/tls_records.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +27,7 @@
 #include <unistd.h>
 
 enum {
-	BUFFER = 64 * 1024,
+	BUFFER = RPC_TLS_PLAIN_BYTES,
 	PAIR_BUFFER = 1024 * 1024, /* asked for; the kernel gives twice net.core.wmem_max at most */
 	TURNS = 16,
 	EVENTS = 64,
@@ -56,11 +57,11 @@ struct connection {
 	SSL *ssl;
 	enum state state;
 	bool again; /* its turns were used up: bytes may wait inside OpenSSL, of which the kernel knows nothing */
-	bool write_wants; /* the TCP socket takes no more for now */
 	bool plain_ended; /* gRPC has closed its end */
 	uint64_t until_us; /* of a handshake; of a running one, once gRPC has closed its end */
 	struct cache_peer peer;
 	struct buffer *in, *out; /* of a running one: for gRPC; for the client */
+	struct rpc_tls_records records; /* of a running one */
 };
 
 struct rpc_tls {
@@ -75,6 +76,7 @@ struct rpc_tls {
 	struct connection fresh, running, over; /* rings: handshakes, the newest first; connections in use; those to be
 						 * freed. Links alone are used */
 	uint32_t handshakes;
+	struct rpc_tls_pool pool;
 	bool again;
 	int events, wake;
 
@@ -183,11 +185,13 @@ static void end(struct rpc_tls *t, struct connection *k)
 		ERR_clear_error();
 		SSL_shutdown(k->ssl); /* says it, if there is room */
 		ERR_clear_error();
+		rpc_tls_records_send(&k->records);
 		atomic_fetch_sub_explicit(&t->open, 1, memory_order_relaxed);
 	}
 	atomic_store_explicit(&t->shaking, t->handshakes, memory_order_relaxed);
 	k->state = OVER;
 	SSL_free(k->ssl);
+	rpc_tls_records_fini(&k->records);
 	close(k->tcp.fd);
 	if (k->plain.fd >= 0)
 		close(k->plain.fd);
@@ -292,8 +296,9 @@ static bool judge(void *arg, const X509 *certificate)
 	return who_of(arg, certificate).tenant != WHO_NO_TENANT;
 }
 
-/* gRPC and this thread wait for each other less often when more fits between them, and OpenSSL, when it reads ahead,
- * reads a record in one call of the kernel, not in two. Both are for speed alone, so a failure is no matter. */
+/* gRPC and this thread wait for each other less often when more fits between them. OpenSSL, when it reads ahead, reads
+ * a record in one call of the kernel, not in two; and it keeps its two buffers of 17 KiB, instead of a new one for each
+ * record. All are for speed alone, so a failure is no matter. */
 static void widen(const struct connection *k, const int pair[2])
 {
 	const int bytes = PAIR_BUFFER;
@@ -301,6 +306,19 @@ static void widen(const struct connection *k, const int pair[2])
 	for (int i = 0; i < 2; i++)
 		setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 	SSL_set_read_ahead(k->ssl, 1);
+	SSL_clear_mode(k->ssl, SSL_MODE_RELEASE_BUFFERS);
+}
+
+/* From its end on, a handshake's records are gathered. The handshake itself has sent all of its own by then. */
+static bool gather_records(struct rpc_tls *t, struct connection *k)
+{
+	BIO *bio;
+
+	k->records = (struct rpc_tls_records){ .pool = &t->pool, .fd = k->tcp.fd };
+	bio = rpc_tls_records_bio(&k->records);
+	if (bio)
+		SSL_set0_wbio(k->ssl, bio);
+	return bio;
 }
 
 /* The other end of the socket pair goes to the listener's thread, and so to gRPC. */
@@ -314,7 +332,8 @@ static bool hand_on(struct rpc_tls *t, struct connection *k)
 
 	k->in = malloc(sizeof *k->in);
 	k->out = malloc(sizeof *k->out);
-	if (!k->in || !k->out || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+	if (!k->in || !k->out || !gather_records(t, k) ||
+	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
 		return false;
 	widen(k, pair);
 	k->in->at = k->in->end = k->out->at = k->out->end = 0;
@@ -438,24 +457,35 @@ static bool fill_out(struct connection *k)
 	return b->end;
 }
 
+/* From the buffer into records. False: the connection is broken. */
+static bool encrypt(struct connection *k)
+{
+	struct buffer *b = k->out;
+
+	while (b->at < b->end) {
+		const int n = SSL_write(k->ssl, b->bytes + b->at, (int)(b->end - b->at));
+		const int error = n > 0 ? SSL_ERROR_NONE : SSL_get_error(k->ssl, n);
+
+		if (n <= 0)
+			return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ;
+		b->at += (uint32_t)n;
+	}
+	return true;
+}
+
 static bool carry_out(struct connection *k)
 {
 	struct buffer *b = k->out;
 
-	k->write_wants = false;
-	for (int i = 0; i < TURNS;) {
+	for (int i = 0; i < TURNS; i++) {
+		if (!rpc_tls_records_send(&k->records))
+			return false;
+		if (rpc_tls_records_wait(&k->records))
+			return true;
 		if (b->at == b->end && (k->plain_ended || !fill_out(k)))
 			return !k->plain_ended;
-		const int n = SSL_write(k->ssl, b->bytes + b->at, (int)(b->end - b->at));
-
-		if (n <= 0) {
-			const int error = SSL_get_error(k->ssl, n);
-
-			k->write_wants = error == SSL_ERROR_WANT_WRITE;
-			return k->write_wants || error == SSL_ERROR_WANT_READ;
-		}
-		b->at += (uint32_t)n;
-		i += b->at == b->end;
+		if (!encrypt(k))
+			return false;
 	}
 	k->again = true;
 	return true;
@@ -465,14 +495,15 @@ static void carry(struct rpc_tls *t, struct connection *k)
 {
 	k->again = false;
 	ERR_clear_error();
-	if (!carry_out(k) || !carry_in(k)) {
+	if (!carry_out(k) || !carry_in(k) || !rpc_tls_records_send(&k->records)) {
 		end(t, k);
 		return;
 	}
 	t->again |= k->again;
-	const bool in = k->in->at < k->in->end, out = k->out->at < k->out->end;
+	const bool in = k->in->at < k->in->end, waits = rpc_tls_records_wait(&k->records),
+		   out = waits || k->out->at < k->out->end;
 
-	ask(t, &k->tcp, (in ? 0 : EPOLLIN) | (k->write_wants ? EPOLLOUT : 0));
+	ask(t, &k->tcp, (in ? 0 : EPOLLIN) | (waits ? EPOLLOUT : 0));
 	if (k->plain_ended)
 		forget_plain(t, k);
 	else if (!is_hung_up(k))
@@ -674,7 +705,7 @@ static enum status start(struct rpc_tls *t, char *why, size_t size)
 enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out, char *why, size_t size)
 {
 	struct rpc_tls *t = calloc(1, sizeof *t);
-	char words[TLS_WORDS_MAX] = "";
+	char words[TLS_WORDS_MAX] = "no memory for TLS";
 	enum status status = STATUS_INVALID;
 
 	if (!t) {
@@ -691,7 +722,7 @@ enum status rpc_tls_create(const struct rpc_tls_options *o, struct rpc_tls **out
 	t->over.next = t->over.prev = &t->over;
 	pthread_mutex_init(&t->lock, NULL);
 	tls_stamp_take(&t->files, &t->stamp);
-	t->context = context_of(t, words);
+	t->context = rpc_tls_pool_init(&t->pool) ? context_of(t, words) : NULL;
 	if (!t->context)
 		snprintf(why, size, "listen: %s", words);
 	else
@@ -720,6 +751,7 @@ void rpc_tls_destroy(struct rpc_tls *t)
 	while (rpc_tls_next(t, &ready))
 		close(ready.fd);
 	tls_context_free(t->context);
+	rpc_tls_pool_fini(&t->pool);
 	const int fds[] = { t->events, t->wake, t->ready_told };
 
 	for (int i = 0; i < 3; i++)

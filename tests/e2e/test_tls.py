@@ -2,9 +2,11 @@
 CA. usage: test_tls.py TERRACED TERRACECTL LIBTERRACE
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -36,10 +38,10 @@ class Tls(unittest.TestCase):
         cls.node = cls.ca.issue("node", "DNS:localhost,DNS:node1.example,IP:127.0.0.1")
         cls.engine = cls.ca.issue("engine", "DNS:engine.example")
 
-    def start(self, node=None, ca=None, address="127.0.0.1:0", flags=()):
+    def start(self, node=None, ca=None, address="127.0.0.1:0", flags=(), memory=SMALL):
         cert, private = node or self.node
-        d = Daemon(TERRACED, *SMALL, "--listen", address, "--listen-cert", cert, "--listen-key", private, "--listen-ca", ca or self.ca.cert, *flags,
-                   start=False)
+        d = Daemon(TERRACED, *memory, "--listen", address, "--listen-cert", cert, "--listen-key", private,
+                   "--listen-ca", ca or self.ca.cert, *flags, start=False)
         self.addCleanup(d.close)
         d.start()
         wait_for(lambda: "event=ready" in d.log(), CALL_S, "ready")
@@ -383,6 +385,47 @@ class Tls(unittest.TestCase):
             with self.connect(pair=paths[3:5], ca=paths[5]):
                 return "event=tls_reload_failed" in d.log()
         wait_for(told, CALL_S, "the failed reload is told")
+
+    # ---- a slow way ----
+
+    def slow_way(self):
+        """An address that carries bytes to the daemon and back by few and odd ones, through small buffers."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def carry(a, b):
+            with contextlib.suppress(OSError):
+                while data := a.recv(7919):
+                    b.sendall(data)
+            with contextlib.suppress(OSError):
+                b.shutdown(socket.SHUT_WR)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    near = listener.accept()[0]
+                    far = socket.socket()
+                    for s in (near, far):
+                        self.addCleanup(s.close)
+                        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                            s.setsockopt(socket.SOL_SOCKET, option, 32768)
+                    far.connect(("127.0.0.1", self.port))
+                    for ends in ((near, far), (far, near)):
+                        threading.Thread(target=carry, args=ends, daemon=True).start()
+        threading.Thread(target=accept, daemon=True).start()
+        return "127.0.0.1:%d" % listener.getsockname()[1]
+
+    def test_large_blocks_by_a_slow_way(self):
+        """Records wait in the daemon for a socket that takes little, and blocks have several chunks."""
+        large = terrace.Layout("test_tls large", layers=16, heads=8, head_dim=128)
+        self.start(memory=("--host-bytes", "64MiB", "--extent-bytes", "4MiB"))
+        with self.connect(address=self.slow_way()) as client, client.session([large], engine="slow") as session:
+            blocks = {key(i): random.Random(i).randbytes(large.block_bytes) for i in range(1, 4)}
+            for name, block in blocks.items():
+                self.assertTrue(session.put(name, block))
+            with concurrent.futures.ThreadPoolExecutor(len(blocks)) as at_once:
+                for name, got in zip(blocks, at_once.map(session.get, blocks)):
+                    self.assertTrue(got[0] == blocks[name], "other bytes came")
 
     # ---- hostile ----
 
