@@ -157,6 +157,7 @@ static bool grow(struct cache *c, struct memory_class *k)
 bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
 {
 	struct memory_extent *m;
+	struct arena_extent *gone;
 	struct arena_growth g;
 	bool freed;
 
@@ -166,8 +167,10 @@ bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
 	if (m)
 		extent_forget(c, m);
 	pthread_mutex_lock(&c->extents);
-	freed = !arena_extent_free(c->host, extent);
+	freed = !arena_extent_remove(c->host, extent, &gone);
 	pthread_mutex_unlock(&c->extents);
+	if (freed)
+		arena_extent_free(c->host, gone);
 	/* Before another tenant can take those bytes. */
 	if (freed && !arena_extent_add(to->arena, &g))
 		growth_known(c, &g);

@@ -179,11 +179,9 @@ static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct m
  * budget has plainly none. Of one that it has been asked for and makes, the budget knows already. */
 static bool cannot_grow(const struct cache *c, struct vram_class *k)
 {
-	struct arena *a = k->gpu->arena;
-
 	if (k->wanted || k->gpu->making)
 		return false;
-	if (k->grow_refused != c->room_epoch && arena_unused(a) < arena_granule_bytes(a))
+	if (k->grow_refused != c->room_epoch && arena_class_unused(k->arena) < arena_granule_bytes(k->gpu->arena))
 		k->grow_refused = c->room_epoch;
 	return k->grow_refused == c->room_epoch;
 }
