@@ -382,7 +382,7 @@ static bool fits_gpus(const struct tenants *t, const struct config *c, struct co
 		own += t->of[i].gpu_bytes;
 		most += t->of[i].gpu_bytes + t->of[i].gpu_bytes_max;
 	}
-	if (!strcmp(c->gpus, "off"))
+	if (!c->gpus[0] || !strcmp(c->gpus, "off"))
 		return true;
 	if (!most)
 		config_complain(errors,
