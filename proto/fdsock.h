@@ -21,7 +21,7 @@
  * is offered too late, or never, is mapped by the lease that names it. A daemon says in WELCOME that it knows PREMAP;
  * another would hang up.
  *
- * LISTEN says that the client reads the socket at all times, and unmaps an extent of host memory that RETIRE names as
+ * LISTEN says that the client reads the socket at all times, and unmaps an extent that RETIRE names as
  * soon as it does not use it; then it says UNMAPPED. The extent is to go to another tenant, and stays with this one for
  * as long as a process has it mapped. A daemon says in WELCOME that it may ask so (FDSOCK_KNOWS_LISTEN).
  *

@@ -37,7 +37,8 @@ enum {
 	EXPECTED_US = 5 * 1000 * 1000,
 	LIFE_US = 30 * 1000 * 1000,
 	COLD_US = 10 * 1000 * 1000,    /* what may go for it has not been used for so long */
-	SHARE = 8,                     /* of a GPU, one part of so many may hold what came ahead and is not used yet */
+	SHARE = 8,                     /* of a tenant's GPU memory, one part of so many may hold what came ahead and is
+					* not used yet */
 	AT_ONCE_BYTES = 8 << 20,
 };
 
@@ -84,7 +85,7 @@ static void prefetch_link(struct cache *c, struct vram_slot *s)
 	else
 		g->prefetched_first = s;
 	g->prefetched_last = s;
-	g->prefetched_bytes += s->pool->pool->geometry.block_bytes;
+	s->span->class->accounting->prefetched_bytes += s->pool->pool->geometry.block_bytes;
 	c->vram->prefetch->outcome.open++;
 }
 
@@ -96,7 +97,7 @@ void vram_prefetch_end(struct vram_slot *s, enum counter how)
 	*(s->prefetched_prev ? &s->prefetched_prev->prefetched_next : &g->prefetched_first) = s->prefetched_next;
 	*(s->prefetched_next ? &s->prefetched_next->prefetched_prev : &g->prefetched_last) = s->prefetched_prev;
 	s->prefetched = false;
-	g->prefetched_bytes -= bytes;
+	s->span->class->accounting->prefetched_bytes -= bytes;
 	cache_count(g->cache, how, bytes);
 	prefetch_outcome_ended(&g->cache->vram->prefetch->outcome, how == COUNTER_GPU_PREFETCH_WASTED);
 }
@@ -162,9 +163,10 @@ void vram_prefetch_leased(struct cache *c, const struct request *r)
 static enum status up_prefetch(struct cache *c, struct gpu *g, struct block *b)
 {
 	const uint64_t bytes = b->pool->geometry.block_bytes;
+	const struct gpu_accounting *has = gpu_accounting_of(g, b->pool->tenant);
 	struct vram_pool *vp = vram_pool_get(c, g, b->pool);
 
-	if (g->prefetched_bytes + bytes > g->budget / SHARE || !vp || !vram_room_spare(c, vp->class, COLD_US)) {
+	if (has->prefetched_bytes + bytes > has->bytes_max / SHARE || !vp || !vram_room_spare(c, vp->class, COLD_US)) {
 		cache_count(c, COUNTER_GPU_PREFETCH_NO_ROOM, 1);
 		return STATUS_BUSY;
 	}

@@ -45,6 +45,7 @@ typedef void cache_stat_fn(void *arg, const char *name, const char *labels, doub
 	X(TRADES_NEED, "terrace_span_trades_total", "tier=host,reason=need", "spans of memory that a class began to take from others") \
 	X(GPU_TRADES, "terrace_span_trades_total", "tier=gpu", "spans of memory that a class began to take from others") \
 	X(EVICTED_TENANT, "terrace_evictions_total", "tier=host,reason=tenant", "blocks that left a tier")   \
+	X(EVICTED_GPU_TENANT, "terrace_evictions_total", "tier=gpu,reason=tenant", "blocks that left a tier") \
 	X(EXTENTS_MOVED, "terrace_extents_moved_total", "",                                                  \
 	  "extents of memory that one tenant had borrowed, and another one has got")                         \
 	X(EXTENTS_KEPT, "terrace_extents_kept_total", "",                                                    \

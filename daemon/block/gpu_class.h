@@ -60,17 +60,21 @@ struct vram_span {
 	struct vram_slot at[];         /* place->slots */
 };
 
-/* What pins hold of a GPU. */
+/* What a tenant has of a GPU. */
 struct gpu_accounting {
+	uint64_t bytes_max;            /* that it may take */
 	uint64_t held_bytes;           /* of slots that are reserved or pinned */
-	/* of these, reserved or with pins of their own; a share of the GPU bounds them */
+	/* of these, reserved or with pins of their own; a share of bytes_max bounds them */
 	uint64_t lent_bytes;
+	uint64_t prefetched_bytes;     /* of copies that came ahead and are not used yet */
+	uint32_t downs;                /* downloads that have begun */
+	uint32_t memory_full_at;       /* the last of the GPU's feeds that found no host memory for it */
 };
 
 /* Slots of one size on one GPU, which the layouts of that class share. Lives as long as the cache. */
 struct vram_class {
 	struct gpu *gpu;
-	struct gpu_accounting *accounting; /* the GPU's */
+	struct gpu_accounting *accounting; /* of its tenant, on the GPU */
 	struct vram_class *next;       /* of the GPU */
 	struct arena_class *arena;
 	uint64_t stride;               /* bytes from slot to slot */

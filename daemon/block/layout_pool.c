@@ -12,6 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Without a table the one tenant has all. With one nothing of a GPU is borrowed unless gpu_bytes_max says so. */
+static uint64_t gpu_most(const struct cache *c, const struct cache_tenant_options *o)
+{
+	if (!c->options.tenant_count)
+		return UINT64_MAX;
+	return o->gpu_bytes_max ? o->gpu_bytes_max : o->gpu_bytes;
+}
+
 enum status tenants_make(struct cache *c)
 {
 	const struct cache_tenant_options alone = {
@@ -21,11 +29,16 @@ enum status tenants_make(struct cache *c)
 
 	c->tenant_count = c->options.tenant_count ? c->options.tenant_count : 1;
 	c->tenants = calloc(c->tenant_count, sizeof(*c->tenants));
-	for (uint32_t i = 0; c->tenants && i < c->tenant_count; i++)
+	for (uint32_t i = 0; c->tenants && i < c->tenant_count; i++) {
+		const uint64_t most = o[i].host_bytes_max;
+
 		c->tenants[i] = (struct tenant){
 			.name = o[i].name, .number = o[i].number, .pinned_bytes_max = o[i].pinned_bytes_max,
+			.host_most = most && most < c->options.host_bytes ? most : c->options.host_bytes,
+			.gpu_own = o[i].gpu_bytes, .gpu_most = gpu_most(c, &o[i]),
 			.disk_own = o[i].disk_bytes, .disk_max = o[i].disk_bytes_max
 		};
+	}
 	return c->tenants ? STATUS_OK : STATUS_EXHAUSTED;
 }
 

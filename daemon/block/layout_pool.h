@@ -8,6 +8,7 @@
 #include "kernels/format.h"
 #include "store/status.h"
 
+struct arena_class;
 struct block;
 struct cache;
 struct index_link;
@@ -24,9 +25,18 @@ struct tenant {
 	uint64_t pinned_bytes;         /* blocks with at least one pin, each once */
 	uint64_t beside_bytes;         /* of these, blocks on GPUs whose pins do not hold memory */
 	uint64_t reserved_bytes;       /* slots of reservations */
+	uint64_t host_most;            /* that it may take of host memory */
+	uint64_t gpu_own, gpu_most;    /* of each GPU: that no other tenant gets; that it may take */
+	uint64_t fetched_bytes;        /* slots of memory that uploads from a disk hold until they have one on a GPU */
 	uint64_t disk_bytes;           /* slots of blocks on disks */
 	uint64_t disk_coming;          /* slots that blocks from memory alone are being written to */
 	uint64_t disk_own, disk_max;   /* of these: that no other tenant displaces; the most (0: no bound) */
+};
+
+/* The class for which memory that another tenant has borrowed was last missing, and when; 0: never. */
+struct memory_lack {
+	struct arena_class *of;
+	uint64_t us;
 };
 
 /* The blocks of a layout that no disk has (block/unwritten.h). */

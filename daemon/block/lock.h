@@ -130,9 +130,8 @@ struct cache {
 	struct damage_notes *damages;  /* block/check.c */
 	struct advice *advice;         /* advice/advice.h */
 	struct memory_class *grow;     /* the class that room_take could not serve: see there */
-	struct memory_class *lacks;    /* the class for which memory of another tenant was last missing, */
-	uint64_t lacks_us;             /* and when; 0: never */
-	struct retire *retire;         /* extents that go from tenant to tenant (session/retire.h); NULL: one tenant */
+	struct memory_lack lacks;             /* of host memory */
+	struct retires *retire;        /* extents that go from tenant to tenant (session/retire.h); NULL: one tenant */
 	bool gpu_busy;                 /* the same of a GPU's memory: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;

@@ -222,3 +222,19 @@ void memory_slot_give(const struct memory_slot *m)
 	span_unlink(s);
 	free(s);
 }
+
+const struct tenant *tenant_wanting(const struct cache *c, struct arena *a)
+{
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		if ((c->tenant_count == 1 || c->tenants[i].active) && arena_wants(a, c->tenants[i].number))
+			return &c->tenants[i];
+	return NULL;
+}
+
+void memory_lack_note(struct cache *c, struct memory_lack *l, struct arena_class *k)
+{
+	if (!c->retire || !arena_lacks(k))
+		return;
+	*l = (struct memory_lack){ k, c->now_us };
+	tier_wake(c);
+}

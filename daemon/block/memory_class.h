@@ -13,11 +13,15 @@
 
 #include "store/status.h"
 
+struct arena;
+struct arena_class;
 struct block;
 struct cache;
+struct memory_lack;
 struct policy;
 struct policy_node;
 struct layout_pool;
+struct tenant;
 
 enum { CLASS_COLD_IDS = 64 };
 
@@ -57,7 +61,8 @@ struct memory_class {
 	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */
 };
 
-/* An extent that is registered with the disks and GPUs. It lives as long as the cache. */
+/* An extent that is registered with the disks and GPUs. It lives as long as the cache, or until it goes to another
+ * tenant. */
 struct memory_extent {
 	struct memory_extent *next;    /* in the cache's list */
 	uint32_t id;
@@ -67,7 +72,6 @@ struct memory_extent {
 	uint32_t *buffer;
 	uint64_t *device;
 	bool fixed;                    /* its registration with the disks was tried */
-	uint64_t kept_us;              /* when it was last asked back in vain (session/retire.h); 0: never */
 };
 
 /* A span: which published block is in which slot. It lives as long as the span. */
@@ -104,6 +108,12 @@ struct memory_class_sums {
 	uint64_t blocks, dirty, no_spill;
 };
 struct memory_class_sums memory_class_sums(const struct memory_class *k);
+
+/* A tenant for which memory of the arena is to be taken ahead of need; NULL: none. If there are several, a tenant that
+ * has done nothing yet wants nothing. */
+const struct tenant *tenant_wanting(const struct cache *c, struct arena *a);
+/* Notes that memory of the class's arena was refused, if another tenant has some of it to give (session/retire.h). */
+void memory_lack_note(struct cache *c, struct memory_lack *l, struct arena_class *k);
 
 struct memory_extent *memory_extent_find(const struct cache *c, uint32_t id);
 

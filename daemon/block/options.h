@@ -14,13 +14,15 @@ struct cache_disk_options {
 	uint64_t bytes;                  /* budget */
 };
 
-/* A tenant, and what it may take of host memory. */
+/* A tenant, and what it may take of each tier. */
 struct cache_tenant_options {
 	const char *name;
 	uint32_t number;                 /* stands in catalogs: the same for a name for ever; not 0 */
 	uint64_t host_bytes;             /* that no other tenant gets */
 	uint64_t host_bytes_max;         /* that it may take; 0: all that is free of that of others */
 	uint64_t pinned_bytes_max;       /* pinned and reserved slots; beyond: EXHAUSTED */
+	uint64_t gpu_bytes;              /* of each GPU, that no other tenant gets */
+	uint64_t gpu_bytes_max;          /* of each GPU, that it may take; 0: gpu_bytes, and nothing is borrowed */
 	uint64_t disk_bytes;             /* of all disks, that no other tenant displaces */
 	uint64_t disk_bytes_max;         /* that it may take; 0: all of them */
 	uint64_t calls_max;              /* gRPC calls under way, and connections for local calls, each; 0: no bound */

@@ -366,7 +366,10 @@ static void say(const struct quota_holder *h, const struct quota_wish *wish, enu
 		snprintf(who, sizeof(who), "process %" PRIu64, h->process);
 	else if (most)
 		name_user(most, who, sizeof(who));
-	const char *option = wish->max && h->user && h->user->tenant ? "the tenant's pinned_bytes_max" : w->option;
+	const char *option = w->option;
+
+	if (wish->max && h->user && h->user->tenant)
+		option = t >= QUOTA_GPU_PINNED ? "the tenant's gpu_bytes_max" : "the tenant's pinned_bytes_max";
 
 	snprintf(rest, sizeof(rest), "%s%s%s", w->advice, option[0] ? ", or raise " : "", option);
 	if (refusal != QUOTA_FULL)

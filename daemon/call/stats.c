@@ -163,7 +163,7 @@ static uint32_t holders_read(const struct cache *c, struct holder *h)
 
 /* ---- rows of tenants ---- */
 
-enum { FACTS = 8, TENANT_LABEL_MAX = 80, EXTENTS_A_HOLD = 64 };
+enum { FACTS = 12, HOST_FACTS = 8, TENANT_LABEL_MAX = 80, EXTENTS_A_HOLD = 64 };
 static const struct {
 	const char *name, *help;
 } tenant_facts[FACTS] = {
@@ -175,6 +175,10 @@ static const struct {
 	{ "terrace_tenant_pinned_bytes_max", "bound of these two" },
 	{ "terrace_tenant_disk_bytes", "slots of the tenant's blocks on disks" },
 	{ "terrace_tenant_lent_bytes", "of its host memory, extents that engines have mapped" },
+	{ "terrace_tenant_gpu_blocks", "blocks of the tenant on GPUs; one on two GPUs counts twice" },
+	{ "terrace_tenant_gpu_extent_bytes", "memory of GPUs that the tenant has" },
+	{ "terrace_tenant_gpu_pinned_bytes", "of that, what its leases pin and its reservations have" },
+	{ "terrace_tenant_gpu_lent_bytes", "of that, extents that engines have mapped" },
 };
 
 struct tenant_row {
@@ -183,20 +187,32 @@ struct tenant_row {
 };
 
 /* In pieces, so that the lock is not held for long. */
-static uint64_t lent_bytes(struct cache *c, uint32_t tenant)
+static uint64_t lent_bytes(struct cache *c, struct arena *a, uint32_t tenant)
 {
 	uint32_t ids[EXTENTS_A_HOLD], n, from = 0;
 	uint64_t bytes = 0;
 
 	do {
-		n = arena_extents(c->host, tenant, from, ids, EXTENTS_A_HOLD);
+		n = arena_extents(a, tenant, from, ids, EXTENTS_A_HOLD);
 		cache_lock(c);
 		for (uint32_t i = 0; i < n; i++)
-			bytes += attachments_lent(c, ids[i], false) ? arena_extent_size(c->host, ids[i]) : 0;
+			bytes += attachments_lent(c, ids[i], false) ? arena_extent_size(a, ids[i]) : 0;
 		cache_unlock(c);
 		from = n ? ids[n - 1] + 1 : from;
 	} while (n == EXTENTS_A_HOLD);
 	return bytes;
+}
+
+/* What the tenant has of a GPU, which is added to the row. */
+static void gpu_facts_add(struct cache *c, const struct gpu *g, const struct tenant *t, struct tenant_row *row)
+{
+	cache_lock(c);
+	for (uint32_t i = 0; i < c->pool_count; i++)
+		row->fact[8] += g->pools[i] && c->pools[i]->tenant == t ? g->pools[i]->blocks : 0;
+	row->fact[10] += gpu_accounting_of(g, t)->lent_bytes;
+	cache_unlock(c);
+	row->fact[9] += arena_tenant_bytes(g->arena, t->number);
+	row->fact[11] += lent_bytes(c, g->arena, t->number);
 }
 
 /* Rows of the tenants from `first` on. */
@@ -220,13 +236,17 @@ static void tenant_rows_read(struct cache *c, const struct tenant *first, uint32
 	cache_unlock(c);
 	for (uint32_t i = 0; i < count; i++) {
 		facts[i].fact[2] = arena_tenant_bytes(c->host, first[i].number);
-		facts[i].fact[7] = lent_bytes(c, first[i].number);
+		facts[i].fact[7] = lent_bytes(c, c->host, first[i].number);
+		for (uint32_t g = 0; c->vram && g < c->vram->count; g++)
+			if (c->vram->gpu[g]->arena) /* else it could not be opened */
+				gpu_facts_add(c, c->vram->gpu[g], &first[i], &facts[i]);
 	}
 }
 
-static void tenant_rows_emit(const struct tenant_row *facts, uint32_t count, cache_stat_fn *emit, void *arg)
+static void tenant_rows_emit(const struct cache *c, const struct tenant_row *facts, uint32_t count,
+			     cache_stat_fn *emit, void *arg)
 {
-	for (uint32_t f = 0; f < FACTS; f++)
+	for (uint32_t f = 0; f < (c->vram ? FACTS : HOST_FACTS); f++)
 		for (uint32_t i = 0; i < count; i++)
 			emit(arg, tenant_facts[f].name, facts[i].labels, (double)facts[i].fact[f], false,
 			     tenant_facts[f].help);
@@ -240,7 +260,7 @@ void cache_tenant_stats(struct cache *c, uint32_t tenant, cache_stat_fn *emit, v
 	if (!t)
 		return;
 	tenant_rows_read(c, t, 1, &row);
-	tenant_rows_emit(&row, 1, emit, arg);
+	tenant_rows_emit(c, &row, 1, emit, arg);
 }
 
 static void tenants_stats(struct cache *c, cache_stat_fn *emit, void *arg)
@@ -253,7 +273,7 @@ static void tenants_stats(struct cache *c, cache_stat_fn *emit, void *arg)
 	for (uint32_t i = 0; i < count; i++)
 		snprintf(facts[i].labels, sizeof(facts[i].labels), "tenant=%s", c->tenants[i].name);
 	tenant_rows_read(c, c->tenants, count, facts);
-	tenant_rows_emit(facts, count, emit, arg);
+	tenant_rows_emit(c, facts, count, emit, arg);
 	emit(arg, "terrace_tenants_without_rows", "", c->tenant_count - count, false,
 	     "tenants beyond the bound of tenant_metrics, which have no rows");
 	free(facts);

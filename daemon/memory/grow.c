@@ -93,6 +93,8 @@ static void extent_forget(struct cache *c, struct memory_extent *m)
 	cache_unlock(c);
 	if (c->tiers[TIER_DISK])
 		c->tiers[TIER_DISK]->extent_gone(c, m);
+	if (c->tiers[TIER_GPU])
+		c->tiers[TIER_GPU]->extent_gone(c, m);
 	free(m->buffer);
 	free(m->device);
 	free(m);
@@ -154,9 +156,10 @@ static bool grow(struct cache *c, struct memory_class *k)
 	return grown;
 }
 
-bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
+bool room_hand_over(struct cache *c, uint32_t extent, struct arena_class *to)
 {
 	struct memory_extent *m;
+	struct arena_extent *gone;
 	struct arena_growth g;
 	bool freed;
 
@@ -166,10 +169,12 @@ bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to)
 	if (m)
 		extent_forget(c, m);
 	pthread_mutex_lock(&c->extents);
-	freed = !arena_extent_free(c->host, extent);
+	freed = !arena_extent_remove(c->host, extent, &gone);
 	pthread_mutex_unlock(&c->extents);
+	if (freed)
+		arena_extent_free(c->host, gone);
 	/* Before another tenant can take those bytes. */
-	if (freed && !arena_extent_add(to->arena, &g))
+	if (freed && !arena_extent_add(to, &g))
 		growth_known(c, &g);
 	growth_end(c);
 	cache_lock(c);
@@ -203,34 +208,20 @@ void room_grow(struct cache *c, struct memory_class *k, bool vain)
 		return;
 	cache_lock(c);
 	k->grow_refused = c->room_epoch;
-	if (c->retire && arena_lacks(k->arena)) {
-		c->lacks = k;
-		c->lacks_us = c->now_us;
-		tier_wake(c);
-	}
+	memory_lack_note(c, &c->lacks, k->arena);
 	if (vain && trades)
 		k->trade_refused = c->room_epoch;
 	cache_unlock(c);
 }
 
-/* The tenant for which memory is taken ahead; NULL: none. If there are several, a tenant that has done nothing yet
- * wants nothing. */
-static const struct tenant *wants_prefetch(const struct cache *c)
-{
-	for (uint32_t i = 0; i < c->tenant_count; i++)
-		if ((c->tenant_count == 1 || c->tenants[i].active) && arena_wants(c->host, c->tenants[i].number))
-			return &c->tenants[i];
-	return NULL;
-}
-
 bool room_wants_preallocation(const struct cache *c)
 {
-	return c->preallocate_refused != c->room_epoch && wants_prefetch(c);
+	return c->preallocate_refused != c->room_epoch && tenant_wanting(c, c->host);
 }
 
 void room_preallocate(struct cache *c)
 {
-	const struct tenant *t = wants_prefetch(c);
+	const struct tenant *t = tenant_wanting(c, c->host);
 	struct arena_growth g = { .more = true };
 	bool grown = true;
 

@@ -7,6 +7,7 @@
 
 #include "daemon/block/lock.h"
 
+struct arena_class;
 struct memory_class;
 
 /* With the lock: whether room_grow would wait for pages that another thread is taking. */
@@ -19,6 +20,6 @@ void room_preallocate(struct cache *c);
 
 /* Without the lock: frees a retired extent that is empty and that no process has mapped, and takes memory for the
  * class, which lacked it, before others can. False: it was not freed. */
-bool room_hand_over(struct cache *c, uint32_t extent, struct memory_class *to);
+bool room_hand_over(struct cache *c, uint32_t extent, struct arena_class *to);
 
 #endif

@@ -27,6 +27,8 @@ static void tenants_config(const struct config *c, struct cache_config *out)
 			.number = e->number,
 			.host_bytes = e->host_bytes,
 			.host_bytes_max = e->host_bytes_max,
+			.gpu_bytes = e->gpu_bytes,
+			.gpu_bytes_max = e->gpu_bytes_max,
 			.disk_bytes = e->disk_bytes,
 			.disk_bytes_max = e->disk_bytes_max,
 			.calls_max = e->calls_max,

@@ -695,9 +695,6 @@ static void derive_tenants(struct config *c, struct config_errors *errors)
 		c->tenants_file[0] = 0;
 	if (!c->tenants_file[0])
 		return;
-	if (strcmp(c->gpus, "off") != 0)
-		config_complain(errors, "tenants: memory of GPUs is for one tenant alone in this version: set "
-				"gpus = off, or tenants = off");
 	if (c->listen[0] && !c->listen_cert[0])
 		config_complain(errors, "tenants: without certificates `listen` knows no tenant: set listen_cert, "
 				"listen_key and listen_ca, or listen = off");

@@ -45,6 +45,8 @@ enum {
 	N_HOST_BYTES,
 	N_HOST_BYTES_MAX,
 	N_PINNED_BYTES_MAX,
+	N_GPU_BYTES,
+	N_GPU_BYTES_MAX,
 	N_DISK_BYTES,
 	N_DISK_BYTES_MAX,
 	N_CALLS_MAX,
@@ -62,6 +64,8 @@ static const char *const names[NAMES] = {
 	[N_HOST_BYTES] = "host_bytes",
 	[N_HOST_BYTES_MAX] = "host_bytes_max",
 	[N_PINNED_BYTES_MAX] = "pinned_bytes_max",
+	[N_GPU_BYTES] = "gpu_bytes",
+	[N_GPU_BYTES_MAX] = "gpu_bytes_max",
 	[N_DISK_BYTES] = "disk_bytes",
 	[N_DISK_BYTES_MAX] = "disk_bytes_max",
 	[N_CALLS_MAX] = "calls_max",
@@ -214,6 +218,8 @@ static const char *take_bytes(struct reading *r, int name, const char *value)
 		[N_HOST_BYTES] = &r->now->host_bytes,
 		[N_HOST_BYTES_MAX] = &r->now->host_bytes_max,
 		[N_PINNED_BYTES_MAX] = &r->now->pinned_bytes_max,
+		[N_GPU_BYTES] = &r->now->gpu_bytes,
+		[N_GPU_BYTES_MAX] = &r->now->gpu_bytes_max,
 		[N_DISK_BYTES] = &r->now->disk_bytes,
 		[N_DISK_BYTES_MAX] = &r->now->disk_bytes_max,
 	};
@@ -248,7 +254,8 @@ static const char *take_value(struct reading *r, const char *name, const char *v
 	if (i < 0) {
 		*bad = name;
 		return "no such name: there are tenant, uids, gids, engines, admins, peers, host_bytes, "
-		       "host_bytes_max, pinned_bytes_max, disk_bytes, disk_bytes_max, calls_max, secret, old_secret";
+		       "host_bytes_max, pinned_bytes_max, gpu_bytes, gpu_bytes_max, disk_bytes, disk_bytes_max, "
+		       "calls_max, secret, old_secret";
 	}
 	if (i == N_TENANT)
 		return begin_tenant(r, value);
@@ -288,14 +295,21 @@ static void check_bytes(const struct tenants *t, const char *file, struct config
 {
 	for (uint32_t i = 0; i < t->count; i++) {
 		const struct tenant_entry *e = &t->of[i];
-		const bool host = e->host_bytes_max && e->host_bytes_max < e->host_bytes;
-		const bool disk = e->disk_bytes_max && e->disk_bytes_max < e->disk_bytes;
+		const struct {
+			const char *tier;
+			uint64_t bytes, max;
+		} of[] = {
+			{ "host", e->host_bytes, e->host_bytes_max },
+			{ "gpu", e->gpu_bytes, e->gpu_bytes_max },
+			{ "disk", e->disk_bytes, e->disk_bytes_max },
+		};
 
-		if (host || disk)
-			config_complain(errors,
-					"%s: tenant %s: %s_bytes_max is less than its %s_bytes: raise it, or leave it "
-					"out",
-					file, e->name, host ? "host" : "disk", host ? "host" : "disk");
+		for (size_t j = 0; j < sizeof of / sizeof of[0]; j++)
+			if (of[j].max && of[j].max < of[j].bytes)
+				config_complain(errors,
+						"%s: tenant %s: %s_bytes_max is less than its %s_bytes: raise it, or "
+						"leave it out",
+						file, e->name, of[j].tier, of[j].tier);
 	}
 }
 
@@ -358,9 +372,35 @@ static uint64_t bytes_of_disks(const struct config *c)
 	return bytes;
 }
 
+/* What is kept of a GPU must be there for all tenants, and if there are GPUs, some tenant must have memory there. With
+ * gpu_bytes = auto it is compared when the GPUs are opened. */
+static bool fits_gpus(const struct tenants *t, const struct config *c, struct config_errors *errors)
+{
+	uint64_t own = 0, most = 0;
+
+	for (uint32_t i = 0; i < t->count; i++) {
+		own += t->of[i].gpu_bytes;
+		most += t->of[i].gpu_bytes + t->of[i].gpu_bytes_max;
+	}
+	if (!c->gpus[0] || !strcmp(c->gpus, "off"))
+		return true;
+	if (!most)
+		config_complain(errors,
+				"tenants: %s: no tenant has gpu_bytes or gpu_bytes_max, so none could use the GPUs: "
+				"give them some, or set gpus = off",
+				c->tenants_file);
+	else if (c->gpu_bytes && own > c->gpu_bytes)
+		config_complain(errors,
+				"tenants: %s: the tenants' gpu_bytes together are more than the daemon's gpu_bytes: "
+				"lower them, or raise it",
+				c->tenants_file);
+	return most && (!c->gpu_bytes || own <= c->gpu_bytes);
+}
+
 /* What is kept for each tenant must be there for all of them. */
 static bool fits(const struct tenants *t, const struct config *c, struct config_errors *errors)
 {
+	const bool gpus = fits_gpus(t, c, errors);
 	const uint64_t disks = bytes_of_disks(c);
 	uint64_t host_own = 0, disk_own = 0;
 
@@ -378,7 +418,7 @@ static bool fits(const struct tenants *t, const struct config *c, struct config_
 				"tenants: %s: the tenants' disk_bytes together are %" PRIu64 " bytes, and `disks` has "
 				"%" PRIu64 ": lower them, or name more disks or larger sizes there",
 				c->tenants_file, disk_own, disks);
-	return host_own <= c->host_bytes && disk_own <= disks;
+	return gpus && host_own <= c->host_bytes && disk_own <= disks;
 }
 
 /* The option `peers` counts before the table (rpc/tls.c): an engine's or an administrator's name there would be of no

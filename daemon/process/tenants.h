@@ -13,6 +13,8 @@
  *     host_bytes         of the host tier, that no other tenant ever gets; 0 if left out
  *     host_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     pinned_bytes_max   that its leases and reservations may hold; if left out, pinned_share of host_bytes_max
+ *     gpu_bytes          of each GPU, that no other tenant ever gets; 0 if left out
+ *     gpu_bytes_max      of each GPU, that the tenant may take; if left out, gpu_bytes: nothing is borrowed
  *     disk_bytes         of all disks together, that no other tenant's blocks displace; 0 if left out
  *     disk_bytes_max     that the tenant may take; if left out, all that is not kept for others
  *     calls_max          gRPC calls under way, and connections for local calls, each; if left out, the daemon's bounds
@@ -46,6 +48,7 @@ struct tenant_entry {
 	char name[TENANT_NAME_MAX + 1];
 	uint32_t number;
 	uint64_t host_bytes, host_bytes_max, pinned_bytes_max; /* the last two 0: left out */
+	uint64_t gpu_bytes, gpu_bytes_max; /* of each GPU; the last one 0: left out */
 	uint64_t disk_bytes, disk_bytes_max; /* the last one 0: left out */
 	uint64_t calls_max;            /* 0: left out */
 	char *secret, *old_secret;     /* NULL: left out */
@@ -62,7 +65,7 @@ struct tenants {
 /* Parses the bytes of a table, named `name` in errors. NULL: at least one error was added. Fuzzed. */
 struct tenants *tenants_parse(const char *name, const char *bytes, size_t n, struct config_errors *errors);
 /* Reads the file that the configuration names. What is kept for the tenants must together fit into the daemon's
- * host_bytes, and into its disks. NULL: at least one error was added. */
+ * host_bytes, into its gpu_bytes, if that is set, and into its disks. NULL: at least one error was added. */
 struct tenants *tenants_load(const struct config *c, struct config_errors *errors);
 void tenants_free(struct tenants *t);
 

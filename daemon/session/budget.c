@@ -36,7 +36,8 @@ uint32_t pins_wish(const struct cache *c, const struct tenant *t, uint64_t bytes
 	w[0] = (struct quota_wish){ QUOTA_PINNED, bytes, pins_free(c, t), t->pinned_bytes_max };
 	if (!g)
 		return 1;
-	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, g), 0 };
+	w[1] = (struct quota_wish){ QUOTA_GPU_PINNED + g->number, gpu_bytes, pins_free_gpu(c, t, g),
+				    pins_max_gpu(c, t, g) };
 	return 2;
 }
 
@@ -132,15 +133,18 @@ bool fit_host(const struct cache *c, const struct kv_layout *layouts, uint32_t c
 bool fit_gpu(const struct cache *c, const struct gpu *g, struct layout_pool *const *pools, uint32_t count,
 	     const char **why)
 {
+	const struct tenant *t = pools[0]->tenant;
+	const uint64_t bytes = gpu_accounting_of(g, t)->bytes_max, extent = g->arena ? arena_extent_bytes(g->arena) : 0;
+	const bool table = c->options.tenant_count;
 	const struct memory m = {
 		.place = "GPU",
 		.number = (int)g->number,
-		.bytes = g->budget,
-		.extent = g->arena ? arena_extent_bytes(g->arena) : 0,
-		.held = g->budget / 1000 * c->options.gpu_pinned_milli,
-		.option = "gpu_bytes",
-		.both = "gpu_bytes and extent_bytes",
-		.share = "pinned_share or gpu_bytes",
+		.bytes = bytes,
+		.extent = extent < bytes ? extent : bytes,
+		.held = pins_max_gpu(c, t, g),
+		.option = table ? "the tenant's gpu_bytes_max" : "gpu_bytes",
+		.both = table ? "the tenant's gpu_bytes_max, and extent_bytes" : "gpu_bytes and extent_bytes",
+		.share = table ? "pinned_share or the tenant's gpu_bytes_max" : "pinned_share or gpu_bytes",
 	};
 
 	for (uint32_t i = 0; g->arena && i < count; i++) {

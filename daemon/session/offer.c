@@ -73,7 +73,7 @@ static uint32_t offers_list(const struct cache *c, const struct attachment *to, 
 	struct offers *o = to->offers;
 	struct arena *a = !g ? c->host : g->lost ? NULL : g->arena;
 	const uint32_t tier = tier_of(gpu);
-	const uint32_t not = g ? 0 : retire_extent(c);
+	const uint32_t not = retire_extent(c);
 	uint32_t n, one, left = 0;
 
 	if (!a || o->seen[tier] == c->extents_made)

@@ -1,10 +1,11 @@
 /* Memory that goes from one tenant to another.
  *
- * A tenant may borrow host memory that is no tenant's own. When another tenant lacks memory, an extent is asked back
- * from one that has more beyond its own bytes than the other would have then. Engines that have it mapped are asked to
- * unmap it; when they have, or have leases there, its blocks are evicted (spilled first, with disks). When it is empty
- * and not mapped any more its memory is freed, and the other tenant gets a new extent. An engine that does not answer
- * keeps what it has mapped, blocks and all: its tenant pays for it, and another extent is tried. One extent at a time.
+ * A tenant may borrow memory that is no tenant's own, of the host and of a GPU. When another tenant lacks memory, an
+ * extent is asked back from one that has more beyond its own bytes than the other would have then. Engines that have
+ * it mapped are asked to unmap it; when they have, or have leases there, its blocks are evicted (spilled first, with
+ * disks). When it is empty and not mapped any more its memory is freed, and the other tenant gets a new extent. An
+ * engine that does not answer keeps what it has mapped, blocks and all: its tenant pays for it, and another extent is
+ * tried. One extent at a time, of the tiers in turn.
  *
  * The kernel may let go of pages that are registered with io_uring a little later: until then both extents' pages are
  * there. */
@@ -17,9 +18,14 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/memory_class.h"
 
+enum { RETIRE_KEPT = 16 };         /* more than can be kept while they are remembered */
+
+struct gpu;
+
 struct retire {
 	uint32_t extent;               /* 0: none */
-	struct memory_class *to;       /* the class that is to have it */
+	struct gpu *gpu;               /* the GPU whose extent it is; NULL: host memory */
+	struct arena_class *to;        /* the class that is to have it */
 	/* its last span came free, or it was retired; without an extent: none could be had, or the last one was kept */
 	uint64_t since_us;
 	uint32_t spans;                /* that were left then */
@@ -28,7 +34,21 @@ struct retire {
 	bool final;                    /* empty and not mapped: being freed */
 };
 
-/* Before other threads call. False: no memory. With one tenant, or with GPUs, there is nothing to be done. */
+/* An extent that was asked back in vain. */
+struct retire_kept {
+	uint32_t extent;
+	uint64_t us;                   /* when; 0: never */
+};
+
+/* The tier that was looked at last: 0 for host memory, then the GPUs; and what stayed where it was. */
+struct retires {
+	struct retire now;
+	uint32_t tier;
+	struct retire_kept kept[RETIRE_KEPT];
+	uint32_t kept_at;              /* the next of `kept` to be written */
+};
+
+/* Before other threads call. False: no memory. With one tenant there is nothing to be done. */
 bool retire_create(struct cache *c);
 void retire_destroy(struct cache *c);
 /* With the lock: whether retire_chores has something to do. */
@@ -38,13 +58,13 @@ void retire_chores(struct cache *c);
 /* With the lock: the extent that is asked back; 0: none. No client is offered it. */
 static inline uint32_t retire_extent(const struct cache *c)
 {
-	return c->retire ? c->retire->extent : 0;
+	return c->retire ? c->retire->now.extent : 0;
 }
 
 /* With the lock: whether the extent is being freed just now, so that it may not be mapped any more. */
 static inline bool retire_is_final(const struct cache *c, uint32_t extent)
 {
-	return c->retire && c->retire->final && c->retire->extent == extent;
+	return c->retire && c->retire->now.final && c->retire->now.extent == extent;
 }
 
 /* Any thread. Whether engines of this cache may be asked for extents. */

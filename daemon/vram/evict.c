@@ -16,6 +16,7 @@
 #include "daemon/block/counters.h"
 #include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/block/observer.h"
 #include "daemon/block/policy_room.h"
 #include "daemon/block/tier.h"
@@ -123,7 +124,7 @@ static struct vram_slot *victim(struct cache *c, struct vram_class *k, struct me
 
 static enum eviction_reason eviction_reason_of(enum counter why)
 {
-	return why == COUNTER_EVICTED_GPU_FULL	? EVICTION_FULL :
+	return why == COUNTER_EVICTED_GPU_FULL || why == COUNTER_EVICTED_GPU_TENANT ? EVICTION_FULL :
 	       why == COUNTER_EVICTED_GPU_TRADE ? EVICTION_TRADE :
 	       why == COUNTER_EVICTED_GPU_LOST	? EVICTION_LOST : EVICTION_SHED;
 }
@@ -165,26 +166,30 @@ enum status vram_write_through(struct cache *c, struct block *b, bool spare, str
 /* ---- slots ---- */
 
 /* Begins to download the dirty blocks that a search met, until memory has no place for one, as it then has none for the
- * others. True: some are on their way. */
-static bool send_down(struct cache *c, struct gpu *g, bool spare, const struct met *met)
+ * others. True: some of the tenant's are on their way. */
+static bool send_down(struct cache *c, const struct gpu_accounting *of, bool spare, const struct met *met)
 {
 	uint32_t begun = 0;
 
 	while (begun < met->dirty_count && begun < DOWNS_AT_ONCE && vram_down(c, met->dirty[begun]->block, spare, NULL) == STATUS_OK)
 		begun++;
-	return begun || g->downs;
+	return begun || of->downs;
+}
+
+static void growth_refused(struct cache *c, struct vram_class *k)
+{
+	k->grow_refused = c->room_epoch;
+	memory_lack_note(c, &k->gpu->lacks, k->arena);
 }
 
 /* Whether the completion thread need not be asked for an extent: it was refused one since room last came free, or the
- * budget has plainly none. Of one that it has been asked for and makes, the budget knows already. */
-static bool cannot_grow(const struct cache *c, struct vram_class *k)
+ * budget has plainly none for the tenant. Of one that it has been asked for and makes, the budget knows already. */
+static bool cannot_grow(struct cache *c, struct vram_class *k)
 {
-	struct arena *a = k->gpu->arena;
-
 	if (k->wanted || k->gpu->making)
 		return false;
-	if (k->grow_refused != c->room_epoch && arena_unused(a) < arena_granule_bytes(a))
-		k->grow_refused = c->room_epoch;
+	if (k->grow_refused != c->room_epoch && arena_class_unused(k->arena) < arena_granule_bytes(k->gpu->arena))
+		growth_refused(c, k);
 	return k->grow_refused == c->room_epoch;
 }
 
@@ -243,13 +248,13 @@ static enum status take_dirty(struct cache *c, struct vram_pool *vp, enum vram_n
 	struct vram_class *k = vp->class;
 	struct gpu *g = k->gpu;
 
-	if (send_down(c, g, spare, met))
+	if (send_down(c, k->accounting, spare, met))
 		return STATUS_BUSY;
 	if (spare && met->dirty_count && (vram_memory_comes_free(g) || tiers_hurry(c, vp->pool)))
 		return STATUS_BUSY;
 	if (need == NEED_SPARE) /* what leases hold does not make room */
 		return STATUS_EXHAUSTED;
-	if (spare && send_down(c, g, false, met))
+	if (spare && send_down(c, k->accounting, false, met))
 		return STATUS_BUSY;
 	if (take_shedding(c, k, met, out))
 		return STATUS_OK;
@@ -291,7 +296,7 @@ static enum status room_take(struct cache *c, struct vram_pool *vp, enum vram_ne
 		return STATUS_OK;
 	if (!met.dirty_count && k->sums_due) /* what they pin may go in a moment */
 		return STATUS_BUSY;
-	if (!met.dirty_count && !k->gpu->downs && take_over(c, k, need, out))
+	if (!met.dirty_count && !k->accounting->downs && take_over(c, k, need, out))
 		return STATUS_OK;
 	if (vram_trading(k))
 		return STATUS_BUSY;
@@ -469,7 +474,7 @@ void vram_room_grow(struct cache *c, struct vram_class *k)
 
 	cache_lock(c);
 	if (s)
-		k->grow_refused = c->room_epoch;
+		growth_refused(c, k);
 	else if (growth.made)
 		observe_extent_added(c);
 	k->wanted = false;
@@ -479,17 +484,45 @@ void vram_room_grow(struct cache *c, struct vram_class *k)
 
 void vram_preallocate(struct cache *c, struct gpu *g)
 {
-	struct arena_growth growth;
-	enum status s = arena_preallocate(g->arena, c->tenants[0].number, &growth);
+	const struct tenant *t = tenant_wanting(c, g->arena);
+	struct arena_growth growth = { .more = false };
+	enum status s = t ? arena_preallocate(g->arena, t->number, &growth) : STATUS_OK;
 
 	cache_lock(c);
-	g->preallocate = !s && growth.more;
+	g->preallocate = !s && t && (growth.more || tenant_wanting(c, g->arena));
 	if (s && s != STATUS_BUSY)
 		g->preallocate_refused = c->room_epoch;
 	if (!s && growth.made)
 		observe_extent_added(c);
 	pthread_cond_broadcast(&c->vram->room);
 	cache_unlock(c);
+}
+
+bool vram_hand_over(struct cache *c, struct gpu *g, uint32_t extent, struct arena_class *to)
+{
+	struct arena_extent *gone;
+	struct arena_growth growth;
+	bool removed, made;
+
+	pthread_mutex_lock(&c->extents);
+	removed = !arena_extent_remove(g->arena, extent, &gone);
+	pthread_mutex_unlock(&c->extents);
+	if (!removed)
+		return false;
+	arena_extent_free(g->arena, gone);
+	vram_came_back(c);
+	/* Before another tenant can take those bytes. */
+	made = !arena_extent_add(to, &growth);
+	vram_came_back(c);
+	cache_lock(c);
+	if (made)
+		observe_extent_added(c);
+	c->room_epoch++; /* what was refused is worth asking for again */
+	g->freed = true;
+	vram_completion_wake(g);
+	pthread_cond_broadcast(&c->vram->room);
+	cache_unlock(c);
+	return true;
 }
 
 void vram_room_wait(struct cache *c)

@@ -8,6 +8,7 @@
 #include "daemon/block/counters.h"
 #include "store/status.h"
 
+struct arena_class;
 struct block;
 struct cache;
 struct cache_wait;
@@ -50,6 +51,9 @@ void vram_room_keep(struct cache *c, struct gpu *g);
 bool vram_room_spare(struct cache *c, struct vram_class *k, uint64_t idle_us);
 /* Waits, after BUSY, until something has come free, 20 ms at most. Without the lock. */
 void vram_room_wait(struct cache *c);
+/* Without the lock: frees a retired extent that is empty and that no process has mapped, and takes memory for the
+ * class, which lacked it, before others can. False: it was not freed. */
+bool vram_hand_over(struct cache *c, struct gpu *g, uint32_t extent, struct arena_class *to);
 /* Makes an extent, if the class needs one. Without the lock. */
 void vram_room_grow(struct cache *c, struct vram_class *k);
 /* One step of preallocation. Without the lock, by the completion thread. */

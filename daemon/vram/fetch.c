@@ -66,20 +66,21 @@ void vram_memory_spares(struct cache *c)
 	}
 }
 
-void vram_fetched(struct cache *c, struct vram_transfer *m, bool is)
+void vram_fetched(struct vram_transfer *m, bool is)
 {
 	if (m->fetched != is)
-		c->vram->fetched_bytes += is ? m->pool->geometry.need_bytes : -m->pool->geometry.need_bytes;
+		m->pool->tenant->fetched_bytes += is ? m->pool->geometry.need_bytes : -m->pool->geometry.need_bytes;
 	m->fetched = is;
 }
 
 bool vram_fetched_enough(struct cache *c, const struct vram_transfer *m)
 {
-	const uint64_t need = m->pool->geometry.need_bytes, bytes = c->vram->fetched_bytes + need;
+	const struct tenant *t = m->pool->tenant;
+	const uint64_t need = m->pool->geometry.need_bytes, bytes = t->fetched_bytes + need;
 	const struct vram_pool *vp = vram_pool_get(c, m->gpu, m->block->pool);
 	const uint64_t room = vp ? vram_room_free(vp->class) * need : 0;
 
-	return vram_only_spare(c, m) && c->vram->fetched_bytes && bytes > room && bytes > c->options.host_bytes / 2;
+	return vram_only_spare(c, m) && t->fetched_bytes && bytes > room && bytes > t->host_most / 2;
 }
 
 bool vram_memory_short(struct cache *c, const struct vram_transfer *m)
@@ -91,6 +92,9 @@ bool vram_memory_short(struct cache *c, const struct vram_transfer *m)
 
 bool vram_memory_comes(struct cache *c, const struct vram_transfer *m)
 {
+	const struct tenant *t = m->pool->tenant;
+
 	return vram_memory_comes_free(m->gpu) ||
-	       (vram_only_spare(c, m) && (c->vram->fetched_bytes || m->gpu->downs || tiers_hurry(c, m->block->pool)));
+	       (vram_only_spare(c, m) && (t->fetched_bytes || gpu_accounting_of(m->gpu, t)->downs ||
+					  tiers_hurry(c, m->block->pool)));
 }

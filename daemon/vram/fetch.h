@@ -16,7 +16,7 @@ bool vram_only_spare(const struct cache *c, const struct vram_transfer *m);
 enum status vram_load(struct cache *c, const struct vram_transfer *m);
 /* is: counts the upload as one that has, or will have, a slot in host memory on its way. Else the upload is in its
  * queue or at its end, and counts no longer. */
-void vram_fetched(struct cache *c, struct vram_transfer *m, bool is);
+void vram_fetched(struct vram_transfer *m, bool is);
 /* Whether other uploads that wait for a full GPU already use as much memory as they may. */
 bool vram_fetched_enough(struct cache *c, const struct vram_transfer *m);
 /* Whether host memory has no place for the upload's block but by evicting blocks of which there is no other copy. */

@@ -45,11 +45,16 @@ uint64_t vram_pin_bytes(const struct block *b, const struct gpu *g)
 	return s && s->pins ? 0 : b->pool->geometry.need_bytes;
 }
 
-uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g)
+uint64_t pins_max_gpu(const struct cache *c, const struct tenant *t, const struct gpu *g)
 {
-	const uint64_t max = g->budget / 1000 * c->options.gpu_pinned_milli;
+	return gpu_accounting_of(g, t)->bytes_max / 1000 * c->options.gpu_pinned_milli;
+}
 
-	return max > g->accounting.lent_bytes ? max - g->accounting.lent_bytes : 0;
+uint64_t pins_free_gpu(const struct cache *c, const struct tenant *t, const struct gpu *g)
+{
+	const uint64_t max = pins_max_gpu(c, t, g), lent = gpu_accounting_of(g, t)->lent_bytes;
+
+	return max > lent ? max - lent : 0;
 }
 
 struct vram_slot *vram_leasable(const struct block *b, const struct gpu *g)

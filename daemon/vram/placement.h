@@ -12,6 +12,7 @@ struct progress_page;
 struct cache;
 struct cache_wait;
 struct gpu;
+struct tenant;
 struct layout_pool;
 struct vram_transfer;
 struct vram_slot;
@@ -24,7 +25,9 @@ struct vram_want {
 	struct progress_page *progress_page; /* NULL: copies must be there before the lease is granted */
 };
 
-uint64_t pins_free_gpu(const struct cache *c, const struct gpu *g);
+/* Bytes of the GPU that leases and reservations of the tenant may hold; how many more. */
+uint64_t pins_max_gpu(const struct cache *c, const struct tenant *t, const struct gpu *g);
+uint64_t pins_free_gpu(const struct cache *c, const struct tenant *t, const struct gpu *g);
 /* Whether the block has its place: on the GPU or, with or_host, in memory. */
 bool vram_placed(const struct block *b, const struct vram_want *want);
 /* The block's slot on the GPU that is wanted, if the holder of a lease can use that slot with the answer that it gets.

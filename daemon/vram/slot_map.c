@@ -20,17 +20,18 @@
 
 /* ---- classes and layouts ---- */
 
-static struct vram_class *class_make(struct cache *c, struct gpu *g, struct arena_class *arena)
+static struct vram_class *class_make(struct cache *c, struct gpu *g, const struct layout_pool *p,
+				     struct arena_class *arena)
 {
 	struct vram_class *k = calloc(1, sizeof(*k));
 
 	if (!k)
 		return NULL;
 	k->gpu = g;
-	k->accounting = &g->accounting;
+	k->accounting = gpu_accounting_of(g, p->tenant);
 	k->arena = arena;
 	k->stride = arena_class_stride(arena);
-	k->policy_room = g->budget / k->stride;
+	k->policy_room = k->accounting->bytes_max / k->stride;
 	k->policy = policy_create(c->policy, k->policy_room, c->options.recompute_growth);
 	if (!k->policy) {
 		free(k);
@@ -53,7 +54,7 @@ static struct vram_class *class_of_layout(struct cache *c, struct gpu *g, const 
 	for (k = g->classes; k; k = k->next)
 		if (k->arena == arena)
 			return k;
-	return class_make(c, g, arena);
+	return class_make(c, g, p, arena);
 }
 
 struct vram_pool *vram_pool_get(struct cache *c, struct gpu *g, struct layout_pool *p)

@@ -28,12 +28,14 @@ struct rate *gpu_rate_create(void)
 void vram_down_begun(struct gpu *g, const struct block *b)
 {
 	g->downs++;
+	gpu_accounting_of(g, b->pool->tenant)->downs++;
 	rate_begun(g->down_rate, b->pool->geometry.need_bytes, g->down_rate->queued ? 0 : clock_us());
 }
 
 void vram_down_over(struct gpu *g, const struct block *b)
 {
 	g->downs--;
+	gpu_accounting_of(g, b->pool->tenant)->downs--;
 	rate_over(g->down_rate, b->pool->geometry.need_bytes);
 }
 

@@ -44,17 +44,17 @@ struct gpu {
 	uint32_t reaches;              /* a bit for each other GPU whose copies can come here without host memory */
 	struct vram_pool *pools[POOLS_MAX];
 	struct vram_class *classes;
-	struct gpu_accounting accounting;
+	struct gpu_accounting *accounting; /* of each tenant: gpu_accounting_of() */
+	struct memory_lack lacks;             /* of its memory */
 	struct vram_queue *queue;      /* [3] by enum device_way */
 	uint64_t ups;                  /* how many uploads have entered their queue */
 	struct vram_transfer *waiting, **waiting_end; /* transfers that wait for a slot here */
 	struct vram_transfer *fences;  /* in the upload queue or under way, by hash_next */
 	struct vram_slot *write_through, *write_through_last; /* copies that are to be downloaded, oldest first */
 	uint64_t write_through_us;     /* not before that time, by the machine's clock */
-	uint32_t downs;                /* downloads that have begun */
+	uint32_t downs;                /* downloads that have begun, of all tenants */
 	struct rate *down_rate;        /* of downloads (vram/source.h) */
 	struct vram_slot *prefetched_first, *prefetched_last; /* prefetched copies, oldest first */
-	uint64_t prefetched_bytes;     /* of these */
 	uint32_t fetching;             /* uploads in STEP_HOST */
 	/* of the queues, and of what submission and completion thread wait for; a leaf lock */
 	pthread_mutex_t queue_lock;
@@ -107,7 +107,6 @@ struct vram {
 	struct vram_transfer *transfers[VRAM_TRANSFER_BUCKETS];
 	/* slots of memory that uploads coming from a disk hold until they have a slot on their GPU */
 	struct vram_transfer *waiting_host, **waiting_host_end;
-	uint64_t fetched_bytes;        /* slots of memory of ups on their way from a disk, until they have one on their GPU */
 	uint32_t transfer_count;
 	struct vram_transfer *spare;   /* ended transfers, for reuse */
 	uint32_t spare_count;
@@ -136,6 +135,11 @@ static inline uint64_t vram_clock_us(void)
 static inline struct gpu *vram_gpu(const struct cache *c, uint32_t number)
 {
 	return c->vram && number < c->vram->count ? c->vram->gpu[number] : NULL;
+}
+
+static inline struct gpu_accounting *gpu_accounting_of(const struct gpu *g, const struct tenant *t)
+{
+	return &g->accounting[t - g->cache->tenants];
 }
 
 static inline struct gpu *vram_gpu_of_extent(const struct cache *c, uint32_t extent)

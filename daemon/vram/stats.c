@@ -121,7 +121,9 @@ struct gpu_gauges {
 
 static void gauges_read(struct cache *c, const struct gpu *g, struct gpu_gauges *out)
 {
-	*out = (struct gpu_gauges){ .held_bytes = g->accounting.held_bytes, .downs = g->downs, .lost = g->lost };
+	*out = (struct gpu_gauges){ .downs = g->downs, .lost = g->lost };
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		out->held_bytes += g->accounting[i].held_bytes;
 	for (uint32_t i = 0; i < c->pool_count; i++) {
 		out->blocks += g->pools[i] ? g->pools[i]->blocks : 0;
 		out->dirty += g->pools[i] ? g->pools[i]->dirty : 0;

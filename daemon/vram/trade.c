@@ -15,6 +15,7 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/memory_class.h"
 #include "daemon/vram/evict.h"
 #include "daemon/vram/placement.h"
 #include "daemon/vram/slot_map.h"
@@ -38,6 +39,8 @@ struct emptying {
 	bool waits;                    /* spills may be waited for */
 	bool full;                     /* memory has no place now, for others no more than for this one */
 	bool in_use;                   /* a slot was met that stays */
+	bool passes;                   /* such slots are passed over */
+	enum counter reason;
 	uint32_t blocks;               /* looked at */
 };
 
@@ -107,7 +110,7 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 		return;
 	}
 	if (vram_clean(s)) {
-		vram_evict(c, s, COUNTER_EVICTED_GPU_TRADE);
+		vram_evict(c, s, e->reason);
 		return;
 	}
 	if (e->full)
@@ -116,31 +119,37 @@ static void slot_empty(struct cache *c, struct emptying *e, struct vram_slot *s)
 	if (down == STATUS_BUSY)
 		e->full = true;
 	else if (down && e->drops)
-		vram_evict(c, s, COUNTER_EVICTED_GPU_TRADE);
+		vram_evict(c, s, e->reason);
 	else if (down)
 		e->in_use = true;
 }
 
-/* Empties a span. When its last slot is freed the span is no more. */
-static void span_empty(struct cache *c, struct emptying *e, struct arena *a, const struct arena_span *place)
+/* Empties a span from slot `from` on. When its last slot is freed the span is no more. Returns the slot at which the
+ * step ended, or UINT32_MAX at the span's end. */
+static uint32_t span_empty(struct cache *c, struct emptying *e, struct arena *a, const struct arena_span *place,
+			   uint32_t from)
 {
 	const uint32_t extent = place->extent, granule = place->granule, slots = place->slots;
 	struct vram_span *span = place->owner;
 
-	for (uint32_t i = 0; i < slots && e->blocks < EMPTY_BLOCKS && !e->in_use; i++) {
+	for (uint32_t i = from; i < slots && (e->passes || !e->in_use); i++) {
+		if (e->blocks == EMPTY_BLOCKS)
+			return i;
 		if (span->at[i].state == VRAM_FREE)
 			continue;
 		e->blocks++;
 		slot_empty(c, e, &span->at[i]);
 		if (arena_span_at(a, extent, granule) != place)
-			return;
+			break;
 	}
+	return UINT32_MAX;
 }
 
 /* Takes a step in emptying the window that the class has claimed, if it has. */
 static void claim_empty(struct cache *c, struct vram_class *k, bool drops)
 {
-	struct emptying e = { .drops = drops, .waits = c->now_us - k->claim_us < SPILLS_US };
+	struct emptying e = { .drops = drops, .waits = c->now_us - k->claim_us < SPILLS_US,
+			      .reason = COUNTER_EVICTED_GPU_TRADE };
 	struct arena *a = k->gpu->arena;
 	struct arena_window w;
 	uint32_t next;
@@ -152,10 +161,30 @@ static void claim_empty(struct cache *c, struct vram_class *k, bool drops)
 
 		next = place ? place->granule + place->granules : i + 1;
 		if (place)
-			span_empty(c, &e, a, place);
+			span_empty(c, &e, a, place, 0);
 	}
 	if (e.in_use)
 		arena_unclaim(k->arena);
+}
+
+bool vram_emptying_step(struct cache *c, struct gpu *g, struct memory_trade *t, const struct arena_window *w)
+{
+	struct emptying e = { .drops = t->drops, .waits = !t->drops, .passes = true,
+			      .reason = COUNTER_EVICTED_GPU_TENANT };
+	uint32_t next;
+
+	for (; t->granule < w->granule + w->granules; t->granule = next) {
+		const struct arena_span *place = arena_span_at(g->arena, w->extent, t->granule);
+		uint32_t at;
+
+		next = place ? place->granule + place->granules : t->granule + 1;
+		at = place && place->owner ? span_empty(c, &e, g->arena, place, t->slot) : UINT32_MAX;
+		t->slot = at == UINT32_MAX ? 0 : at;
+		if (at != UINT32_MAX)
+			return true;
+	}
+	t->granule = w->granule;
+	return false;
 }
 
 /* ---- whose turn it is ---- */

@@ -4,8 +4,10 @@
 
 #include <stdbool.h>
 
+struct arena_window;
 struct cache;
 struct gpu;
+struct memory_trade;
 struct vram_class;
 
 /* One step of the class's trade. After a span's worth of evictions it begins a trade, if another class's memory has
@@ -17,6 +19,10 @@ void vram_trade(struct cache *c, struct vram_class *k);
 bool vram_trade_force(struct cache *c, struct vram_class *k, bool drops);
 /* Whether the class has a trade that has not ended. */
 bool vram_trading(struct vram_class *k);
+/* One step in emptying a window that goes to another tenant, from where the last step ended: evicts copies that lie
+ * elsewhere too, and begins to download the others, unless t->drops. What is pinned stays. True: the step ended before
+ * the window did. */
+bool vram_emptying_step(struct cache *c, struct gpu *g, struct memory_trade *t, const struct arena_window *w);
 /* One step of every trade on the GPU; gives up trades that make no progress. */
 void vram_trades_step(struct cache *c, struct gpu *g);
 

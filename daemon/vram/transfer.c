@@ -321,7 +321,7 @@ static enum status fetch_begin(struct cache *c, struct vram_transfer *m)
 	}
 	if (s)
 		return s;
-	vram_fetched(c, m, true);
+	vram_fetched(m, true);
 	m->step = STEP_HOST;
 	m->gpu->fetching++;
 	m->block->awaited = true;
@@ -355,7 +355,7 @@ static enum status up_go_on(struct cache *c, struct vram_transfer *m, bool more)
 		return s;
 	if (m->from)
 		take_along(m);
-	vram_fetched(c, m, false);
+	vram_fetched(m, false);
 	if (more)
 		m->slot->span->class->placed_us = vram_clock_us();
 	m->step = STEP_QUEUED;
@@ -373,7 +373,7 @@ static void up_end(struct cache *c, struct vram_transfer *m, enum status s)
 
 	if (!block_live(b) && !m->bad) /* it was removed meanwhile, and may have been put anew: the call that waits looks again */
 		s = STATUS_OK;
-	vram_fetched(c, m, false);
+	vram_fetched(m, false);
 	slot_leave(m);
 	if (m->slot && !s && block_live(b) && !m->gpu->lost) {
 		cache_count(c, m->way == DEVICE_UP ? COUNTER_MOVED_UP : COUNTER_MOVED_ACROSS, b->pool->geometry.block_bytes);
@@ -481,7 +481,7 @@ static void up_came(struct cache *c, struct end *e)
 
 	m->step = STEP_ROOM;
 	m->gpu->fetching--;
-	vram_fetched(c, m, !s);
+	vram_fetched(m, !s);
 	if ((s == STATUS_EXHAUSTED || (s == STATUS_BUSY && vram_memory_short(c, m))) && vram_memory_comes(c, m)) {
 		wait_for_room(m);
 		return;
@@ -514,25 +514,25 @@ static void up_over(struct cache *c, struct end *e)
 	up_end(c, m, m->ended);
 }
 
-/* Takes the transfers that wait for room as far as they get. If host memory is full for one, it is so for all behind it
- * that need it. If the GPU is full for one, it is so for all blocks of its class, unless more of that has begun to go
- * down; several classes may be full, and their blocks stand in turn. */
+/* Takes the transfers that wait for room as far as they get. If host memory is full for one, it is so for all of
+ * its tenant's behind it that need it. If the GPU is full for one, it is so for all blocks of its class, unless
+ * more of that has begun to go down; several classes may be full, and their blocks stand in turn. */
 void vram_feed(struct cache *c, struct gpu *g)
 {
 	struct vram_transfer *m = g->waiting, *next;
-	bool memory_full = false;
 
 	g->feeds++;
 	g->freed = false;
 	g->waiting = NULL;
 	g->waiting_end = &g->waiting;
 	for (; m; m = next) {
-		const uint32_t downs = g->downs, layout = m->block->pool->number;
+		struct gpu_accounting *of = gpu_accounting_of(g, m->pool->tenant);
+		const uint32_t downs = of->downs, layout = m->block->pool->number;
 		struct vram_class *k = g->pools[layout] ? g->pools[layout]->class : NULL;
 		enum status s;
 
 		next = m->next;
-		if (!g->lost && (needs_memory(m) ? memory_full : k && k->full_at == g->feeds)) {
+		if (!g->lost && (needs_memory(m) ? of->memory_full_at == g->feeds : k && k->full_at == g->feeds)) {
 			wait_for_room(m);
 			continue;
 		}
@@ -540,8 +540,8 @@ void vram_feed(struct cache *c, struct gpu *g)
 		if (s)
 			transfer_due(c, m, up_over, s);
 		else if (m->step == STEP_ROOM && needs_memory(m))
-			memory_full = true;
-		else if (m->step == STEP_ROOM && g->downs == downs)
+			of->memory_full_at = g->feeds;
+		else if (m->step == STEP_ROOM && of->downs == downs)
 			g->pools[layout]->class->full_at = g->feeds;
 	}
 }

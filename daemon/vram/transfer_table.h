@@ -35,7 +35,7 @@ struct vram_transfer {
 	enum device_way way;
 	bool checked;                  /* up: its bytes were checked when they came to memory for it */
 	/* up: it has or will have a slot of memory for its way, and is not in its queue yet: counted in
-	 * vram->fetched_bytes */
+	 * fetched_bytes */
 	bool fetched;
 	struct vram_slot *slot;        /* on gpu; NULL: none yet */
 	uint32_t base, layers;         /* of a fence */

@@ -79,15 +79,47 @@ static enum status scratch_make(struct gpu *g, const struct device_ops *ops, con
 	return s;
 }
 
+/* Tells the arena what each tenant may take, and fills the accounting. */
+static enum status tenants_bound(struct gpu *g)
+{
+	const struct cache *c = g->cache;
+	enum status s = STATUS_OK;
+
+	for (uint32_t i = 0; i < c->tenant_count && !s; i++) {
+		const struct tenant *t = &c->tenants[i];
+		struct gpu_accounting *a = gpu_accounting_of(g, t);
+
+		a->bytes_max = t->gpu_most < g->budget ? t->gpu_most : g->budget;
+		if (c->options.tenant_count)
+			s = arena_tenant_bounds(g->arena, t->number, t->gpu_own, a->bytes_max ? a->bytes_max : 1);
+	}
+	return s;
+}
+
+static bool holds_tenants(const struct gpu *g)
+{
+	const struct cache *c = g->cache;
+	uint64_t own = 0;
+
+	for (uint32_t i = 0; i < c->tenant_count; i++)
+		own += c->tenants[i].gpu_own;
+	return own <= g->budget;
+}
+
 static enum status arena_make(struct gpu *g, const struct cache_options *o, const char **why)
 {
 	const struct arena_options arena = {
 		.budget_bytes = g->budget, .extent_bytes = o->extent_bytes, .ops = o->device_ops, .device = g->device,
-		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS,
+		.first_extent_id = (g->number + 1) << VRAM_EXTENT_BITS, .tenants = o->tenant_count,
 	};
+	enum status s;
 
+	*why = "it has less memory than the tenants' gpu_bytes together: lower those in the table, or raise gpu_bytes";
+	if (!holds_tenants(g))
+		return STATUS_EXHAUSTED;
 	*why = "its memory cannot be managed: gpu_bytes is too small, or there is no memory";
-	return arena_create(&arena, &g->arena);
+	s = arena_create(&arena, &g->arena);
+	return s ? s : tenants_bound(g);
 }
 
 static void gpu_open(struct gpu *g, const struct cache_options *o)
@@ -122,6 +154,7 @@ static void gpu_discard(struct gpu *g)
 	free(g->ends);
 	free(g->down_rate);
 	free(g->scratch);
+	free(g->accounting);
 	free(g);
 }
 
@@ -132,12 +165,13 @@ static struct gpu *gpu_create(struct cache *c, uint32_t number)
 	if (!g)
 		return NULL;
 	g->scratch = calloc(1, sizeof(*g->scratch));
+	g->accounting = calloc(c->tenant_count, sizeof(*g->accounting));
 	g->queue = calloc(3, sizeof(*g->queue));
 	g->times = calloc(LIST_KINDS, sizeof(*g->times));
 	g->commit_sums = vram_sums_create();
 	g->ends = gpu_ends_create();
 	g->down_rate = gpu_rate_create();
-	if (!g->scratch || !g->queue || !g->times || !g->commit_sums || !g->ends || !g->down_rate) {
+	if (!g->scratch || !g->accounting || !g->queue || !g->times || !g->commit_sums || !g->ends || !g->down_rate) {
 		gpu_discard(g);
 		return NULL;
 	}
@@ -417,6 +451,12 @@ static void extent_made(struct cache *c, struct memory_extent *m, const struct e
 		vram_register(c, e, m->device);
 }
 
+static void extent_gone(struct cache *c, const struct memory_extent *m)
+{
+	if (m->device)
+		vram_unregister(c, m->base, m->device);
+}
+
 static void lost(struct cache *c, uint32_t place, const char *why)
 {
 	gpu_lost(c->vram->gpu[place], why);
@@ -435,6 +475,7 @@ const struct tier_ops gpu_tier = {
 	.pump = gpu_ends_pump,
 	.room_changed = vram_rooms_tell,
 	.extent_made = extent_made,
+	.extent_gone = extent_gone,
 	.lost = lost,
 	.wait_placed = vram_fence_place,
 	.wait_dropped = vram_fence_drop,

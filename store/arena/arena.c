@@ -414,12 +414,12 @@ uint64_t arena_tenant_bytes(struct arena *a, uint32_t tenant)
 	return bytes;
 }
 
-uint64_t arena_unused(struct arena *a)
+uint64_t arena_class_unused(struct arena_class *k)
 {
 	uint64_t bytes;
 
-	pthread_mutex_lock(&a->mutex);
-	bytes = a->options.budget_bytes - a->taken_bytes;
-	pthread_mutex_unlock(&a->mutex);
+	pthread_mutex_lock(&k->arena->mutex);
+	bytes = arena_room(k->tenant);
+	pthread_mutex_unlock(&k->arena->mutex);
 	return bytes;
 }

@@ -27,7 +27,7 @@
  *
  * Threads: any. Every function takes the arena's mutex itself, briefly. arena_prepare and arena_preallocate leave it
  * while the kernel works. The data path allocates nothing but the record of a new span. An extent lives as long as the
- * arena, or until its tenant has to give it back (arena_extent_free).
+ * arena, or until its tenant has to give it back (arena_extent_remove).
  */
 #ifndef TERRACE_STORE_ARENA_ARENA_H
 #define TERRACE_STORE_ARENA_ARENA_H
@@ -55,6 +55,7 @@ enum {
 
 struct arena;
 struct arena_class;
+struct arena_extent;
 
 struct arena_options {
 	uint64_t budget_bytes;           /* over all extents; at least 4096, or the device's granularity */
@@ -120,8 +121,9 @@ uint64_t arena_granule_bytes(const struct arena *a);
 
 /* ---- classes ---- */
 
-/* Bounds what a tenant may take of the budget: `most` bytes (0: all of it). `own` bytes are kept for the tenant: no
- * other tenant gets what it still lacks of them. Called before the tenant's first extent. EXHAUSTED: no memory. */
+/* Bounds what a tenant may take of the budget: `most` bytes (0: all of it; less than a granule: nothing). `own`
+ * bytes are kept for the tenant: no other tenant gets what it still lacks of them. Called before the tenant's first
+ * extent. EXHAUSTED: no memory. */
 enum status arena_tenant_bounds(struct arena *a, uint32_t tenant, uint64_t own, uint64_t most);
 
 /* The class for blocks of need_bytes, any number. It is the tenant's class with the smallest stride that is at most
@@ -263,7 +265,7 @@ enum status arena_preallocate(struct arena *a, uint32_t tenant, struct arena_gro
 bool arena_wants(struct arena *a, uint32_t tenant);
 
 /* The extent with that id, for lending and probing; on a device its hold. NULL: unknown. The pointer stays valid until
- * arena_extent_free, or arena_destroy. */
+ * arena_extent_remove, or arena_destroy. */
 struct extent *arena_extent(struct arena *a, uint32_t id);
 /* The tenant of the extent, to check which process may map it. False: unknown. */
 bool arena_extent_owner(struct arena *a, uint32_t id, uint32_t *tenant);
@@ -276,7 +278,7 @@ uint32_t arena_extents(struct arena *a, uint32_t tenant, uint32_t from, uint32_t
  *
  * A tenant that has more than its own bytes has borrowed the rest. When another one lacks memory, an extent of it is
  * retired: it gives no slot any more. The caller evicts what is in it, asks engines to unmap it, and frees it. Then the
- * other tenant's next extent takes those bytes, as new memory that the kernel has zeroed. Host memory alone. */
+ * other tenant's next extent takes those bytes, as new memory that the kernel or the device has zeroed. */
 
 /* Whether the class's tenant may have another span of the class, the budget has no bytes left for it, and another
  * tenant has an extent that may go to it (arena_retire_find). */
@@ -295,10 +297,13 @@ void arena_retire_end(struct arena *a, uint32_t extent);
 bool arena_retired(struct arena *a, uint32_t extent, struct arena_window *out);
 /* Whether slots of a retired extent are held. */
 bool arena_retired_held(struct arena *a, uint32_t extent);
-/* Frees a retired extent in which no slot is taken. No thread reads its memory or has its `struct extent` any more, and
- * no process has it mapped: a process that all the same has it keeps the memory, which no budget counts then. BUSY: it
- * is not retired, or has a taken slot. */
-enum status arena_extent_free(struct arena *a, uint32_t extent);
+/* Takes a retired extent in which no slot is taken out of the arena: no call finds it any more. Its bytes stay counted,
+ * as its tenant's. BUSY: it is not retired, or has a taken slot. */
+enum status arena_extent_remove(struct arena *a, uint32_t extent, struct arena_extent **out);
+/* Frees the memory of a removed extent, which may take a device's driver long. No thread reads it or has its `struct
+ * extent` any more, and no process has it mapped: a process that all the same has it keeps the memory, which no budget
+ * counts then. */
+void arena_extent_free(struct arena *a, struct arena_extent *e);
 
 struct arena_device_extent {
 	int fd;                          /* a descriptor of the memory, close-on-exec, the caller's to close */
@@ -327,7 +332,7 @@ struct arena_usage {
 void arena_usage(struct arena *a, struct arena_usage *out);
 /* The bytes of a tenant's extents. */
 uint64_t arena_tenant_bytes(struct arena *a, uint32_t tenant);
-/* The bytes of the budget that no extent has. Quick. */
-uint64_t arena_unused(struct arena *a);
+/* The bytes of the budget that no extent has and that the class's tenant may take. Quick. */
+uint64_t arena_class_unused(struct arena_class *k);
 
 #endif

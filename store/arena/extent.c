@@ -85,7 +85,8 @@ void arena_extent_discard(struct arena_extent *e)
 static enum status range_reserve(struct arena_tenant *t, struct host_failure *f)
 {
 	struct arena *a = t->arena;
-	uint64_t address, bytes = round_up(ARENA_RANGE_BUDGETS * a->options.budget_bytes, a->granule_bytes);
+	const uint64_t budget = a->options.budget_bytes, most = t->most_bytes ? min_u64(t->most_bytes, budget) : budget;
+	uint64_t address, bytes = round_up(ARENA_RANGE_BUDGETS * most, a->granule_bytes);
 	enum status s;
 
 	if (t->range.bytes)
@@ -115,8 +116,7 @@ static enum status place_take(struct arena_tenant *t, uint64_t bytes, uint64_t *
 	return s;
 }
 
-/* Mutex held. */
-static void place_give(struct arena_tenant *t, uint64_t at)
+void arena_place_give(struct arena_tenant *t, uint64_t at)
 {
 	if (t->arena->options.ops)
 		host_range_give(&t->range, at);
@@ -135,7 +135,7 @@ static enum status memory_open(struct arena_tenant *t, struct arena_extent *e, u
 	s = host_memory_open(&source, t->range.address + e->at, bytes, present, &e->memory, f);
 	if (s != STATUS_OK) {
 		pthread_mutex_lock(&a->mutex);
-		place_give(t, e->at);
+		arena_place_give(t, e->at);
 		pthread_mutex_unlock(&a->mutex);
 	}
 	return s;
@@ -254,7 +254,7 @@ static enum status extent_add(struct arena_tenant *t, uint64_t bytes, uint32_t n
 	} else {
 		a->taken_bytes -= bytes;
 		if (e) {
-			place_give(t, e->at);
+			arena_place_give(t, e->at);
 			arena_extent_discard(e);
 		}
 	}

@@ -8,8 +8,8 @@
 #include "store/host/memory.h"
 #include "store/host/range.h"
 
-enum { ARENA_RANGE_BUDGETS = 2 };    /* a tenant's range on a device is so many budgets: so extents of two sizes find a
-				      * place */
+enum { ARENA_RANGE_BUDGETS = 2 };    /* a tenant's range on a device is so many times what it may take: so extents of
+				      * two sizes find a place */
 
 /* The record of a span. */
 struct span {
@@ -142,7 +142,9 @@ bool arena_claim_free(const struct arena_class *k, struct arena_extent **extent,
 /* Ends the claim: its granules belong to no class, and the spans that are left in it are open again. */
 void arena_claim_end(struct arena_class *k);
 
-/* Frees the extent's record and memory. The extent's place on a device stays taken. */
+/* Frees the extent's record and memory, slowly, and without the mutex. The extent's place on a device stays taken. */
 void arena_extent_discard(struct arena_extent *e);
+/* Gives an extent's place in the tenant's range back. Does nothing for host memory. */
+void arena_place_give(struct arena_tenant *t, uint64_t at);
 
 #endif

@@ -1,6 +1,6 @@
 /* Extents that go from one tenant to another: they give no slot any more, and when the last of their slots is given
  * back and no process has them mapped, their memory is freed. The other tenant's extent is new memory, which the kernel
- * has zeroed. See arena.h. */
+ * or the device has zeroed. See arena.h. */
 #include "store/arena/arena.h"
 
 #include <stdlib.h>
@@ -84,7 +84,7 @@ uint32_t arena_retire_find(struct arena_class *k, bool (*may)(void *arg, uint32_
 	uint32_t found = 0, coldest = UINT32_MAX, newest;
 
 	pthread_mutex_lock(&k->arena->mutex);
-	for (uint32_t i = 0; i < a->extent_count && !a->options.ops && lacks(k); i++) {
+	for (uint32_t i = 0; i < a->extent_count && lacks(k); i++) {
 		const struct arena_extent *e = a->extents[i];
 
 		if (!may_go(e, k) || !newest_of(e, &newest) || newest >= coldest ||
@@ -115,7 +115,7 @@ enum status arena_retire(struct arena *a, uint32_t extent)
 
 	pthread_mutex_lock(&a->mutex);
 	e = arena_extent_find(a, extent);
-	if (e && !e->retired && !e->growing && !a->options.ops && newest_of(e, &newest)) {
+	if (e && !e->retired && !e->growing && newest_of(e, &newest)) {
 		close_spans(e, true);
 		arena_granules_retire(e, true);
 		s = STATUS_OK;
@@ -164,18 +164,14 @@ bool arena_retired_held(struct arena *a, uint32_t extent)
 	return held;
 }
 
-/* Out of the table, and out of what the tenant has. */
-static void forget(struct arena *a, struct arena_extent *e)
+static void forget(struct arena *a, const struct arena_extent *e)
 {
 	const uint32_t place = arena_extent_place(a, e->memory.extent.id);
 
 	memmove(&a->extents[place], &a->extents[place + 1], (--a->extent_count - place) * sizeof(a->extents[0]));
-	a->taken_bytes -= e->memory.bytes;
-	a->refused = false;
-	e->tenant->granules -= e->granules;
 }
 
-enum status arena_extent_free(struct arena *a, uint32_t extent)
+enum status arena_extent_remove(struct arena *a, uint32_t extent, struct arena_extent **out)
 {
 	struct arena_extent *e;
 	enum status s = STATUS_BUSY;
@@ -184,10 +180,23 @@ enum status arena_extent_free(struct arena *a, uint32_t extent)
 	e = arena_extent_find(a, extent);
 	if (e && e->retired && e->spans == 0) {
 		forget(a, e);
+		*out = e;
 		s = STATUS_OK;
 	}
 	pthread_mutex_unlock(&a->mutex);
-	if (s == STATUS_OK)
-		arena_extent_discard(e);
 	return s;
+}
+
+void arena_extent_free(struct arena *a, struct arena_extent *e)
+{
+	struct arena_tenant *t = e->tenant;
+	const uint64_t bytes = e->memory.bytes, at = e->at, granules = e->granules;
+
+	arena_extent_discard(e);
+	pthread_mutex_lock(&a->mutex);
+	arena_place_give(t, at);
+	a->taken_bytes -= bytes;
+	a->refused = false;
+	t->granules -= granules;
+	pthread_mutex_unlock(&a->mutex);
 }

@@ -46,7 +46,7 @@
 #include <sys/pidfd.h>
 #include <sys/socket.h>
 
-enum { OPENED_US = 1000000 };
+enum { OPENED_US = 1000000, TENANTS = 128 }; /* TENANTS: at most, with GPUs */
 
 struct kv_layout rig_layout_other(uint32_t n)
 {
@@ -544,8 +544,7 @@ static void recount_vram_span(const struct vram_class *k, const struct vram_span
 	ck_assert_uint_eq(v->held - before.held, atomic_load(&s->place->held));
 }
 
-static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t *held_bytes, uint64_t *lent_bytes,
-			  struct accounting *b)
+static void recount_class(const struct vram_class *k, uint64_t *taken, struct gpu_accounting *of, struct accounting *b)
 {
 	struct vram_accounting v = { .taken = 0 };
 	uint64_t slots = 0;
@@ -555,8 +554,8 @@ static void recount_class(const struct vram_class *k, uint64_t *taken, uint64_t 
 		slots += s->place->slots;
 	}
 	*taken += v.taken;
-	*held_bytes += v.held * k->stride;
-	*lent_bytes += v.lent * k->stride;
+	of[k->accounting - k->gpu->accounting].held_bytes += v.held * k->stride;
+	of[k->accounting - k->gpu->accounting].lent_bytes += v.lent * k->stride;
 	ck_assert_uint_eq(v.taken, k->taken);
 	ck_assert_uint_eq(v.blocks, k->blocks);
 	ck_assert_uint_eq(v.evictable, k->evictable);
@@ -599,22 +598,39 @@ static void recount_queues(struct gpu *g)
 	pthread_mutex_unlock(&g->queue_lock);
 }
 
+/* What each tenant has of the GPU. */
+static void recount_tenants(const struct cache *c, const struct gpu *g, const struct gpu_accounting *of)
+{
+	for (uint32_t i = 0; i < c->tenant_count; i++) {
+		const struct gpu_accounting *a = &g->accounting[i];
+
+		ck_assert_uint_eq(of[i].held_bytes, a->held_bytes);
+		ck_assert_uint_eq(of[i].lent_bytes, a->lent_bytes);
+		ck_assert_uint_eq(a->downs, 0);
+		ck_assert_uint_le(arena_tenant_bytes(g->arena, c->tenants[i].number), a->bytes_max);
+		ck_assert_uint_eq(c->tenants[i].fetched_bytes, 0);
+	}
+}
+
 static void recount_gpus(struct cache *c, struct accounting *b)
 {
+	struct gpu_accounting of[TENANTS];
+
+	ck_assert_uint_le(c->tenant_count, TENANTS);
 	for (uint32_t i = 0; c->vram && i < c->vram->count; i++) {
 		const struct gpu *g = c->vram->gpu[i];
-		uint64_t taken = 0, held_bytes = 0, lent_bytes = 0;
 		struct arena_usage u;
+		uint64_t taken = 0;
 
 		if (!g->arena)
 			continue;
+		memset(of, 0, sizeof(of));
 		for (const struct vram_class *k = g->classes; k; k = k->next)
-			recount_class(k, &taken, &held_bytes, &lent_bytes, b);
+			recount_class(k, &taken, of, b);
 		recount_layouts(c, g);
 		arena_usage(g->arena, &u);
 		ck_assert_uint_eq(u.slots_used, taken);
-		ck_assert_uint_eq(held_bytes, g->accounting.held_bytes);
-		ck_assert_uint_eq(lent_bytes, g->accounting.lent_bytes);
+		recount_tenants(c, g, of);
 		ck_assert_uint_eq(g->downs, 0);
 		ck_assert(!g->lost || g->swept || !g->completion_started);
 	}

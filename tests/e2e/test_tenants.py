@@ -333,7 +333,12 @@ class Tenants(unittest.TestCase):
         self.assertEqual(check(shares % 24, *disk), "ok")
         self.assertIn("disk_bytes together are %d bytes, and `disks` has %d" % (65 << 20, 64 << 20), check(shares % 25, *disk))
         self.assertIn("`disks` has 0", check(shares % 24))
-        self.assertIn("GPUs", check("tenant = a\n", "--gpus", "0"))
+        self.assertIn("none could use the GPUs", check("tenant = a\n", "--gpus", "0"))
+        self.assertEqual(check("tenant = a\ngpu_bytes_max = 64MiB\n", "--gpus", "0"), "ok")
+        gpus = "tenant = a\ngpu_bytes = 40MiB\ntenant = b\ngpu_bytes = %dMiB\n"
+        self.assertEqual(check(gpus % 24, "--gpus", "0", "--gpu-bytes", "64MiB"), "ok")
+        self.assertIn("gpu_bytes together are more", check(gpus % 25, "--gpus", "0", "--gpu-bytes", "64MiB"))
+        self.assertIn("gpu_bytes_max is less", check("tenant = a\ngpu_bytes = 8MiB\ngpu_bytes_max = 4MiB\n"))
         self.assertIn("knows no tenant", check("tenant = a\n", "--listen", "127.0.0.1:0"))
 
     # ---- room ----

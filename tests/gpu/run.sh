@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
-DEFAULT="build device test check tinylm kill writer shared mixed ttft vram lost"
+DEFAULT="build device test check tinylm kill writer shared tenants mixed ttft vram lost"
 bundle=$(realpath -m "${BUNDLE:-build/gpu}")
 build=$(realpath -m "${BUILD:-build/gpu-kernels}")
 out=$(realpath -m "${OUT:-$build}")
@@ -36,6 +36,7 @@ parts() {
 	vram 90 blocks between disk, memory and GPU against the device itself
 	writer 120 20 engines killed while a kernel of theirs writes over what they have reserved
 	shared 60 two processes that share one copy of a prefix on one GPU
+	tenants 90 GPU memory of two tenants, engines of two users: own parts, what is borrowed and goes back, zeroes; wants root
 	lost 90 a GPU lost to a process and to a daemon, by a kernel that traps in it
 	two 120 two GPUs: copies across, leases from one of what the other has, half a minute of mixed load over both
 	device_bench 60 figures of the device's lists of copies and checksums
@@ -270,6 +271,12 @@ part_shared() {
 	in_bundle terraced terracectl
 	LIBTERRACE="$bundle/lib/libterrace.so.0" python3 tests/gpu/two_gpus.py "$bundle/terraced" "$bundle/terracectl" --one --json "$results" \
 		--blocks 256 ${DRY:+--libraries "$plugin"}
+}
+
+part_tenants() {
+	in_bundle terraced terracectl
+	LIBTERRACE="$bundle/lib/libterrace.so.0" python3 tests/gpu/tenants.py "$bundle/terraced" "$bundle/terracectl" --json "$results" \
+		${DRY:+--libraries "$plugin" --mib 128}
 }
 
 part_lost() {

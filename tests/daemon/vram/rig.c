@@ -123,6 +123,8 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o)
 	c.gpu_verify_up = !o->no_verify;
 	c.gpu_patience_ms = o->gpu_patience_ms;
 	c.gpu_poll_us = o->poll_us;
+	c.tenants = o->tenants;
+	c.tenant_count = o->tenant_count;
 	if (o->gpu_prefetch_bytes)
 		c.graph_nodes = 4096;
 	if (o->disk_depth)
@@ -164,6 +166,16 @@ void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, con
 			.layout_count = 1, .engine = engine, .now_us = v->r.now }, &v->r.s, &v->r.why),
 			 STATUS_OK);
 	ck_assert_int_eq(cache_attach(v->r.c, v->r.s.token, 1, v->r.now, &v->r.attachment, &session, &v->r.why), STATUS_OK);
+}
+
+void vr_join_tenant(struct vram_rig *v, struct vram_rig *of, uint32_t tenant)
+{
+	const struct kv_layout l = vr_layout(0);
+
+	*v = *of;
+	rig_join_tenant(&v->r, &of->r, tenant, &l, 1);
+	cache_attach_watch(v->r.c, v->r.attachment, pidfd_open(getpid(), 0));
+	vr_progress_page(v);
 }
 
 static void unlink_of(const char *path, uint32_t gpu)
@@ -454,12 +466,13 @@ uint32_t vr_read_all(struct vram_rig *v, int32_t gpu, uint64_t first, uint32_t c
 
 const char *vr_tier(struct vram_rig *v, uint64_t n)
 {
+	const char *tenant = tenant_of_number(v->r.c, cache_session_tenant(v->r.c, v->r.s.id))->name;
 	struct cache_explained e;
 	uint8_t key[RIG_KEY_BYTES];
 	uint32_t shown;
 
 	rig_key(key, n);
-	ck_assert_int_eq(cache_explain(v->r.c, &(struct cache_block_name){ .tenant = "", .key = key,
+	ck_assert_int_eq(cache_explain(v->r.c, &(struct cache_block_name){ .tenant = tenant, .key = key,
 			.key_bytes = sizeof(key) }, v->r.now, &e, 1, &shown, &v->r.why), STATUS_OK);
 	return shown ? e.tier : "";
 }

@@ -57,6 +57,8 @@ struct vram_rig_options {
 	bool no_verify;                 /* of what goes up */
 	uint64_t poll_us;               /* gpu_poll_us */
 	uint32_t gpu_pinned_milli;      /* 0: all, as slots are what bounds them */
+	const struct cache_tenant_options *tenants; /* the session is of the first one */
+	uint32_t tenant_count;
 };
 
 struct kv_layout vr_layout(uint32_t n);
@@ -68,6 +70,8 @@ void vr_open(struct vram_rig *v, const struct vram_rig_options *o);
 void vr_open_filled(struct vram_rig *v, const struct vram_rig_options *o, uint32_t blocks);
 /* Another session, over vr_layout(layout), on the same cache: v is as `of` otherwise. Nobody watches its process. */
 void vr_join(struct vram_rig *v, const struct vram_rig *of, uint32_t layout, const char *engine);
+/* The same of the tenant with that number, over vr_layout(0). This process is the one of the attachment. */
+void vr_join_tenant(struct vram_rig *v, struct vram_rig *of, uint32_t tenant);
 /* Maps its attachment's progress page, as vr_open does. Who joined unmaps it itself, EXTENT_PAGE_BYTES of it. */
 void vr_progress_page(struct vram_rig *v);
 void vr_close(struct vram_rig *v);

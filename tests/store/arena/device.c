@@ -300,6 +300,98 @@ START_TEST(a_device_without_memory_is_exhausted)
 }
 END_TEST
 
+static bool all(void *arg, uint32_t extent)
+{
+	(void)arg;
+	(void)extent;
+	return true;
+}
+
+static void give_all_of(uint32_t extent, const struct arena_slot *slots, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (slots[i].extent == extent)
+			arena_give(&slots[i], NULL);
+}
+
+static bool is_zero(const uint8_t *at, uint64_t bytes)
+{
+	return !*at && !memcmp(at, at + 1, bytes - 1);
+}
+
+/* What one tenant gives back is freed on the device, and the other tenant's is new and zeroed, in its own range. The
+ * first one's range has its place again, many times over. */
+START_TEST(an_extent_goes_to_another_tenant)
+{
+	struct arena_device_extent e;
+	struct arena_class *k[2];
+	struct arena_slot slots[64], s;
+	struct arena_extent *gone;
+	struct arena *a;
+	uint32_t n, extent, open;
+	uint64_t free;
+
+	device_begin();
+	a = arena_with(&(struct arena_options){ .budget_bytes = 32 * MIB, .extent_bytes = 4 * MIB, .tenants = 2,
+						.first_extent_id = GPU_IDS, .ops = ops, .device = device });
+	ck_assert_int_eq(arena_tenant_bounds(a, 1, 0, 32 * MIB), STATUS_OK);
+	ck_assert_int_eq(arena_tenant_bounds(a, 2, 0, 8 * MIB), STATUS_OK);
+	k[0] = class_of_tenant(a, 1, MIB);
+	k[1] = class_of_tenant(a, 2, MIB);
+	for (n = 0; n < 64 && slot_take(k[0], true, &slots[n]) == STATUS_OK; n++)
+		memset(sim_at(slots[n].address), 0xff, MIB);
+	ck_assert_uint_eq(n, 32);
+	ck_assert_uint_eq(arena_class_unused(k[1]), 0);
+	open = descriptors();
+	for (int i = 0; i < 2; i++) {
+		extent = arena_retire_find(k[1], all, NULL);
+		ck_assert_uint_ge(extent, GPU_IDS);
+		ck_assert_int_eq(arena_retire(a, extent), STATUS_OK);
+		ck_assert_int_eq(arena_extent_remove(a, extent, &gone), STATUS_BUSY);
+		give_all_of(extent, slots, n);
+		free = free_bytes();
+		ck_assert_int_eq(arena_extent_remove(a, extent, &gone), STATUS_OK);
+		ck_assert_ptr_null(arena_extent(a, extent));
+		ck_assert_uint_eq(arena_class_unused(k[1]), 0); /* it is there as yet */
+		arena_extent_free(a, gone);
+		ck_assert_uint_eq(free_bytes(), free + 4 * MIB);
+		ck_assert_uint_eq(arena_class_unused(k[1]), 4 * MIB);
+		for (int j = 0; j < 4; j++) {
+			ck_assert_int_eq(slot_take(k[1], true, &s), STATUS_OK);
+			ck_assert(is_zero(sim_at(s.address), MIB));
+		}
+		ck_assert_uint_eq(descriptors(), open);
+	}
+	ck_assert(!arena_lacks(k[1])); /* it is at its bound */
+	e = extent_of(a, s.extent);
+	close(e.fd);
+	ck_assert_uint_eq(e.range_bytes, 16 * MIB); /* and needs no larger range */
+	end(a);
+}
+END_TEST
+
+/* Places in the range are used again. */
+START_TEST(a_range_does_not_run_out)
+{
+	struct arena_slot s;
+	struct arena_extent *gone;
+	struct arena *a;
+
+	device_begin();
+	a = arena_with(&(struct arena_options){ .budget_bytes = 8 * MIB, .extent_bytes = 4 * MIB, .tenants = 2,
+						.first_extent_id = GPU_IDS, .ops = ops, .device = device });
+	for (uint32_t i = 0; i < 32; i++) {
+		s = taken(class_of_tenant(a, 1 + i % 2, 4 * MIB));
+		ck_assert_int_eq(arena_retire(a, s.extent), STATUS_OK);
+		arena_give(&s, NULL);
+		ck_assert_int_eq(arena_extent_remove(a, s.extent, &gone), STATUS_OK);
+		arena_extent_free(a, gone);
+	}
+	ck_assert_uint_eq(arena_class_unused(class_of(a, 4 * MIB)), 8 * MIB);
+	end(a);
+}
+END_TEST
+
 START_TEST(a_device_that_cannot_share_is_unsupported)
 {
 	struct arena_growth g;
@@ -373,6 +465,8 @@ int main(void)
 	tcase_add_test(tc, extents_can_be_imported);
 	tcase_add_test(tc, a_device_without_memory_is_exhausted);
 	tcase_add_test(tc, a_device_that_cannot_share_is_unsupported);
+	tcase_add_test(tc, an_extent_goes_to_another_tenant);
+	tcase_add_test(tc, a_range_does_not_run_out);
 	tcase_add_test(tc, a_lost_device_is_unavailable);
 	return run_cases("store_arena_device", &tc, 1);
 }

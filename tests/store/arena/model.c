@@ -53,6 +53,7 @@ static void model_take(struct model *m, uint64_t dice)
 	const uint64_t granule = arena_granule_bytes(m->a);
 	struct arena_slot *s = &m->held[m->count];
 	struct arena_growth g;
+	struct arena_usage after;
 	bool cut = false;
 	enum status st;
 
@@ -75,8 +76,9 @@ static void model_take(struct model *m, uint64_t dice)
 	ck_assert_uint_eq(s->offset, s->granule * granule + s->index * arena_class_stride(k));
 	ck_assert_ptr_eq(s->at, arena_extent(m->a, s->extent)->base + s->offset);
 	ck_assert(cut == (s->span->owner == NULL));
+	after = usage_of(m->a);
 	if (cut && !reserve)
-		ck_assert(usage_of(m->a).granules_free + arena_unused(m->a) / granule >= before.reserve);
+		ck_assert(after.granules_free + (after.budget_bytes - after.extent_bytes) / granule >= before.reserve);
 	m->cut += cut;
 	s->span->owner = s->span;
 	arena_span_use(s->span, m->now_us);
