@@ -31,12 +31,13 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 sys.dont_write_bytecode = True
 from daemon import Daemon, wait_for  # noqa: E402
 
-LONG = os.environ.get("TERRACE_LONG") == "1"
+LONG = os.environ.pop("TERRACE_LONG", "") == "1"  # terraced refuses variables that it does not know
 START_S = 900  # ends a start that hangs, and proves nothing: a machine may be slow
 ALWAYS = {"terrace.load": "always", "terrace.call_ms": 60000}  # for tests that count what came, also on a busy machine
 BLOCK = 32
 SYSTEM = 1024  # tokens of the prompt that requests share
 FLAGS = ("--host-bytes", "256MiB")
+LOGS = os.environ.get("LOGS") or tempfile.mkdtemp(prefix="terrace-engines-logs-")
 with open(os.path.join(MODEL, "val_tokens.u16"), "rb") as _file:
     _bytes = _file.read()
 TOKENS = list(struct.unpack("<%dH" % (len(_bytes) // 2), _bytes))
@@ -120,11 +121,12 @@ def environment(daemon):
 class Process:
     """A process with engines."""
 
-    def __init__(self, daemon, one_process=True, log="engine"):
+    def __init__(self, daemon, one_process=True, log="engine", python=PYTHON):
         self.log = os.path.join(LOGS, log + ".log")
         env = {**environment(daemon), "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if one_process else "1"}
         with open(self.log, "ab") as out:
-            self.process = subprocess.Popen([PYTHON, os.path.join(HERE, "vllm_engine.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([python, os.path.join(HERE, "vllm_engine.py")],
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=out, env=env, text=True, start_new_session=True)
 
     def send(self, *command):
@@ -667,7 +669,5 @@ def record(path):
 
 if __name__ == "__main__":
     if sys.argv[5:6] == ["--record"]:
-        LOGS = tempfile.mkdtemp(prefix="terrace-engines-logs-")
         sys.exit(record(sys.argv[6]))
-    LOGS = os.environ.get("LOGS") or tempfile.mkdtemp(prefix="terrace-engines-logs-")
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[5:]])
