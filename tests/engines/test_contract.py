@@ -33,7 +33,7 @@ INSTALLED = importlib.util.find_spec("vllm")
 stand_in.install()
 import terrace  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
-from fingerprints import Fingerprints  # noqa: E402,F401
+from fingerprints import AdaptersTest, Fingerprints  # noqa: E402,F401
 from terrace.vllm import compatibility, connector, fingerprint, store  # noqa: E402
 from terrace.vllm.estimate import FORGET_S, Estimate, TRIAL_SHARE, UNKNOWN_COMPUTE_S  # noqa: E402
 from terrace.vllm.manager import TerraceManager  # noqa: E402
