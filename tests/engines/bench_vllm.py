@@ -6,14 +6,14 @@ tests/bench/results. Engines run as vLLM starts them by default, scheduler and w
     throughput   nothing hits: tokens a second of vLLM with Terrace, of vLLM alone. ROUNDS pairs of engines, as two
                  engines of one kind differ by a tenth, for as long as they live. One of a pair works, in turns, each
                  first in every second one. Each turn has another cache salt, and begins when the stores of the one
-                 before have ended. A pair's ratio is the median of its turns
+                 before have ended
     first_token  one request after the other, nothing in vLLM's own cache: milliseconds to the first token of vLLM
-                 alone, with Terrace (blocks in memory, and with memory for four prompts), with vLLM's own tier of files behind
-                 80 MiB of memory, and, if $LMCACHE_PYTHON names a Python with vLLM and LMCache, with LMCache's local
-                 disk; first by the engine that stored, then by another. Files are in the kernel's memory, which
-                 Terrace's disk goes around
+                 alone, with Terrace (blocks in memory, and with memory for four prompts), with vLLM's own tier of
+                 files behind 80 MiB of memory (vLLM 0.32.0 refuses it on a CPU), and, if $LMCACHE_PYTHON names a
+                 Python with vLLM and LMCache, with LMCache's files; first by the engine that stored, then by another.
+                 Files are in the kernel's memory, which Terrace's disk goes around
 
-An interval is of the median: its ends are order statistics of the rounds, with it between them in 95 % of cases."""
+An interval is of the median: its ends are order statistics, with it between them in 95 % of cases."""
 
 import atexit
 import json
@@ -21,6 +21,7 @@ import math
 import os
 import platform
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -40,7 +41,7 @@ def interval(values):
     while share + math.comb(n, below + 1) / 2 ** n <= .025:
         below += 1
         share += math.comb(n, below) / 2 ** n
-    return ordered[n // 2], ordered[max(below, 0)], ordered[n - 1 - max(below, 0)]
+    return statistics.median(ordered), ordered[max(below, 0)], ordered[n - 1 - max(below, 0)]
 
 
 def show(**row):
@@ -147,14 +148,14 @@ def throughput(rounds=9, turns=4):
                     ours.append(got["plain"][0] / got["terrace"][0])
                     for name, one in got.items():
                         took[mix][name].append(one)
-            ratios[mix].append(interval(ours)[0])
+            ratios[mix].append(ours)
             turned = " ".join("%.3f" % ratio for ratio in ours)
-            print("%s %d: %.3f of %s" % (mix, n, ratios[mix][-1], turned), file=sys.stderr, flush=True)
+            print("%s %d: %.3f of %s" % (mix, n, statistics.median(ours), turned), file=sys.stderr, flush=True)
         sides.end()
     for mix, (count, length, out) in MIXES.items():
         def median(name, what):
             return interval([one[what] for one in took[mix][name]])[0]
-        ratio, low, high = interval(ratios[mix])
+        ratio, low, high = interval([one for pair in ratios[mix] for one in pair])
         tokens = count * (length if mix == "prefill" else out)
         show(bench="throughput", mix=mix, requests=count, prompt_tokens=length, out_tokens=out, unit="tokens/s",
              value=tokens / median("terrace", 0), baseline=tokens / median("plain", 0), ratio=ratio, low=low, high=high,
