@@ -27,8 +27,10 @@ import urllib.request
 TERRACED, LIBRARY, PYTHON, MODEL = sys.argv[1:5]
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "client", "python")]
 sys.dont_write_bytecode = True
+os.environ["LIBTERRACE"] = LIBRARY
+import terrace  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
 
 LONG = os.environ.pop("TERRACE_LONG", "") == "1"  # terraced refuses variables that it does not know
@@ -503,7 +505,7 @@ class Shows(unittest.TestCase):
         engine.kill()
         engine = self.over(self.daemon, "lora", more, **ALWAYS)
         self.assertEqual(came(engine, "a", "b"), 0)
-        self.assertGreaterEqual(came(engine, "b", "b"), SYSTEM)
+        wait_for(lambda: came(engine, "b", "b") >= SYSTEM, 60, "b is hashed, and its blocks are found")
         say("two adapters and none share nothing, nor do two of one name and path")
 
     def test_a_small_cache(self):
@@ -651,6 +653,50 @@ class Shows(unittest.TestCase):
         wait_for(lambda: tried() > 0, 120, "a load has failed")
         longest = self.same(engine, 2)
         say("each load fails: the same texts, longest request %.2f s" % longest)
+
+    def test_g_no_room(self):
+        """A file system without room, then memory that is all another engine's: the same texts, and nothing is waited for."""
+        small = os.path.join(self.folder, "small")
+        os.makedirs(small)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", small], check=False).returncode:
+            self.skipTest("a tmpfs cannot be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", small], check=False)
+        daemon = Daemon(TERRACED, "--host-bytes", "32MiB", "--extent-bytes", "4MiB", "--disks", os.path.join(small, "disk") + ":48MiB")
+        self.addCleanup(daemon.close)
+        with open(os.path.join(small, "ballast"), "wb", buffering=0) as ballast, self.assertRaisesRegex(OSError, "No space"):
+            while True:
+                ballast.write(bytes(1 << 12))
+        engine = self.over(daemon, "no room", **ALWAYS)
+        prompts = [requests(1, system=system)[0] for system in range(5)]  # of 16 MiB
+        plain = self.plain(prompts)
+
+        def longest():
+            seconds = []
+            for _ in range(2):
+                for prompt, text in zip(prompts, plain):
+                    engine.ask("reset", "terrace")
+                    answer = engine.ask("generate", "terrace", [prompt], {})
+                    self.assertEqual(answer["tokens"], [text])
+                    seconds += answer["seconds"]
+            return max(seconds)
+        say("no space on the disk's file system: the same texts, longest request %.2f s" % longest())
+        self.assertRegex(daemon.log(), "No space left|disk_small")
+        layout = terrace.Layout.opaque("another", "test/bytes/1", 512 << 10, block_tokens=32)
+        with terrace.connect(daemon.address) as client, client.session([layout], tenant=None) as session:
+            held, number = [], 0
+
+            def taken():
+                """Whether no block more could be reserved; what is held stays reserved."""
+                nonlocal number
+                number += 1
+                slots = session.reserve([b"%016d" % number], timeout=60)
+                held.append(slots)
+                return slots.statuses == [terrace.Status.EXHAUSTED]
+            wait_for(taken, 60, "all memory is reserved")
+            say("%d of 64 blocks' memory is another engine's: the same texts, longest request %.2f s" % (number - 1, longest()))
+            self.assertEqual(len(engine.logged().split("Terrace does not answer")), 1)
+            for slots in held:
+                slots.close()
 
 
 def record(path):

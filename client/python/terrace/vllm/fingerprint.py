@@ -27,6 +27,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
 _LENGTH_MATTERS = re.compile(r'"(rope_type|type)": "(?!default"|linear"|llama3"|yarn")')  # rope that depends on max_model_len
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "architectures_source")
 
+HASH_WAIT_S = 0.02  # in which most adapters are hashed
 Stamp = list[tuple[str, int, int, int, int]]
 
 
@@ -85,7 +86,8 @@ Hashed = tuple[Optional[Stamp], Optional["concurrent.futures.Future[Optional[str
 
 
 class Adapters:
-    """What the bytes of LoRA adapters are, by path. A thread hashes them, once. digest() may be called by one thread."""
+    """What the bytes of LoRA adapters are, by path. A thread hashes them, once; the first call waits for it, for a
+    moment. digest() may be called by one thread."""
 
     def __init__(self) -> None:
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
@@ -98,7 +100,9 @@ class Adapters:
             files = stamp_of(path)
             if path not in self._known:
                 self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-hash")
-                self._known[path] = files, self._thread.submit(self._hash, path, files)
+                hashed = self._thread.submit(self._hash, path, files)
+                self._known[path] = files, hashed
+                concurrent.futures.wait([hashed], HASH_WAIT_S)
             known, digest = self._known[path]
             if digest is not None and known == files:
                 text = digest.result() if digest.done() else None
