@@ -86,10 +86,12 @@ class Sides:
 
     def __init__(self, daemon):
         self.daemon, self.processes = daemon, {}
+        atexit.register(daemon.close)
 
     def start(self, name, daemon=None, python=engines.PYTHON, **options):
         process = engines.Process(daemon or self.daemon, one_process=False, log=name, python=python)
         self.processes[name] = process
+        atexit.register(process.kill)  # a bench that fails leaves none
         prefer(process.process.pid)
         process.ask("start", name, {"model": engines.MODEL, **options})
 
@@ -199,6 +201,7 @@ def first_token(prompts=16):
     disk = [os.path.join(folder, name) + ":1GiB" for name in ("disk", "disk 2")]
     roomy = Daemon(engines.TERRACED, "--host-bytes", "1GiB", "--disks", disk[0])
     tight = Daemon(engines.TERRACED, "--host-bytes", "80MiB", "--extent-bytes", "16MiB", "--disks", disk[1])
+    atexit.register(tight.close)
     how = {"vLLM alone": {}, "Terrace, memory": {"terrace": {}}, "Terrace, disk": {"terrace": {}, "daemon": tight},
            "vLLM's file tier": file_tier(folder)}
     how = {name: one for name, one in how.items() if name in os.environ.get("SIDES", name).split("/")}
