@@ -9,6 +9,7 @@
 #include "client/transport/decode.h"
 #include "terrace.pb-c.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ static enum terrace_status reply_read(struct client_lookup *lookup, const Terrac
 	if (lookup->states && reply->states.len != states)
 		return client_fail(TERRACE_INTERNAL, "the daemon gave %zu states, not %zu", reply->states.len, states);
 	lookup->prefix = reply->prefix;
+	atomic_store_explicit(&lookup->view->load_bytes_s, reply->load_bytes_s, memory_order_relaxed);
 	if (lookup->states)
 		memcpy(lookup->states, reply->states.data, states);
 	return TERRACE_OK;
@@ -173,4 +175,26 @@ enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefi
 		memcpy(states, o->lookup.states, (size_t)o->lookup.count * o->lookup.view->layout_count);
 	client_op_end(op);
 	return status;
+}
+
+enum terrace_status terrace_load_estimate(const struct terrace_session *session, const uint8_t *states, uint32_t count,
+					  uint64_t *us)
+{
+	const struct client_view *view;
+	enum terrace_status status = client_session_check(session);
+	uint64_t bytes = 0, rate;
+
+	if (!status && (!states || !us))
+		status = client_fail(TERRACE_INVALID, "the pointer for the states or the estimate is NULL");
+	if (status)
+		return client_fail_in(status, "load estimate");
+	view = session->view;
+	rate = atomic_load_explicit(&view->load_bytes_s, memory_order_relaxed);
+	for (size_t n = 0; n < (size_t)count * view->layout_count; n++)
+		if (states[n] == TERRACE_STATE_DISK)
+			bytes += view->layouts[n % view->layout_count].geometry.block_bytes;
+	if (bytes && !rate)
+		return TERRACE_MISS;
+	*us = bytes ? (uint64_t)((double)bytes * 1e6 / (double)rate) : 0;
+	return TERRACE_OK;
 }

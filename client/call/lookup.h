@@ -7,7 +7,7 @@
 struct client_message;
 
 struct client_lookup {
-	const struct client_view *view;
+	struct client_view *view;
 	uint32_t count;  /* keys asked for */
 	uint32_t prefix; /* the answer */
 	uint8_t *states; /* [count][layouts], the place for the states; NULL: not wanted */

@@ -516,6 +516,13 @@ terrace_lookup_with_async(struct terrace_session *session, const struct terrace_
 			  const struct terrace_call_options *options, uint64_t timeout_us,
 			  const struct terrace_completion *completion, struct terrace_op **op);
 TERRACE_API enum terrace_status terrace_lookup_finish(struct terrace_op *op, uint32_t *prefix, uint8_t *states);
+/* *us: how long it would take to bring to memory what a lookup of this session found on disks, by its states of
+ * `count` keys, at the rate at which a disk was lately read; 0: nothing is on a disk alone. An engine loads if that is
+ * less than computing the tokens takes. The rate came with the last lookup's answer, and is that of one disk: with
+ * several a load may be quicker, and behind other loads it is slower. Asks the daemon nothing. TERRACE_MISS: the rate
+ * is not known, for the daemon has read no disk yet. */
+TERRACE_API enum terrace_status terrace_load_estimate(const struct terrace_session *session, const uint8_t *states,
+						      uint32_t count, uint64_t *us);
 
 /* A protected set of blocks: `count` keys by the session's layouts, mapped read-only. */
 struct terrace_lease;

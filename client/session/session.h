@@ -26,8 +26,8 @@ struct client_layout {
 };
 
 /* One opening of a session, with all that a call needs to know of it. The session and the calls, leases and
- * reservations made in it share it, so that these outlive a close or a reopen. Immutable but for the reference
- * count. */
+ * reservations made in it share it, so that these outlive a close or a reopen. Immutable but for the
+ * atomic members. */
 struct client_view {
 	atomic_uint references;
 	struct terrace_client *client;        /* with a reference */
@@ -36,6 +36,7 @@ struct client_view {
 	struct client_attachment *attachment; /* with a reference; NULL: no memory is borrowed */
 	struct client_local_calls *local;     /* NULL: every call goes by gRPC */
 	char why_not[CLIENT_WHY_MAX]; /* why there is no attachment */
+	_Atomic uint64_t load_bytes_s; /* of the last LookupReply */
 	atomic_uint calls;            /* call numbers given out (client_recall_number) */
 	uint32_t
 		unit; /* tokens of a key, in a session that states units or rules; 0: a plain session, see

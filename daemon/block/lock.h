@@ -63,6 +63,7 @@ struct cache {
 	const char *left;              /* a part that did not end in time when the cache was destroyed */
 	_Atomic bool draining;
 	_Atomic uint64_t counters[COUNTER_COUNT];
+	_Atomic uint64_t load_bytes_s; /* of the disk that ended a load last, for calls without the lock; 0: none did */
 	struct index *index;
 	struct block **by_id;          /* published blocks, by the id that policies know them by (block/by_id.h) */
 	uint64_t by_id_mask;

@@ -54,6 +54,12 @@ static inline void rate_came(struct rate *r, uint64_t bytes, uint64_t begun_us, 
 	r->bytes /= 2;
 }
 
+/* Bytes a second. */
+static inline uint64_t rate_bytes_s(const struct rate *r)
+{
+	return r->us > 0 ? (uint64_t)(r->bytes * 1e6 / r->us) : UINT64_MAX;
+}
+
 /* Microseconds until `bytes` more have arrived, behind those that are under way. */
 static inline uint64_t rate_us(const struct rate *r, uint64_t bytes, uint64_t now_us)
 {

@@ -268,6 +268,11 @@ static enum status use_keys(struct cache *c, uint64_t session, const struct cach
 	return STATUS_OK;
 }
 
+uint64_t cache_load_bytes_s(struct cache *c)
+{
+	return atomic_load_explicit(&c->load_bytes_s, memory_order_relaxed);
+}
+
 enum status cache_touch(struct cache *c, uint64_t session, const struct cache_keys *k, uint64_t now_us,
 			uint32_t *found, const char **why)
 {

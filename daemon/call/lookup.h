@@ -18,6 +18,9 @@ struct cache;
  * A Lookup counts as no use, and takes no lease and no lock. */
 enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_keys *k, uint32_t *prefix,
 			 uint8_t *states, uint32_t states_max, const char **why);
+/* Bytes a second at which a disk was lately read to memory: that of the disk that ended a load last. 0: none did since
+ * the start. Takes no lock. */
+uint64_t cache_load_bytes_s(struct cache *c);
 /* After a lookup of these keys that found that prefix, shorter than the keys, in a cache with sources by name: whether
  * those have blocks behind it, or may have some. They are asked, without waiting, and what they have stays where it is.
  */

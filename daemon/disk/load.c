@@ -35,6 +35,7 @@
 #include "store/slot.h"
 #include "store/status.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,8 +65,10 @@ static void load_was_read(struct disk_transfer *m)
 	struct rate *reads = &m->unit->reads;
 
 	m->unit->loading--;
-	if (!m->io.ring.status)
+	if (!m->io.ring.status) {
 		rate_came(reads, bytes, m->io.ring.started_us, m->ended_us);
+		atomic_store_explicit(&m->cache->load_bytes_s, rate_bytes_s(reads), memory_order_relaxed);
+	}
 	rate_over(reads, bytes);
 }
 

@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -225,6 +226,30 @@ class Values(unittest.TestCase):
 
 
 class WithDaemon(unittest.TestCase):
+    def test_load_estimate(self):
+        """What a lookup found on disks takes so long to load; not known until the daemon has read a disk."""
+        disk, host = [[terrace.State.DISK]], [[terrace.State.HOST]]
+        with tempfile.TemporaryDirectory() as folder, running(TERRACED, *SMALL, "--disks", folder + ":64MiB") as daemon:
+            with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
+                fill(session)
+                _, states = session.lookup(KEYS, states=True)
+                self.assertEqual(session.load_estimate(states), 0)
+                self.assertIsNone(session.load_estimate(host + disk))
+                session.flush(KEYS)
+                with self.assertRaises(ValueError):
+                    session.load_estimate([[terrace.State.DISK] * 2])
+            daemon.stop()
+            daemon.start()
+            with terrace.connect(daemon.address) as client, client.session([LAYOUT]) as session:
+                wait_for(lambda: session.lookup(KEYS, states=True)[1] == disk * len(KEYS), 60, "the disk has the blocks")
+                self.assertIsNone(session.load_estimate(disk))
+                session.lease(KEYS, all=True, timeout=60).release()
+                self.assertEqual(session.lookup(KEYS, states=True), (len(KEYS), host * len(KEYS)))
+                one = session.load_estimate(disk)
+                self.assertGreater(one, 0)
+                self.assertAlmostEqual(session.load_estimate(disk * 50 + host), 50 * one, delta=1e-4)
+                self.assertEqual(session.load_estimate(host), 0)
+
     def test_round_trips(self):
         with running(TERRACED, *SMALL) as daemon, terrace.connect(daemon.address) as client, \
                 client.session([LAYOUT], engine="test") as session:

@@ -1,10 +1,12 @@
 """Which engines share bytes: terrace.vllm.fingerprint. A part of test_contract.py, which has installed the stand-ins for
 vLLM before it imports this."""
 
+import concurrent.futures
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import types
 import unittest
 import unittest.mock
@@ -166,3 +168,58 @@ class Fingerprints(unittest.TestCase):
         for revision in (None, "main"):
             with self.assertRaisesRegex(ValueError, "which revision of 'some/model'.*full commit hash"):
                 fingerprint.weights_of("some/model", revision, None)
+
+
+class AdaptersTest(unittest.TestCase):
+    """LoRA adapters are hashed beside the scheduler's thread, which calls digest()."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="terrace-contract-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.write(b"a" * 1000)
+        self.adapters = fingerprint.Adapters()
+        self.addCleanup(self.adapters.close)
+
+    def write(self, weights):
+        path = os.path.join(self.folder, "adapter_model.safetensors")
+        with open(path + ".new", "wb") as file:
+            file.write(weights)
+        os.replace(path + ".new", path)
+
+    def hashed(self):
+        """digest() once the thread has done its work."""
+        self.adapters.digest(self.folder)
+        concurrent.futures.wait([digest for _, digest in self.adapters._known.values() if digest], 60)
+        return self.adapters.digest(self.folder)
+
+    def test_no_call_waits(self):
+        going_on, real, threads = threading.Event(), fingerprint.digest_of, []
+        self.addCleanup(going_on.set)
+
+        def slow(path):
+            threads.append(threading.current_thread())
+            going_on.wait(60)
+            return real(path)
+        with unittest.mock.patch.object(fingerprint, "digest_of", slow):
+            self.assertEqual([self.adapters.digest(self.folder) for _ in range(3)], [None] * 3)
+            going_on.set()
+            self.assertEqual(self.hashed(), real(self.folder).encode())
+        self.assertEqual(len(threads), 1)
+        self.assertIsNot(threads[0], threading.current_thread())
+
+    def test_changed_while_it_is_hashed(self):
+        real = fingerprint.digest_of
+
+        def changed(path):
+            digest = real(path)
+            self.write(b"b" * 1000)
+            return digest
+        with unittest.mock.patch.object(fingerprint, "digest_of", changed):
+            self.assertIsNone(self.hashed())
+
+    def test_changed_later(self):
+        self.assertIsNotNone(self.hashed())
+        self.write(b"b" * 1000)
+        self.assertIsNone(self.adapters.digest(self.folder))
+        self.write(b"a" * 1000)
+        self.assertIsNone(self.hashed())  # nor ever again

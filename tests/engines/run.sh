@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs real serving engines against live daemons: `sh tests/engines/run.sh [NAME...]`, NAME being vllm-VERSION as in
 # client/python/terrace/vllm/compatibility.py; none: all. TEST in the environment names tests, with blanks between
-# (Shows.test_3_daemon_killed_and_stopped). TERRACE_LONG=1 runs some of them for longer.
+# (Shows.test_3_daemon_killed_and_stopped). TERRACE_LONG=1 runs some of them for longer. BENCH in the environment runs a
+# bench in their place (`BENCH="throughput 21"`): see bench_vllm.py.
 #
 # Each engine has a virtual environment in build/engines, which is made where it is not there, of the versions in
 # tests/engines/NAME.txt: the first downloads about 3 GB from PyPI, each other one 130 MB. Wants the plain build
@@ -33,6 +34,8 @@ for name in "$@"; do
 	echo "$name"
 	export LOGS="$engines/logs/$name"
 	rm -rf "$LOGS" && mkdir -p "$LOGS"
-	/usr/bin/python3 tests/engines/test_vllm.py "$terraced" "$library" "$engines/$name/bin/python" "$PWD/tests/data/tinylm-8m" ${TEST-} || failed=1
+	program=test_vllm.py
+	[ -z "${BENCH-}" ] || program=bench_vllm.py
+	/usr/bin/python3 "tests/engines/$program" "$terraced" "$library" "$engines/$name/bin/python" "$PWD/tests/data/tinylm-8m" ${BENCH-${TEST-}} || failed=1
 done
 exit "$failed"

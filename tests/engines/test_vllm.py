@@ -27,16 +27,19 @@ import urllib.request
 TERRACED, LIBRARY, PYTHON, MODEL = sys.argv[1:5]
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "client", "python")]
 sys.dont_write_bytecode = True
+os.environ["LIBTERRACE"] = LIBRARY
+import terrace  # noqa: E402
 from daemon import Daemon, wait_for  # noqa: E402
 
-LONG = os.environ.get("TERRACE_LONG") == "1"
+LONG = os.environ.pop("TERRACE_LONG", "") == "1"  # terraced refuses variables that it does not know
 START_S = 900  # ends a start that hangs, and proves nothing: a machine may be slow
 ALWAYS = {"terrace.load": "always", "terrace.call_ms": 60000}  # for tests that count what came, also on a busy machine
 BLOCK = 32
 SYSTEM = 1024  # tokens of the prompt that requests share
 FLAGS = ("--host-bytes", "256MiB")
+LOGS = os.environ.get("LOGS") or tempfile.mkdtemp(prefix="terrace-engines-logs-")
 with open(os.path.join(MODEL, "val_tokens.u16"), "rb") as _file:
     _bytes = _file.read()
 TOKENS = list(struct.unpack("<%dH" % (len(_bytes) // 2), _bytes))
@@ -120,11 +123,12 @@ def environment(daemon):
 class Process:
     """A process with engines."""
 
-    def __init__(self, daemon, one_process=True, log="engine"):
+    def __init__(self, daemon, one_process=True, log="engine", python=PYTHON):
         self.log = os.path.join(LOGS, log + ".log")
         env = {**environment(daemon), "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if one_process else "1"}
         with open(self.log, "ab") as out:
-            self.process = subprocess.Popen([PYTHON, os.path.join(HERE, "vllm_engine.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([python, os.path.join(HERE, "vllm_engine.py")],
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=out, env=env, text=True, start_new_session=True)
 
     def send(self, *command):
@@ -501,7 +505,7 @@ class Shows(unittest.TestCase):
         engine.kill()
         engine = self.over(self.daemon, "lora", more, **ALWAYS)
         self.assertEqual(came(engine, "a", "b"), 0)
-        self.assertGreaterEqual(came(engine, "b", "b"), SYSTEM)
+        wait_for(lambda: came(engine, "b", "b") >= SYSTEM, 60, "b is hashed, and its blocks are found")
         say("two adapters and none share nothing, nor do two of one name and path")
 
     def test_a_small_cache(self):
@@ -650,6 +654,50 @@ class Shows(unittest.TestCase):
         longest = self.same(engine, 2)
         say("each load fails: the same texts, longest request %.2f s" % longest)
 
+    def test_g_no_room(self):
+        """A file system without room, then memory that is all another engine's: the same texts, and nothing is waited for."""
+        small = os.path.join(self.folder, "small")
+        os.makedirs(small)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", small], check=False).returncode:
+            self.skipTest("a tmpfs cannot be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", small], check=False)
+        daemon = Daemon(TERRACED, "--host-bytes", "32MiB", "--extent-bytes", "4MiB", "--disks", os.path.join(small, "disk") + ":48MiB")
+        self.addCleanup(daemon.close)
+        with open(os.path.join(small, "ballast"), "wb", buffering=0) as ballast, self.assertRaisesRegex(OSError, "No space"):
+            while True:
+                ballast.write(bytes(1 << 12))
+        engine = self.over(daemon, "no room", **ALWAYS)
+        prompts = [requests(1, system=system)[0] for system in range(5)]  # of 16 MiB
+        plain = self.plain(prompts)
+
+        def longest():
+            seconds = []
+            for _ in range(2):
+                for prompt, text in zip(prompts, plain):
+                    engine.ask("reset", "terrace")
+                    answer = engine.ask("generate", "terrace", [prompt], {})
+                    self.assertEqual(answer["tokens"], [text])
+                    seconds += answer["seconds"]
+            return max(seconds)
+        say("no space on the disk's file system: the same texts, longest request %.2f s" % longest())
+        self.assertRegex(daemon.log(), "No space left|disk_small")
+        layout = terrace.Layout.opaque("another", "test/bytes/1", 512 << 10, block_tokens=32)
+        with terrace.connect(daemon.address) as client, client.session([layout], tenant=None) as session:
+            held, number = [], 0
+
+            def taken():
+                """Whether no block more could be reserved; what is held stays reserved."""
+                nonlocal number
+                number += 1
+                slots = session.reserve([b"%016d" % number], timeout=60)
+                held.append(slots)
+                return slots.statuses == [terrace.Status.EXHAUSTED]
+            wait_for(taken, 60, "all memory is reserved")
+            say("%d of 64 blocks' memory is another engine's: the same texts, longest request %.2f s" % (number - 1, longest()))
+            self.assertEqual(len(engine.logged().split("Terrace does not answer")), 1)
+            for slots in held:
+                slots.close()
+
 
 def record(path):
     """Makes vllm_calls.jsonl: two requests with a common beginning, each twice, with vLLM's own cache emptied before."""
@@ -667,7 +715,5 @@ def record(path):
 
 if __name__ == "__main__":
     if sys.argv[5:6] == ["--record"]:
-        LOGS = tempfile.mkdtemp(prefix="terrace-engines-logs-")
         sys.exit(record(sys.argv[6]))
-    LOGS = os.environ.get("LOGS") or tempfile.mkdtemp(prefix="terrace-engines-logs-")
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[5:]])

@@ -8,6 +8,7 @@ process, else each is in one of its own.
 
     ["start", name, options]              an engine over options["model"], with Terrace if there is options["terrace"],
                                           its extra configuration; options["more"]: arguments of vLLM's;
+                                          options["connector"]: another connector, arguments of KVTransferConfig
                                           options["env"]: environment
                                           options["record"]: a file that gets what vLLM asks of the manager, for
                                           test_contract.py
@@ -104,6 +105,8 @@ class Engines:
         if options.get("terrace") is not None:
             more["kv_transfer_config"] = KVTransferConfig(kv_connector="TerraceConnector", kv_connector_module_path="terrace.vllm",
                                                           kv_role="kv_both", kv_connector_extra_config=options["terrace"])
+        if "connector" in options:
+            more["kv_transfer_config"] = KVTransferConfig(kv_role="kv_both", **options["connector"])
         self.engines[name] = LLM(model=options["model"], enforce_eager=True, max_model_len=2048, max_num_seqs=64,
                                  dtype=options.get("dtype", "float32"), disable_log_stats=False, block_size=32, **more)
         return "OK"

@@ -200,6 +200,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "session_prefix_multiple": (c_uint32, c_void_p),
     "lookup_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64, _COMPLETION, _HANDLE),
     "lookup_finish": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
+    "load_estimate": (c_int, c_void_p, c_void_p, c_uint32, POINTER(c_uint64)),
     "lookup_with": (c_int, c_void_p, POINTER(Keys), POINTER(CallOptions), c_uint64, POINTER(c_uint32), c_void_p),
     "lease_with": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _HANDLE),
     "lease_with_async": (c_int, c_void_p, POINTER(Keys), POINTER(LeaseOptions), c_uint64, _COMPLETION, _HANDLE),

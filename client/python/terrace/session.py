@@ -245,6 +245,21 @@ class Session(Handle):
         return self._begin(lib.terrace_lookup_with_async, finish, eventfd, looked.keys,
                            abi.CallOptions(first_position=first_position), microseconds(timeout))
 
+    def load_estimate(self, states: Sequence[Sequence[State]]) -> Optional[float]:
+        """Seconds that it would take to bring to memory what lookup(states=True) of this session found on disks, at the
+        rate at which a disk was lately read. None: that is not known, for the daemon has read no disk yet. It asks the
+        daemon nothing: the rate came with the last lookup. To be compared with the time that computing the tokens takes.
+        """
+        layouts, out = len(self._block_bytes), ctypes.c_uint64()
+        if any(len(key) != layouts for key in states):
+            raise ValueError("states: not a state for each of the session's %d layouts" % layouts)
+        flat = bytes(state for key in states for state in key)
+        status = lib.terrace_load_estimate(self._use(), flat, len(states), out)
+        if status == Status.MISS:
+            return None
+        check(status)
+        return out.value / 1e6
+
     def lease(self, keys: Iterable[ReadableBuffer], all: bool = False, gpu: Optional[int] = None, gpu_or_host: bool = False,
               timeout: Optional[float] = None, first_position: int = 0) -> Optional[Lease]:
         """Protects the longest usable prefix of keys, or all of them, and maps their blocks: a Lease; None: they are not there.

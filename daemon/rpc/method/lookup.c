@@ -36,6 +36,7 @@ enum status rpc_lookup(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	terrace__v1__lookup_reply__init(r);
 	r->epoch = cache_epoch(rpc_cache(c));
 	r->prefix = prefix;
+	r->load_bytes_s = cache_load_bytes_s(rpc_cache(c));
 	if (prefix < keys.count && cache_has_others(rpc_cache(c)))
 		r->asked = cache_lookup_asks(rpc_cache(c), q->session, &keys, prefix, c->now_us);
 	r->states = (ProtobufCBinaryData){ keys.count * layouts, states };

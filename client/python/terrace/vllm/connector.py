@@ -136,7 +136,7 @@ class TerraceConnector(OffloadingConnector):
         self._steps: dict[int, tuple[float, int]] = {}
         self._numbers = itertools.count()
         self._ended = 0.0  # when the last step ended
-        self._adapters: dict[str, tuple[Any, Optional[str]]] = {}  # by path: the stamp of the files, their digest
+        self._adapters = fingerprint.Adapters()
         if role == KVConnectorRole.SCHEDULER:
             self._manager = self.connector_scheduler.manager
             if fingerprint.sampled(vllm_config.model_config.model):
@@ -146,7 +146,7 @@ class TerraceConnector(OffloadingConnector):
 
     def on_new_request(self, request: Any) -> None:
         if request.lora_request is not None:
-            digest = self._adapter(request.lora_request)
+            digest = self._adapters.digest(request.lora_request.lora_path)
             if digest is None:
                 self._manager.leave_alone(request.request_id)
             else:
@@ -159,21 +159,9 @@ class TerraceConnector(OffloadingConnector):
         caches = self._kv_cache_manager
         return caches is not None and caches.block_pool.get_cached_block(block_hash, [group]) is not None
 
-    def _adapter(self, lora: Any) -> Optional[bytes]:
-        """What the bytes of an adapter are. None: they cannot be read, or have changed since its first request, when
-        vLLM may have the old ones or the new ones."""
-        try:
-            files = fingerprint.stamp_of(lora.lora_path)
-            if lora.lora_path not in self._adapters:
-                known_kind = fingerprint.has_weights(lora.lora_path)
-                self._adapters[lora.lora_path] = files, fingerprint.digest_of(lora.lora_path) if known_kind else None
-            known, digest = self._adapters[lora.lora_path]
-            if digest is not None and known == files:
-                return digest.encode()
-        except OSError as e:
-            logger.debug("an adapter cannot be read: %s", e)
-        self._adapters[lora.lora_path] = (None, None)
-        return None
+    def shutdown(self) -> None:
+        self._adapters.close()
+        super().shutdown()
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
         self._manager.looks(request.request_id, num_computed_tokens)

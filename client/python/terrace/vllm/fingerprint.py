@@ -12,17 +12,23 @@ larger models it is the head of each file, SAMPLES pieces spread over it, its si
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import json
+import logging
 import os
 import re
 from typing import Any, Optional
 
+logger = logging.getLogger("vllm.terrace")
 FULL_BYTES = 2 << 30
 SAMPLES, SAMPLE_BYTES, HEAD_BYTES = 256, 4096, 1 << 20
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
 _LENGTH_MATTERS = re.compile(r'"(rope_type|type)": "(?!default"|linear"|llama3"|yarn")')  # rope that depends on max_model_len
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "architectures_source")
+
+HASH_WAIT_S = 0.02  # in which most adapters are hashed
+Stamp = list[tuple[str, int, int, int, int]]
 
 
 def _hash_file(digest: hashlib._Hash, path: str, full: bool) -> None:
@@ -54,7 +60,7 @@ def has_weights(path: str) -> bool:
     return os.path.isfile(path) or any(file.endswith(_WEIGHTS) for file in files_of(path))
 
 
-def stamp_of(path: str) -> list[tuple[str, int, int, int, int]]:
+def stamp_of(path: str) -> Stamp:
     """What changes when one of these files is written or replaced."""
     stats = [(name, os.stat(name)) for name in files_of(path)]
     return [(name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats]
@@ -74,6 +80,48 @@ def digest_of(path: str) -> Optional[str]:
     for file in files:
         _hash_file(digest, file, full)
     return digest.hexdigest()
+
+
+Hashed = tuple[Optional[Stamp], Optional["concurrent.futures.Future[Optional[str]]"]]
+
+
+class Adapters:
+    """What the bytes of LoRA adapters are, by path. A thread hashes them, once; the first call waits for it, for a
+    moment. digest() may be called by one thread."""
+
+    def __init__(self) -> None:
+        self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._known: dict[str, Hashed] = {}  # (the stamp of the files at the first request, their digest)
+
+    def digest(self, path: str) -> Optional[bytes]:
+        """None: they are still hashed, cannot be read, or have changed since the first request, when vLLM may have the
+        old ones or the new ones."""
+        try:
+            files = stamp_of(path)
+            if path not in self._known:
+                self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="terrace-hash")
+                hashed = self._thread.submit(self._hash, path, files)
+                self._known[path] = files, hashed
+                concurrent.futures.wait([hashed], HASH_WAIT_S)
+            known, digest = self._known[path]
+            if digest is not None and known == files:
+                text = digest.result() if digest.done() else None
+                return text.encode() if text else None
+        except OSError as e:
+            logger.debug("an adapter cannot be read: %s", e)
+        self._known[path] = (None, None)
+        return None
+
+    @staticmethod
+    def _hash(path: str, files: Stamp) -> Optional[str]:
+        """None: their kind is not known, or they have changed meanwhile."""
+        digest = digest_of(path) if has_weights(path) else None
+        return digest if stamp_of(path) == files else None
+
+    def close(self) -> None:
+        """What is not hashed yet will not be."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _commit_of_snapshot(model: str) -> Optional[str]:

@@ -1,8 +1,9 @@
 """The scheduler's side: which blocks are there, and which are to be stored. Every method runs on vLLM's scheduler
 thread and returns within milliseconds; what waits for the daemon or for a disk runs on threads of the manager.
 
-A request's first lookup asks for all of its keys at once and leases what is to be loaded, so that what was reported
-as a hit stays until vLLM has loaded it, or computes the request without a load. While that runs the answer is RETRY,
+A request's first lookup asks for all of its keys at once, on vLLM's thread where the daemon answers within
+FIRST_WAIT_S, for another thread takes longer than most answers. What is to be loaded is then leased, so that what was
+reported as a hit stays until vLLM has loaded it, or computes the request without a load. While that runs the answer is RETRY,
 and vLLM asks again in its next step, until the time is up that loading is worth (estimate.py): from then on the answer
 is MISS, and the engine computes.
 
@@ -228,9 +229,30 @@ class TerraceManager(OffloadingManager):
         tokens = max((len(keys) * self._tokens[group] for group, keys in wanted.items()), default=0)
         search = self._search()
         began = time.monotonic()
+        seen = self._seen(search, wanted)
+        if seen is not None and not any(seen.values()):
+            absent = [(mine, group) for group, keys in wanted.items() for _, mine in keys]
+            return _Asked(_done(([], {}, absent)), time.monotonic, begin, self._store.generation)
         longest = self._store.call_s if self._always else min(self._store.call_s, self.estimate.compute_s(tokens))
-        return _Asked(self._pool.submit(search.run, wanted, tiers, ends),
+        return _Asked(self._pool.submit(search.run, wanted, tiers, ends, seen),
                       lambda: began + max(FIRST_WAIT_S, search.budget or longest), begin, self._store.generation)
+
+    def _seen(self, search: _Search, wanted: Wanted) -> Optional[dict[int, list[Seen]]]:
+        """{group: what is there of its keys}. None: it is not known soon enough, and is to be asked on another thread."""
+        end = time.monotonic() + min(FIRST_WAIT_S, STEP_WAIT_S - self._spent_s)
+        seen: dict[int, list[Seen]] = {}
+        for group, keys in wanted.items():
+            left = end - time.monotonic()
+            if left <= 0:
+                return None
+            try:
+                seen[group] = search.states(group, keys, left)
+            except Down:
+                return {}
+            except terrace.Error as e:
+                logger.debug("a lookup of Terrace failed: %s", e)
+                return None
+        return seen
 
     def _search(self) -> _Search:
         return _Search(self._store, self.estimate, self._tokens, self._always, self._prefix_groups, self._windows)
@@ -253,7 +275,7 @@ class TerraceManager(OffloadingManager):
 
     def prepare_load(self, keys: Sequence[bytes], req_context: Any) -> TerraceTransfer:
         # It is not there if the store went down between lookups of two keys. Then the worker's lease may fail.
-        empty = _Asked(_nothing(), time.monotonic, 0, self._store.generation)
+        empty = _Asked(_done(([], {}, [])), time.monotonic, 0, self._store.generation)
         asked = self._asked.setdefault(req_context.req_id, empty)
         asked.answered = asked.loading = True
         self._count("load_blocks", len(keys))
@@ -389,9 +411,9 @@ class TerraceManager(OffloadingManager):
         self._store.close()
 
 
-def _nothing() -> concurrent.futures.Future[Found]:
+def _done(found: Found) -> concurrent.futures.Future[Found]:
     done: concurrent.futures.Future[Found] = concurrent.futures.Future()
-    done.set_result(([], {}, []))
+    done.set_result(found)
     return done
 
 
@@ -416,15 +438,18 @@ class _Search:
         self._prefix_groups, self._windows = prefix_groups, windows
         self.budget: Optional[float] = None  # seconds, once it is known
 
-    def run(self, wanted: Wanted, tiers: frozenset[str], ends: dict[bytes, int]) -> Found:
+    def run(self, wanted: Wanted, tiers: frozenset[str], ends: dict[bytes, int],
+            seen: Optional[dict[int, list[Seen]]] = None) -> Found:
         """([leases], {vLLM's key: "host" or "disk"}, [(the daemon's key, group)] that are to be stored again: they were
         evicted, or found to be corrupt). wanted: {group: [(vLLM's key, the daemon's)]}. tiers: from which may be
-        loaded. ends: {vLLM's key: the index of the token behind its block}. Never raises."""
+        loaded. ends: {vLLM's key: the index of the token behind its block}. seen: states() of all groups, if they are
+        known. Never raises."""
         leases: list[terrace.Lease] = []
         sources: dict[bytes, str] = {}
         absent: list[Key] = []
         try:
-            seen = {group: self._states(group, keys) for group, keys in wanted.items()}
+            if seen is None:
+                seen = {group: self.states(group, keys) for group, keys in wanted.items()}
             stored = {(mine, group) for group, keys in seen.items() for _, mine, _ in keys}
             absent += [(mine, group) for group, keys in wanted.items() for _, mine in keys
                        if (mine, group) not in stored]
@@ -454,7 +479,7 @@ class _Search:
     def warm(self, wanted: Wanted) -> None:
         """Has blocks of full attention brought from disks to memory, if loading them is worth it. Never raises."""
         try:
-            seen = {group: self._of_use(group, self._states(group, keys), keys, TIERS)
+            seen = {group: self._of_use(group, self.states(group, keys), keys, TIERS)
                     for group, keys in wanted.items()}
             tokens, disk_bytes = self._sizes(seen)
             worth = self._always or (self.estimate.disk_known() and self.estimate.budget_s(tokens, disk_bytes) > 0)
@@ -475,18 +500,22 @@ class _Search:
                          for group, keys in seen.items())
         return max((len(keys) * self._tokens[group] for group, keys in seen.items()), default=0), disk_bytes
 
-    def _states(self, group: int, keys: list[tuple[bytes, bytes]]) -> list[Seen]:
-        """[(vLLM's key, the daemon's, "host" or "disk")] of those of which every worker's part is stored."""
+    def states(self, group: int, keys: list[tuple[bytes, bytes]], brief_s: Optional[float] = None) -> list[Seen]:
+        """[(vLLM's key, the daemon's, "host" or "disk")] of those of which every worker's part is stored. brief_s: for
+        how long the calls may take in all, if that is less than a call's time; then Deadline."""
         there = (terrace.State.HOST, terrace.State.DISK)
         found: list[Seen] = []
+        end = time.monotonic() + (brief_s or 0)
         for piece in self._store.pieces(group, keys):
-            states = self._store.call(group, functools.partial(self._states_of, names=[mine for _, mine in piece]))
+            timeout = self._store.call_s if brief_s is None else max(end - time.monotonic(), 1e-4)
+            states = self._store.call(group, functools.partial(self._states_of, names=[mine for _, mine in piece],
+                                                               timeout=timeout), brief_s is not None)
             found += [(key, mine, "disk" if terrace.State.DISK in parts else "host")
                       for (key, mine), parts in zip(piece, states) if all(part in there for part in parts)]
         return found
 
-    def _states_of(self, session: terrace.Session, names: list[bytes]) -> list[list[terrace.State]]:
-        return session.lookup(names, states=True, timeout=self._store.call_s)[1]
+    def _states_of(self, session: terrace.Session, names: list[bytes], timeout: float) -> list[list[terrace.State]]:
+        return session.lookup(names, states=True, timeout=timeout)[1]
 
     def _of_use(self, group: int, keys: list[Seen], wanted: list[tuple[bytes, bytes]],
                 tiers: frozenset[str]) -> list[Seen]:

@@ -143,14 +143,17 @@ class Store:
             logger.warning("Terrace answers again")
             return
 
-    def call(self, group: int, function: Callable[[terrace.Session], T]) -> T:
-        """function(session) of the group's session. Raises Down, or terrace.Error where the daemon refused this call alone."""
+    def call(self, group: int, function: Callable[[terrace.Session], T], brief: bool = False) -> T:
+        """function(session) of the group's session. Raises Down, or terrace.Error where the daemon refused this call alone. brief: the call
+        has less time than call_s, and if it ends without an answer, Deadline, that says nothing of the daemon."""
         sessions = self._sessions
         if sessions is None:
             raise Down()
         try:
             return function(sessions[group])
         except _GONE as e:
+            if brief and isinstance(e, terrace.Deadline):
+                raise
             self._down(e, sessions)
             raise Down() from e
 
