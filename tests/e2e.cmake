@@ -140,7 +140,7 @@ if(TARGET terrace AND TARGET sim_plugin AND NOT TERRACE_SANITIZE)
              $<TARGET_FILE:terracectl> --libraries ${SIM_DEVICE_FOLDER} --blocks 16 --one)
     add_test(NAME gpu_tenants COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/gpu/tenants.py $<TARGET_FILE:terraced>
              $<TARGET_FILE:terracectl> --libraries ${SIM_DEVICE_FOLDER} --mib 128)
-    set_tests_properties(gpu_tenants PROPERTIES SKIP_RETURN_CODE 77)
+    set_tests_properties(gpu_tenants PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT_MODIFICATION "${ON_DISK}") # as e2e_tenants
     set_tests_properties(two_gpus_engines one_gpu_shared gpu_tenants PROPERTIES TIMEOUT 120 ENVIRONMENT LIBTERRACE=$<TARGET_FILE:terrace>)
   endif()
   # As it is installed.
