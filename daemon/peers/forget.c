@@ -236,7 +236,7 @@ void peers_forget_look(struct peers *p, uint64_t number, struct peers_forgotten 
 
 	pthread_mutex_lock(&all->lock);
 	*out = (struct peers_forgotten){ .state = FORGET_UNCONFIRMED };
-	if (f->number == number) {
+	if (number && f->number == number) {
 		*out = f->result;
 		if (f->ended_us)
 			forget_free(f);

@@ -173,6 +173,21 @@ class Peers(unittest.TestCase):
             self.refused(grpc.StatusCode.INVALID_ARGUMENT, peer.Publish, bad)
         self.refused(grpc.StatusCode.PERMISSION_DENIED, peer.Publish, told(tenants=["gamma"]))
 
+    def test_directory_off(self):
+        """A member without the directory is in the list, lends nothing, and refuses each method of Peer in words."""
+        off = net.Node(self.cluster, len(self.nodes), "--directory", "off")
+        self.addCleanup(self.cluster.wait_members)
+        self.addCleanup(off.close)
+        off.start()
+        peer = terrace_pb2_grpc.PeerStub(self.remote(off, self.cluster.ca.issue("of-it", "DNS:node.cluster")))
+        keys, name = pb.Keys(key_bytes=16, keys=key(1)), [pb.FindGroup(segment=1, names=b"n" * 16)]
+        for call, ask in ((peer.Find, pb.FindRequest(protocol=1, tenant="default", groups=name)),
+                          (peer.Lend, pb.LendRequest(tenant="default", wants=[pb.LayoutKeys(layout_id=1, key_bytes=16, keys=key(1))])),
+                          (peer.Forget, pb.ForgetRequest(tenant="default", layouts=[1], keys=keys))):
+            self.assertIn("directory_off", self.refused(grpc.StatusCode.UNIMPLEMENTED, call, ask))
+        self.chain(off)
+        wait_for(lambda: off.name in self.nodes[0].members(), CALL_S, "a member")
+
     def test_a_holder_tells(self):
         """A holder of another make: its messages in order, out of order and twice, a digest, buckets, and its end."""
         a, b, c = self.nodes

@@ -46,6 +46,8 @@ enum status rpc_forget(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		s = rpc_keys(c, q->keys, false, &keys);
 	if (s != STATUS_OK)
 		return s;
+	if (!c->daemon->peers)
+		return rpc_no_directory(c);
 	if (!q->n_layouts || q->n_layouts > CACHE_LAYOUTS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "layouts: %zu ids, 1 to %d are possible", q->n_layouts,
 				CACHE_LAYOUTS_MAX);

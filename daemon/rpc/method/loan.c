@@ -3,6 +3,7 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/peer.h"
 #include "daemon/call/loan.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
@@ -84,6 +85,8 @@ enum status rpc_lend(struct rpc_call *c, const ProtobufCMessage *request, Protob
 	s = rpc_peer_tenant(c, q->tenant, &peer.tenant);
 	if (s)
 		return s;
+	if (!c->daemon->peers)
+		return rpc_no_directory(c);
 	if (hold_ms > LOAN_US_MAX / 1000)
 		return rpc_fail(c, STATUS_INVALID, "hold_ms: %u, at most %d", hold_ms, LOAN_US_MAX / 1000);
 	n = names_count(c, q);
