@@ -574,9 +574,10 @@ class Calls(unittest.TestCase):
             going_on.wait(60)
             store_page(block, view)
         engine.pages[0].store = slow
-        for n, spec in enumerate(specs):
-            engine.worker.submit_store(100 + n, Spec([n]), spec)
+        engine.worker.submit_store(100, Spec([0]), specs[0])
         self.assertTrue(begun.wait(30))
+        for n in (1, 2):  # jobs that wait together begin together
+            engine.worker.submit_store(100 + n, Spec([n]), specs[n])
         waiting = threading.Thread(target=engine.worker.wait, args=[{101, 102}], daemon=True)
         waiting.start()
         waiting.join(30)
