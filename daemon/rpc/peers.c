@@ -190,14 +190,16 @@ int rpc_peers_fd(const struct rpc_peers *p)
 	return p->ended;
 }
 
-/* Whether the client has not read for too long. What gRPC cannot write it keeps, without a bound of its own. */
+/* Whether the client has not read for too long. What gRPC cannot write it keeps, without a bound of its own: so what
+ * matters is a buffer that fills up. A client without a call may leave small frames unread, window updates and pings,
+ * as one does whose library reads only while a call is under way. */
 static bool stalls(struct connection *k, uint64_t now_us)
 {
 	int unread = 0;
 
 	if (ioctl(k->own, SIOCOUTQ, &unread))
 		unread = 0;
-	if (!unread || unread < k->unread)
+	if (unread < RPC_STALL_BYTES || unread < k->unread)
 		k->moved_us = now_us;
 	k->unread = unread;
 	return now_us - k->moved_us > RPC_STALL_US;

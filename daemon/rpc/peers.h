@@ -2,7 +2,7 @@
  *
  * gRPC does not report when it closes a connection. So each connection has a second descriptor here, which hangs up
  * when gRPC shuts the connection down. A connection is also cut by that descriptor: one whose output its peer has not
- * read for RPC_STALL_US while there was some, since gRPC keeps in memory what it cannot write.
+ * read for RPC_STALL_US while there were RPC_STALL_BYTES of it, since gRPC keeps in memory what it cannot write.
  *
  * A connection beyond the share is kept for RPC_REFUSED_US, if there are not many of these, so that its first call is
  * answered by RESOURCE_EXHAUSTED with the reason; then it is cut.
@@ -24,7 +24,8 @@ struct cache_peer;
 struct quota;
 struct rpc_peers;
 
-enum { RPC_STALL_US = 10 * 1000 * 1000, RPC_REFUSED_US = 1000 * 1000, RPC_LOOK_US = 500 * 1000, RPC_REFUSAL_MAX = 200 };
+enum { RPC_STALL_US = 10 * 1000 * 1000, RPC_STALL_BYTES = 32 << 10 };
+enum { RPC_REFUSED_US = 1000 * 1000, RPC_LOOK_US = 500 * 1000, RPC_REFUSAL_MAX = 200 };
 enum { RPC_REFUSALS_A_SECOND = 256 };
 
 /* Makes a table for at most `max` connections. EXHAUSTED, IO. */

@@ -198,6 +198,7 @@ static void gpu_free(struct gpu *g)
 	free(g->commit_sums);
 	free(g->ends);
 	free(g->down_rate);
+	free(g->accounting);
 	free(g->scratch);
 	free(g);
 }
