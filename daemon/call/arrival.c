@@ -827,16 +827,19 @@ static struct lack *lack_create(struct admission *a, const struct lease *l)
 bool arrivals_ask(struct admission *a, const struct lease *l)
 {
 	struct lack *k = lack_create(a, l);
-	uint32_t has, may;
+	uint32_t n, has, may;
+	bool more;
 
 	if (!k)
 		return false;
+	n = lack_prefix(k, a, l, SOURCE_HAS + 1);
 	has = lack_prefix(k, a, l, SOURCE_HAS);
 	may = lack_prefix(k, a, l, SOURCE_MAY);
 	if (may > has)
 		lack_ask(k, a, may);
+	more = has > n || k->comes;
 	free(k);
-	return may;
+	return more;
 }
 
 bool arrivals_begin(struct admission *a, const struct lease *l)

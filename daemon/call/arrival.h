@@ -21,8 +21,8 @@ enum {
  * l->block holds what was found, as admit_prefix leaves it. True: something is under way, and a->wait is told of its
  * end; the call then looks again. False: the sources cannot make the prefix longer now. */
 bool arrivals_begin(struct admission *a, const struct lease *l);
-/* Only asks the sources, for a call that does not wait: what they have stays where it is. True: they have, or may have,
- * what makes the prefix longer. */
+/* Only asks the sources, for a call that does not wait: what they have stays where it is. True: they have what
+ * makes the prefix longer, or are being asked for it. */
 bool arrivals_ask(struct admission *a, const struct lease *l);
 /* A block of that name was deleted: an arrival under that name is not stored. */
 void arrivals_forget(struct cache *c, const struct index_ident *ident);

@@ -166,7 +166,7 @@ enum status cache_lookup(struct cache *c, uint64_t session, const struct cache_k
 }
 
 /* Whether other members may have blocks behind the prefix: the first and the last of those that members are told of are
- * looked for in what the sources know. Without the lock, so that a lookup of what nobody has costs little. */
+ * looked for in what the sources know. Without the lock, so that a lookup of what no member has costs little. */
 static bool may_be_elsewhere(struct cache *c, struct layout_pool *const *pools, const struct cache_keys *k,
 			     uint32_t prefix)
 {

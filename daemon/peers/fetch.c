@@ -21,6 +21,7 @@ enum {
 	/* protobuf's wire types: 0 is a varint */
 	WIRE_8_BYTES = 1,
 	WIRE_BYTES = 2,
+	WIRE_4_BYTES = 5,
 };
 
 struct peer_stream {
@@ -104,11 +105,13 @@ static bool read_bytes(struct reader *r, uint8_t *to, uint64_t n)
 	return true;
 }
 
-/* What stands behind a tag: a varint, eight bytes, or the length of what follows. */
-static bool read_varint_or_8(struct reader *r, uint64_t wire, uint64_t *out)
+/* What stands behind a tag: a varint, four or eight bytes, or the length of what follows. */
+static bool read_behind(struct reader *r, uint64_t wire, uint64_t *out)
 {
 	*out = 0;
-	return wire == WIRE_8_BYTES ? read_bytes(r, NULL, 8) : read_varint(r, out);
+	if (wire == WIRE_8_BYTES || wire == WIRE_4_BYTES)
+		return read_bytes(r, NULL, wire == WIRE_8_BYTES ? 8 : 4);
+	return wire <= WIRE_BYTES && read_varint(r, out);
 }
 
 /* ---- what it says ---- */
@@ -163,7 +166,7 @@ static bool take_message(struct peer_stream *s, struct reader *r)
 	while (sound && reader_more(r)) {
 		uint64_t tag, n;
 
-		sound = read_varint(r, &tag) && (tag & 7) <= WIRE_BYTES && read_varint_or_8(r, tag & 7, &n);
+		sound = read_varint(r, &tag) && read_behind(r, tag & 7, &n);
 		if (!sound || (tag & 7) != WIRE_BYTES)
 			continue;
 		if (tag >> 3 == FIELD_HEADER)

@@ -165,7 +165,7 @@ static void tell_next(struct forgets *all, struct forget *f)
 	}
 }
 
-/* The other members, but those that are too old to have the Peer service: they have taken no block from anybody. */
+/* The other members, but those that are too old to have the Peer service: they have taken no block from others. */
 static bool members_gather(struct peers *p, struct forget *f)
 {
 	const struct members_list *list = members_take(p->members);

@@ -93,7 +93,7 @@ struct question {
 	struct source_ask *ask;
 	const char *tenant;
 	uint32_t at;                   /* the holder that is asked */
-	uint32_t holders, missing;     /* names of `name` that nobody has lent */
+	uint32_t holders, missing;     /* names of the ask that no holder has lent */
 	char holder[HOLDERS_MAX][MEMBER_NAME_MAX];
 	struct directory_run run[HOLDERS_MAX]; /* of these */
 	uint64_t asked_us;
@@ -204,6 +204,15 @@ static const struct lent *lent_of(const struct peer_source *s, const struct know
 	return l && l->loan == k->loan && l->until_us > now_us + HAS_US ? l : NULL;
 }
 
+/* Whether blocks of the tenant have public names: without one nothing can be asked for. A run is of one tenant. */
+static bool has_secret(const struct peer_source *s, uint32_t number)
+{
+	const uint32_t tenant = names_tenant(s->names, number);
+	uint32_t fingerprints[NAMES_SECRETS];
+
+	return tenant != NAMES_NO_TENANT && names_fingerprints(s->names, tenant, fingerprints);
+}
+
 static void source_known(struct cache *c, struct source *source, const struct key_run *run, uint8_t *word)
 {
 	struct peer_source *s = of(source);
@@ -211,6 +220,10 @@ static void source_known(struct cache *c, struct source *source, const struct ke
 	bool may = false;
 
 	(void)c;
+	if (!run->count || !has_secret(s, run->key[0].name.tenant)) {
+		memset(word, SOURCE_NOT, run->count);
+		return;
+	}
 	pthread_mutex_lock(&s->lock);
 	for (uint32_t i = 0; i < run->count; i++) {
 		const struct known *k = known_find(s, &run->key[i].name, now_us);
@@ -299,7 +312,8 @@ static void question_free(struct question *q)
 	free(q);
 }
 
-/* What nobody has lent is absent for a while, unless the question came to nothing. On the links' thread. */
+/* What no holder has lent counts as absent for a while, also if the question came to nothing: so it is not repeated at
+ * once. On the links' thread. */
 static void question_end(struct question *q, enum status status)
 {
 	struct peer_source *s = q->source;

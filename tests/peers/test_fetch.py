@@ -129,7 +129,7 @@ class Fetch(unittest.TestCase):
         self.assertEqual(b.asked(self.first, CHAIN), (0, True))
         self.assertEqual(b.session.warm(keys(self.first, CHAIN), wait=True, timeout=20), CHAIN)
         self.assertEqual(b.asked(self.first, CHAIN), (CHAIN, False))
-        # What nobody has: asked once, and then known.
+        # What no member has: asked once, and then known.
         wait_for(lambda: b.asked(self.first + 50000, CHAIN) == (0, False), CALL_S, "known to be nowhere")
 
     def test_a_warm_that_does_not_wait_brings(self):

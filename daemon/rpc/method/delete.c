@@ -15,6 +15,8 @@
 #include <stdatomic.h>
 
 enum { LOOK_AGAIN_US = 1000 };
+#define DELETED_HERE "the blocks are gone from this node, but "
+#define AGAIN ": delete them again later"
 
 static bool is_in_part(const enum status *statuses, uint32_t count)
 {
@@ -67,11 +69,13 @@ static enum status others_forget(struct rpc_call *c, const Terrace__V1__DeleteRe
 		return STATUS_OK;
 	for (uint32_t i = 0; i < keys->count; i++)
 		statuses[i] = STATUS_DEADLINE;
-	rpc_fail(c, STATUS_DEADLINE,
-		 "the blocks are gone from this node, but members of the cluster (%u) have not confirmed that they are "
-		 "gone "
-		 "there (%s: %s): delete them again later",
-		 f.members, f.member[0] ? f.member : "all", f.why[0] ? f.why : "too many deletes");
+	if (f.state == FORGET_GOES_ON)
+		rpc_fail(c, STATUS_DEADLINE, DELETED_HERE "not all members of the cluster have answered in time" AGAIN);
+	else if (!f.members)
+		rpc_fail(c, STATUS_DEADLINE, DELETED_HERE "too many deletes are under way to tell other members" AGAIN);
+	else
+		rpc_fail(c, STATUS_DEADLINE, DELETED_HERE "%u members of the cluster have not confirmed (%s: %s)" AGAIN,
+			 f.members, f.member, f.why);
 	return q->in_part ? STATUS_OK : STATUS_DEADLINE;
 }
 

@@ -1,5 +1,5 @@
 /* Forget: another member of the cluster has deleted blocks. As an owner of their segments this daemon also refuses
- * their names for a while, so that nobody finds them at a holder that has not heard of it. */
+ * their names for a while, so that they are not found at a holder that has not heard of it. */
 #include "daemon/block/values.h"
 #include "daemon/call/delete.h"
 #include "daemon/directory/hints.h"

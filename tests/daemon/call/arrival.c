@@ -687,6 +687,14 @@ START_TEST(a_lookup_asks)
 	ck_assert_uint_eq(w.fake.fetched, 0);
 	knows(0, CHAIN, SOURCE_NOT);
 	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	/* What cannot be asked, or stands behind what is nowhere, is not said to be asked. */
+	knows(0, CHAIN, SOURCE_MAY);
+	w.fake.refuses = STATUS_UNAVAILABLE;
+	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	w.fake.refuses = STATUS_OK;
+	knows(NAMES, 1, SOURCE_NOT);
+	ck_assert(!cache_lookup_asks(w.r.c, w.r.s.id, &keys, NAMES, w.r.now));
+	ck_assert_uint_eq(w.fake.asks, 1);
 	free((void *)keys.bytes);
 	world_close();
 }

@@ -225,7 +225,7 @@ START_TEST(what_goes_is_taken_back)
 
 	begin();
 	put(0, 64, false);
-	rig_delete(&r, 47, 1, s); /* too young: nobody was told */
+	rig_delete(&r, 47, 1, s); /* too young to be told of */
 	lease(0, 32);
 	ck_assert_uint_eq(take(e), 2);
 	r.now += EXPORT_AGE_US;
