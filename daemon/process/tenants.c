@@ -234,6 +234,7 @@ static const char *take_secret(char **to, const char *value)
 
 	if (problem)
 		return problem;
+	free(*to); /* a tenant that is begun twice is refused, and its names are read all the same */
 	*to = strdup(value);
 	return *to ? NULL : "no memory";
 }

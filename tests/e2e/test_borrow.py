@@ -88,6 +88,7 @@ class Borrow(unittest.TestCase):
         e = Engine(self, d, uid)
         e.put(1, count)
         e.map_all(1, count)
+        wait_for(lambda: self.row(d, "terrace_leases") == 0, CALL_S, "the daemon has read the last release")
         self.assertGreater(e.mapped(), EXTENTS - 2)
         return e
 
