@@ -5,6 +5,7 @@ of "Develop" give tests even where the quickstart has configured the same folder
     test_install.py TERRACED CMAKE BUILD
 """
 
+import glob
 import os
 import re
 import shutil
@@ -72,6 +73,30 @@ class Install(unittest.TestCase):
             self.assertEqual(told.returncode, 0, told.stdout.decode())
         for header in ("terrace.h", "terrace_kernels.h"):
             self.assertTrue(os.path.exists(os.path.join(prefix, "include", header)))
+
+    def test_package(self):
+        """The Debian package, made of this build: what it needs, what is in it, and that the service it starts is there."""
+        folder = tempfile.mkdtemp(prefix="terrace-held-")
+        self.addCleanup(shutil.rmtree, folder)
+        told = run(os.path.join(os.path.dirname(CMAKE), "cpack"), "--config", os.path.join(BUILD, "CPackConfig.cmake"), "-B", folder)
+        self.assertEqual(told.returncode, 0, told.stdout.decode())
+        package, = glob.glob(os.path.join(folder, "terrace_*.deb"))
+        needs = {word.split()[0] for word in run("dpkg-deb", "--field", package, "Depends").stdout.decode().split(", ")}
+        self.assertLessEqual({"libc6", "liblmdb0", "liburing2", "libprotobuf-c1", "systemd"}, needs)
+        root, control = os.path.join(folder, "root"), os.path.join(folder, "control")
+        for words in (("--extract", package, root), ("--control", package, control)):
+            self.assertEqual(run("dpkg-deb", *words).returncode, 0)
+        for name in ("postinst", "prerm", "postrm"):
+            self.assertTrue(os.access(os.path.join(control, name), os.X_OK), name)
+            self.assertEqual(run("sh", "-n", os.path.join(control, name)).returncode, 0)
+        unit = read(root, "usr/lib/systemd/system/terraced.service")
+        self.assertEqual(re.findall("^ExecStart=(.*)$", unit, re.M), ["/usr/sbin/terraced"])
+        self.assertTrue(os.path.exists(os.path.join(root, "usr/lib/sysusers.d/terrace.conf")))
+        self.assertEqual(read(control, "conffiles").split(), ["/etc/terrace/terraced.conf"])
+        self.assertEqual(read(root, "etc/terrace/terraced.conf"), read(ROOT, "deploy/terraced.conf"))
+        for words in (("sbin/terraced", "--version"), ("bin/terracectl", "--version"), ("bin/terrace-replay", "--help")):
+            told = run(os.path.join(root, "usr", words[0]), *words[1:])
+            self.assertEqual(told.returncode, 0, told.stdout.decode())
 
 
 if __name__ == "__main__":
