@@ -30,8 +30,8 @@ export WHOLE
 logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
-at_once=$(($(nproc) + 2)) # many tests wait for a disk or a process most of the time
-at_once_plain=$(($(nproc) + 4)) # still more of the time, in the plain build
+at_once=$(($(nproc) + 3)) # many tests wait for a disk or a process most of the time
+at_once_plain=$(($(nproc) + 6)) # still more of the time, in the plain build
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
