@@ -16,6 +16,7 @@ terrace_test(rpc_handlers SOURCES daemon/rpc/handlers.c LIBS terrace_daemon sim_
 terrace_test(rpc_unfit SOURCES daemon/rpc/unfit.c LIBS terrace_daemon sim_device)
 terrace_test(rpc_library_before SOURCES daemon/rpc/library_before.c LIBS terrace_daemon)
 terrace_test(rpc_put_stream SOURCES daemon/rpc/put_stream.c LIBS terrace_daemon)
+terrace_test(rpc_times SOURCES daemon/rpc/times.c LIBS terrace_daemon)
 terrace_test(rpc_listen SOURCES daemon/rpc/listen.c LIBS terrace_daemon)
 terrace_test(names SOURCES daemon/names/names.c LIBS terrace_daemon)
 terrace_test(rpc_tls_records SOURCES daemon/rpc/tls_records.c LIBS terrace_daemon terrace_tls)

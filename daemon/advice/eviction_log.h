@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "daemon/block/values.h"
 
 struct cache;

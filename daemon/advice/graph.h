@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "daemon/advice/mailbox.h"
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "daemon/threads/await.h"
 #include "store/index.h"
 #include "store/status.h"

@@ -1,6 +1,7 @@
 /* The cache's lock, its time, its epoch, and whether it drains. */
 #include "daemon/block/lock.h"
 
+#include "store/clock.h"
 #include "store/index.h"
 #include "store/index_thread.h"
 
@@ -12,9 +13,23 @@
 #include <sys/random.h>
 #include <time.h>
 
+static _Thread_local uint64_t waited_us;
+
+/* The clock is read only where another thread has the lock. */
 void cache_lock(struct cache *c)
 {
+	uint64_t since_us;
+
+	if (!pthread_mutex_trylock(&c->lock))
+		return;
+	since_us = clock_us();
 	pthread_mutex_lock(&c->lock);
+	waited_us += clock_us() - since_us;
+}
+
+uint64_t cache_lock_waited_us(void)
+{
+	return waited_us;
 }
 
 void cache_unlock(struct cache *c)

@@ -164,6 +164,8 @@ void cache_drain(struct cache *c, bool on);
 bool cache_draining(const struct cache *c);
 void cache_lock(struct cache *c);
 void cache_unlock(struct cache *c);
+/* How long the calling thread has waited for the lock in all, in microseconds. */
+uint64_t cache_lock_waited_us(void);
 /* Sets the time to the caller's, unless that is earlier. Returns the time. */
 uint64_t cache_time(struct cache *c, uint64_t now_us);
 void tier_wake(struct cache *c);

@@ -33,7 +33,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "store/device.h"
 #include "store/status.h"
 

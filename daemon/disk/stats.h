@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 
 struct cache;
 struct cache_catalog_state;

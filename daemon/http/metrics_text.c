@@ -96,7 +96,24 @@ static void put_number(struct text *t, double value)
 	put_text(t, number);
 }
 
-static void put_head(struct metrics_family *f, bool counter, const char *help)
+/* Rows of a histogram end in one of these, and are samples of the family without it. */
+static const char *const sample_ends[] = { "_bucket", "_sum", "_count" };
+
+/* How many bytes of a row's name are its family's. */
+static size_t family_bytes(const char *name)
+{
+	const size_t n = strlen(name);
+
+	for (size_t i = 0; i < sizeof sample_ends / sizeof sample_ends[0]; i++) {
+		const size_t end = strlen(sample_ends[i]);
+
+		if (n > end && !strcmp(name + n - end, sample_ends[i]))
+			return n - end;
+	}
+	return n;
+}
+
+static void put_head(struct metrics_family *f, const char *type, const char *help)
 {
 	put_text(&f->text, "# HELP ");
 	put_text(&f->text, f->name);
@@ -105,11 +122,13 @@ static void put_head(struct metrics_family *f, bool counter, const char *help)
 		put_escaped(&f->text, *help, false);
 	put_text(&f->text, "\n# TYPE ");
 	put_text(&f->text, f->name);
-	put_text(&f->text, counter ? " counter\n" : " gauge\n");
+	put_text(&f->text, type);
 }
 
 static struct metrics_family *family_new(struct metrics_text *t, const char *name, bool counter, const char *help)
 {
+	const size_t n = family_bytes(name);
+
 	if (t->count == t->room) {
 		const uint32_t room = t->room ? 2 * t->room : FAMILIES_FIRST;
 		struct metrics_family *more = realloc(t->families, room * sizeof *more);
@@ -122,29 +141,37 @@ static struct metrics_family *family_new(struct metrics_text *t, const char *nam
 	struct metrics_family *f = &t->families[t->count];
 
 	*f = (struct metrics_family){ .text.used = 0 };
-	if ((size_t)snprintf(f->name, sizeof f->name, "%s", name) >= sizeof f->name)
+	if (n >= sizeof f->name)
 		return NULL;
+	memcpy(f->name, name, n);
 	t->count++;
-	put_head(f, counter, help);
+	put_head(f, name[n] ? " histogram\n" : counter ? " counter\n" : " gauge\n", help);
 	return f;
+}
+
+static bool is_named(const struct metrics_family *f, const char *name, size_t n)
+{
+	return !strncmp(f->name, name, n) && !f->name[n];
 }
 
 /* Rows of one name mostly follow each other. */
 static struct metrics_family *family_of(struct metrics_text *t, const char *name, bool counter, const char *help)
 {
-	if (t->last < t->count && !strcmp(t->families[t->last].name, name))
+	const size_t n = family_bytes(name);
+
+	if (t->last < t->count && is_named(&t->families[t->last], name, n))
 		return &t->families[t->last];
 	for (t->last = 0; t->last < t->count; t->last++)
-		if (!strcmp(t->families[t->last].name, name))
+		if (is_named(&t->families[t->last], name, n))
 			return &t->families[t->last];
 	return family_new(t, name, counter, help);
 }
 
-static void family_row(struct metrics_family *f, const char *labels, double value)
+static void family_row(struct metrics_family *f, const char *name, const char *labels, double value)
 {
 	if (!isfinite(value))
 		return;
-	put_text(&f->text, f->name);
+	put_text(&f->text, name);
 	if (*labels)
 		put_labels(&f->text, labels);
 	put_number(&f->text, value);
@@ -181,14 +208,14 @@ void metrics_text_row(void *arg, const char *name, const char *labels, double va
 	t->failed |= !f;
 	if (!f)
 		return;
-	family_row(f, labels, value);
+	family_row(f, name, labels, value);
 	if (!former_of(name, former))
 		return;
 	snprintf(why, sizeof why, "former name of %s, for this version only", name);
 	f = family_of(t, former, counter, why);
 	t->failed |= !f;
 	if (f)
-		family_row(f, labels, value);
+		family_row(f, former, labels, value);
 }
 
 char *metrics_text_make(const struct metrics_text *t, size_t *bytes)

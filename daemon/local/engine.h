@@ -17,6 +17,7 @@
 
 #include "daemon/local/packet.h"
 #include "daemon/rpc/call.h"
+#include "daemon/rpc/times.h"
 #include "daemon/threads/pool.h"
 
 enum local_state { LOCAL_NEW, LOCAL_IDLE, LOCAL_WAITING, LOCAL_WORKING };
@@ -53,11 +54,6 @@ struct local_connection {
 	} socket_key, process_key;
 };
 
-struct local_method {
-	atomic_ullong by_status[STATUS_COUNT];
-	atomic_ullong us;
-};
-
 struct local_calls {
 	const struct daemon *daemon;
 	int epoll, post;                 /* post: an eventfd */
@@ -76,7 +72,8 @@ struct local_calls {
 	atomic_uint connections, calls;
 	atomic_bool stopping;
 	atomic_ullong cancel_at_us, refused_memory, by_grpc;
-	struct local_method stats[FDSOCK_METHODS_END];
+	struct method_times stats[FDSOCK_METHODS_END];
+	struct way_times times;
 
 	pthread_mutex_t lock;            /* guards what follows */
 	pthread_cond_t done_changed;

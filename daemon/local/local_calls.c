@@ -231,28 +231,6 @@ static void destroy(void *part)
 	free(n);
 }
 
-static void method_stats(struct local_calls *n, uint32_t m, cache_stat_fn *emit, void *arg)
-{
-	char labels[96];
-	unsigned long long all = 0;
-
-	for (int i = 0; i < STATUS_COUNT; i++) {
-		unsigned long long calls = atomic_load_explicit(&n->stats[m].by_status[i], memory_order_relaxed);
-
-		all += calls;
-		if (!calls)
-			continue;
-		snprintf(labels, sizeof labels, "method=%s,status=%s,way=local", n->methods[m]->name,
-		    status_name((enum status)i));
-		emit(arg, "terrace_rpc_calls_total", labels, (double)calls, true, "calls that have ended");
-	}
-	if (!all)
-		return;
-	snprintf(labels, sizeof labels, "method=%s,way=local", n->methods[m]->name);
-	emit(arg, "terrace_rpc_seconds_total", labels, (double)atomic_load_explicit(&n->stats[m].us, memory_order_relaxed) / 1e6,
-	     true, "time from a call's arrival to its answer");
-}
-
 static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
 	struct local_calls *n = part;
@@ -266,7 +244,8 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	emit(arg, "terrace_local_by_grpc_total", "", (double)atomic_load(&n->by_grpc), true,
 	     "local calls sent to gRPC, since their replies might be too long for a packet");
 	for (uint32_t m = 1; m < FDSOCK_METHODS_END; m++)
-		method_stats(n, m, emit, arg);
+		method_times_emit(&n->stats[m], n->methods[m]->name, ",way=local", emit, arg);
+	way_times_emit(&n->times, ",way=local", emit, arg);
 }
 
 const struct part_ops local_part = {

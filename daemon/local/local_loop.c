@@ -43,10 +43,7 @@ static void on_wake(struct rpc_call *c)
 
 static void count_call(struct local_connection *k, enum status status)
 {
-	struct local_method *m = &k->local->stats[k->method];
-
-	atomic_fetch_add_explicit(&m->by_status[status], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&m->us, daemon_now_us() - k->c.began_us, memory_order_relaxed);
+	method_times_add(&k->local->stats[k->method], &k->local->times, &k->c.times, status, k->c.began_us);
 	atomic_fetch_sub_explicit(&k->local->calls, 1, memory_order_relaxed);
 }
 
@@ -246,6 +243,7 @@ static void hand_over(struct local_connection *k, bool may_wait)
 	k->state = LOCAL_WORKING;
 	if (k->c.deadline_us < k->local->due_us)
 		k->local->due_us = k->c.deadline_us;
+	call_step_queued(&k->c.times);
 	atomic_fetch_add_explicit(&k->workers, 1, memory_order_relaxed);
 	s = quota_submit(k->local->daemon->workers, &k->work, k->holder, &why);
 	if (s == STATUS_OK)
@@ -286,10 +284,12 @@ void local_work(struct work *work)
 
 	k->c.now_us = daemon_now_us();
 	k->c.worker = true;
+	call_step_begin(&k->c.times, k->c.now_us);
 	k->c.resume_us = 0;
 	if (!atomic_load_explicit(&k->c.cancelled, memory_order_relaxed))
 		s = k->c.method->unary(&k->c, k->request, &reply);
 	k->asleep = s == STATUS_BUSY && k->c.resume_us;
+	call_step_end(&k->c.times);
 	if (!k->asleep) {
 		atomic_store_explicit(&k->answering, true, memory_order_release);
 		answer(k, s, reply);
@@ -303,10 +303,12 @@ void local_work(struct work *work)
 static void resume(struct local_connection *k, uint64_t now_us)
 {
 	k->c.now_us = now_us;
-	if (k->c.method->kind == RPC_INLINE)
+	if (k->c.method->kind == RPC_INLINE) {
+		call_step_begin(&k->c.times, now_us);
 		step(k);
-	else
+	} else {
 		hand_over(k, true);
+	}
 }
 
 /* ---- packets ---- */

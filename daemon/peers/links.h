@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "proto/tls.h"
 #include "store/status.h"
 

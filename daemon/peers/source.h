@@ -2,7 +2,7 @@
 #ifndef TERRACE_DAEMON_PEERS_SOURCE_H
 #define TERRACE_DAEMON_PEERS_SOURCE_H
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "store/status.h"
 
 struct cache;

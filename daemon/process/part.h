@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 
 /* part: what daemon_add had, never NULL. All but stats are called by main. */
 struct part_ops {

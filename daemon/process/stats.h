@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 
 struct daemon;
 

@@ -156,6 +156,8 @@ void rpc_call_init(struct rpc_call *c, const struct daemon *d, const struct rpc_
 	c->worker = false;
 	memset(&c->step, 0, sizeof c->step);
 	c->stream = NULL;
+	memset(&c->times, 0, sizeof c->times);
+	call_step_begin(&c->times, now_us);
 	c->arena.used = 0;
 	c->arena.total = 0;
 	c->arena.chunks = NULL;
@@ -235,6 +237,7 @@ static void wait_ready(void *arg)
 {
 	struct rpc_call *c = arg;
 
+	call_step_woken(&c->times);
 	if (c->wake)
 		c->wake(c);
 }
@@ -255,6 +258,7 @@ enum status rpc_wait_busy(struct rpc_call *c)
 
 	c->resume_us = again_us && c->now_us + again_us < until_us ? c->now_us + again_us : until_us;
 	rpc_arena_rewind(&c->arena);
+	call_step_sleeps(&c->times);
 	return STATUS_BUSY;
 }
 

@@ -44,6 +44,40 @@ void rpc_arena_reset(struct rpc_arena *a);
 struct cache_peer;
 struct rpc_method;
 
+/* What a call does or waits for; they do not overlap (rpc/times.h). */
+enum call_step {
+	STEP_QUEUED,                   /* until a worker takes the call */
+	STEP_LOCK,                     /* until another thread lets the cache's lock go */
+	STEP_DISK,                     /* until blocks are there: from a disk, a GPU, another member */
+	STEP_WAKE,                     /* from then until the call goes on */
+	STEP_COPY,                     /* a block's bytes, with their checksum */
+	STEP_WORK,                     /* the rest */
+	CALL_STEPS,
+};
+
+/* By the call's owner but for woken_us. */
+struct call_times {
+	uint64_t queued_us;            /* when the call was handed to a worker; 0: none has to take it */
+	uint64_t slept_us;             /* when its last step began to wait for blocks; 0: it does not */
+	atomic_ullong woken_us;        /* when these were there; 0: not yet */
+	uint64_t lock_us;              /* how long this thread had waited for the lock when the step began, */
+	bool running;                  /* which has not ended yet */
+	uint64_t us[STEP_WORK];
+};
+/* A step of the call begins on this thread. */
+void call_step_begin(struct call_times *t, uint64_t now_us);
+/* It ends, if it has not before: the call is put aside, handed over or answered. Before another thread may have it. */
+void call_step_end(struct call_times *t);
+/* It ends, as blocks are waited for. */
+void call_step_sleeps(struct call_times *t);
+/* The blocks are there. Any thread, before the call is woken. */
+void call_step_woken(struct call_times *t);
+/* It ends, as the call waits for a worker. */
+void call_step_queued(struct call_times *t);
+/* What is done between the two is a copy. */
+uint64_t call_copy_begin(void);
+void call_copy_end(struct call_times *t, uint64_t begun);
+
 struct rpc_call {
 	const struct daemon *daemon;
 	const struct rpc_method *method;
@@ -54,6 +88,7 @@ struct rpc_call {
 	uint32_t tenant;               /* its caller's number (struct who); 0: there is no table of tenants */
 	bool worker;                   /* this step runs on a worker: it may take long */
 	char why[RPC_WHY_MAX];         /* for people, when the call as a whole fails */
+	struct call_times times;
 	struct cache_wait wait;        /* of a step that returned BUSY for the disks: see rpc_wait */
 	/* who calls, as far as known; by the call's owner. NULL: unknown (tests) */
 	void (*peer)(struct rpc_call *c, struct cache_peer *out);

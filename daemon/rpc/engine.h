@@ -28,6 +28,7 @@
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/handler.h"
 #include "daemon/rpc/roles.h"
+#include "daemon/rpc/times.h"
 #include "daemon/threads/pool.h"
 #include "store/status.h"
 
@@ -80,11 +81,6 @@ struct wire_call {
 };
 _Static_assert(_Alignof(struct wire_call) > OP_MASK, "tags hold the operation in their low bits");
 
-struct method_stats {
-	atomic_ullong by_status[STATUS_COUNT];
-	atomic_ullong us;
-};
-
 struct rpc_server {
 	const struct daemon *daemon;
 	grpc_server *server;
@@ -107,7 +103,8 @@ struct rpc_server {
 	bool was_draining, shut_down;
 	uint64_t tick_at_us;
 	_Atomic(struct rpc_deferred *) deferred;
-	struct method_stats *stats;
+	struct method_times *stats;
+	struct way_times times;
 	atomic_uint live_gauge;
 
 	pthread_mutex_t lock;          /* guards what follows */

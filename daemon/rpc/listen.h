@@ -8,7 +8,7 @@
 #ifndef TERRACE_DAEMON_RPC_LISTEN_H
 #define TERRACE_DAEMON_RPC_LISTEN_H
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "store/status.h"
 
 #include <stddef.h>

@@ -15,7 +15,7 @@
 #ifndef TERRACE_DAEMON_RPC_PEERS_H
 #define TERRACE_DAEMON_RPC_PEERS_H
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "store/status.h"
 
 #include <stdint.h>

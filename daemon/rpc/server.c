@@ -229,7 +229,6 @@ static void secrets_stats(const struct secrets *s, cache_stat_fn *emit, void *ar
 static void stats(void *part, cache_stat_fn *emit, void *arg)
 {
 	struct rpc_server *s = part;
-	char labels[96];
 
 	emit(arg, "terrace_rpc_calls", "", atomic_load_explicit(&s->live_gauge, memory_order_relaxed), false,
 	     "calls under way");
@@ -240,24 +239,10 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 	secrets_stats(s->daemon->secrets, emit, arg);
 	for (uint32_t m = 0; m <= rpc_methods_count; m++) {
 		const char *name = m < rpc_methods_count ? rpc_methods[m].name : "unknown";
-		unsigned long long all = 0;
 
-		for (int i = 0; i < STATUS_COUNT; i++) {
-			unsigned long long n = atomic_load_explicit(&s->stats[m].by_status[i], memory_order_relaxed);
-
-			all += n;
-			if (!n)
-				continue;
-			snprintf(labels, sizeof labels, "method=%s,status=%s", name, status_name((enum status)i));
-			emit(arg, "terrace_rpc_calls_total", labels, (double)n, true, "calls that have ended");
-		}
-		if (!all)
-			continue;
-		snprintf(labels, sizeof labels, "method=%s", name);
-		emit(arg, "terrace_rpc_seconds_total", labels,
-		     (double)atomic_load_explicit(&s->stats[m].us, memory_order_relaxed) / 1e6, true,
-		     "time from a call's arrival to its answer");
+		method_times_emit(&s->stats[m], name, "", emit, arg);
 	}
+	way_times_emit(&s->times, "", emit, arg);
 }
 
 const struct part_ops rpc_part = {

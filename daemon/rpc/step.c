@@ -41,6 +41,7 @@ void rpc_step_start(struct wire_call *w, enum call_state state, const grpc_op *o
 {
 	grpc_call *call = w->call; /* from here on the call is no longer the caller's to look at */
 
+	call_step_end(&w->c.times);
 	set_state(w, state);
 	start(call, ops, n, w, op);
 }
@@ -58,10 +59,9 @@ void rpc_step_watch_close(struct wire_call *w)
 
 void rpc_step_count(struct wire_call *w, enum status status)
 {
-	struct method_stats *m = &w->server->stats[w->method];
+	struct rpc_server *s = w->server;
 
-	atomic_fetch_add_explicit(&m->by_status[status], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&m->us, daemon_now_us() - w->c.began_us, memory_order_relaxed);
+	method_times_add(&s->stats[w->method], &s->times, &w->c.times, status, w->c.began_us);
 }
 
 static grpc_byte_buffer *pack(const ProtobufCMessage *m)
@@ -230,6 +230,7 @@ void rpc_step_put_aside(struct wire_call *w, enum call_state state)
 {
 	grpc_call *call = w->call;
 
+	call_step_end(&w->c.times);
 	if (state_put_aside(w, state))
 		start(call, NULL, 0, w, OP_WAKE);
 }
@@ -266,6 +267,7 @@ void rpc_step_again(struct wire_call *w)
 {
 	w->c.now_us = daemon_now_us();
 	w->c.resume_us = 0;
+	call_step_begin(&w->c.times, w->c.now_us);
 	step_here(w);
 }
 
@@ -391,6 +393,8 @@ void rpc_step_pump(struct wire_call *w, bool worker)
 		return;
 	}
 	atomic_store_explicit(&w->woken, false, memory_order_relaxed); /* what it was woken for is seen now */
+	if (!worker)
+		call_step_begin(&w->c.times, w->c.now_us);
 	switch (w->c.method->out->next(&w->c, worker, &out, &failure)) {
 	case RPC_NEXT_MESSAGE:
 		send_message(w, &out);
@@ -448,6 +452,7 @@ void rpc_step_work(struct work *work)
 
 	w->c.now_us = daemon_now_us();
 	w->c.worker = true;
+	call_step_begin(&w->c.times, w->c.now_us);
 	if (is_cancelled(w))
 		rpc_step_finish(w, STATUS_CANCELLED, NULL);
 	else if (w->c.method->out)
@@ -464,6 +469,7 @@ void rpc_step_hand_over(struct wire_call *w, bool may_wait)
 {
 	const char *why = "";
 
+	call_step_queued(&w->c.times);
 	set_state(w, CALL_WORKING);
 	enum status s = quota_submit(w->server->daemon->workers, &w->work, w->holder, &why);
 

@@ -14,7 +14,7 @@
 #ifndef TERRACE_DAEMON_RPC_TLS_H
 #define TERRACE_DAEMON_RPC_TLS_H
 
-#include "daemon/block/counters.h"
+#include "daemon/block/stat_row.h"
 #include "daemon/block/peer.h"
 #include "daemon/process/rights.h"
 #include "proto/tls.h"

@@ -29,6 +29,8 @@ LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"')
 SAMPLE = re.compile(r"(%s)(?:\{(.*)\})? (\S+)" % NAME)
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?")
 
+HISTOGRAM = re.compile("_(bucket|sum|count)$")
+
 
 def labels_of(text):
     """What stands between braces: nothing but NAME="VALUE", separated by commas, each name once."""
@@ -55,16 +57,18 @@ def parse(text):
             assert head[2] not in families, "twice: " + line
             helped = head[2]
         elif head:
-            assert head[2] == helped and head[3] in ("counter", "gauge"), line
+            assert head[2] == helped and head[3] in ("counter", "gauge", "histogram"), line
             name, helped = head[2], None
-            families[name] = (head[3], {})
+            for end in ("_bucket", "_sum", "_count") if head[3] == "histogram" else ("",):
+                families[name + end] = ("counter" if end else head[3], {})
         else:
             sample = SAMPLE.fullmatch(line)
-            assert sample and helped is None and sample[1] == name, "no sample of %s: %r" % (name, line)
+            assert sample and helped is None and sample[1] in families and HISTOGRAM.sub("", sample[1]) == HISTOGRAM.sub("", name), \
+                "no sample of %s: %r" % (name, line)
             assert NUMBER.fullmatch(sample[3]), line
             labels = frozenset(labels_of(sample[2]).items()) if sample[2] is not None else frozenset()
-            assert labels not in families[name][1], "twice: " + line
-            families[name][1][labels] = float(sample[3])
+            assert labels not in families[sample[1]][1], "twice: " + line
+            families[sample[1]][1][labels] = float(sample[3])
     assert helped is None
     return families
 
@@ -166,8 +170,23 @@ class Everything(unittest.TestCase):
     def test_names(self):
         for name, (kind, samples) in scrape(self.port).items():
             self.assertTrue(name.startswith("terrace_"), name)
-            self.assertEqual(kind == "counter", name.endswith("_total"), name)
+            self.assertEqual(kind == "counter", name.endswith("_total") or bool(HISTOGRAM.search(name)), name)
             self.assertTrue(samples, name)
+
+    def test_times_of_calls(self):
+        """Buckets rise, the last has all, and steps do not add up to more than the calls."""
+        families = scrape(self.port)
+        lookups = [{label: value for label, value in labels if label != "le"} for labels in families["terrace_rpc_seconds_count"][1]]
+        self.assertTrue(lookups)
+        for labels in lookups:
+            rows = {dict(of)["le"]: value for of, value in families["terrace_rpc_seconds_bucket"][1].items() if labels.items() <= dict(of).items()
+                    and len(of) == len(labels) + 1}
+            values = [rows[bound] for bound in sorted(rows, key=float)]
+            self.assertEqual(values, sorted(values))
+            self.assertEqual(rows["+Inf"], families["terrace_rpc_seconds_count"][1][frozenset(labels.items())])
+        took = sum(families["terrace_rpc_seconds_sum"][1].values())
+        self.assertAlmostEqual(sum(families["terrace_rpc_step_seconds_sum"][1].values()), took, delta=.02 * took + 1e-3)
+        self.assertAlmostEqual(sum(families["terrace_rpc_step_seconds_by_length_total"][1].values()), took, delta=.02 * took + 1e-3)
 
     def test_who_holds_memory(self):
         """Also of an engine whose name wants to be more than a label."""

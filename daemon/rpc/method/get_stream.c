@@ -274,8 +274,12 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 	}
 	do {
 		s = get_block_find(c, g, b, &why);
-		if (s == STATUS_OK)
+		if (s == STATUS_OK) {
+			const uint64_t copy_us = call_copy_begin();
+
 			s = get_block_copy(c, g, b);
+			call_copy_end(&c->times, copy_us);
+		}
 	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);
 	if (s == STATUS_OK)
 		return get_block_send(c, g, b, out);

@@ -236,6 +236,7 @@ static enum status put_message(struct rpc_call *c, const struct rpc_span *spans,
 	struct put *p = c->stream;
 	struct chunk k;
 	const char *problem = take_apart(spans, n, &k);
+	uint64_t copy_us;
 
 	if (problem)
 		return rpc_fail(c, STATUS_INVALID, "%s", problem);
@@ -255,10 +256,12 @@ static enum status put_message(struct rpc_call *c, const struct rpc_span *spans,
 	if (k.data_bytes > p->write.block_bytes - p->filled)
 		return rpc_fail(c, STATUS_INVALID, "block %u: more than its %llu bytes", p->blocks - 1,
 				(unsigned long long)p->write.block_bytes);
+	copy_us = call_copy_begin();
 	read_bytes(&k.data, p->write.block + p->filled, k.data_bytes);
 	p->filled += k.data_bytes;
 	if (p->filled == p->write.block_bytes)
 		block_finish(c, p);
+	call_copy_end(&c->times, copy_us);
 	return STATUS_OK;
 }
 
