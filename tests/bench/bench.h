@@ -54,6 +54,7 @@ int bench_growth(void);
 int bench_handover(void);
 int bench_opaque(void);
 int bench_network(void);
+int bench_tail(void);
 
 /* ---- report.c ---- */
 

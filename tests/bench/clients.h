@@ -8,7 +8,9 @@
 
 #include <stdint.h>
 
-enum clients_call { CLIENTS_LOOKUP, CLIENTS_LEASE, CLIENTS_PUT, CLIENTS_CALLS };
+enum clients_call { CLIENTS_LOOKUP, CLIENTS_LEASE, CLIENTS_PUT, CLIENTS_CALLS,
+	CLIENTS_LEASE_SOME = CLIENTS_CALLS, /* of `tail`: what is there of them */
+	CLIENTS_CALLS_ALL };
 
 enum {
 	CLIENTS_KEYS = 512,         /* blocks that a fill stores, and that lookups and leases ask for */

@@ -165,6 +165,14 @@ static void call_lease(struct worker *w)
 	lease(w, keys, CLIENTS_LEASE_KEYS, TERRACE_LEASE_ALL, w->calls % CLIENTS_VERIFY_EVERY == 0);
 }
 
+static void call_lease_some(struct worker *w)
+{
+	uint8_t keys[CLIENTS_LEASE_KEYS * CLIENTS_KEY_BYTES];
+
+	stored_keys(keys, w->random, CLIENTS_LEASE_KEYS);
+	lease(w, keys, CLIENTS_LEASE_KEYS, TERRACE_LEASE_PREFIX, w->calls % CLIENTS_VERIFY_EVERY == 0);
+}
+
 static void call_put(struct worker *w)
 {
 	uint8_t keys[CLIENTS_PUT_KEYS * CLIENTS_KEY_BYTES];
@@ -185,8 +193,9 @@ static void note_time(struct clients_result *r, uint64_t ns)
 
 static void run(struct worker *w, enum clients_call call, uint64_t run_ns)
 {
-	static void (*const calls[CLIENTS_CALLS])(struct worker *) = {
+	static void (*const calls[CLIENTS_CALLS_ALL])(struct worker *) = {
 		[CLIENTS_LOOKUP] = call_lookup, [CLIENTS_LEASE] = call_lease, [CLIENTS_PUT] = call_put,
+		[CLIENTS_LEASE_SOME] = call_lease_some,
 	};
 	const uint64_t start = now_ns();
 	uint64_t before = start, after = start;
@@ -284,7 +293,7 @@ static bool obey(struct worker *w, const struct clients_order *order)
 	w->result = (struct clients_result){ 0 };
 	if (order->command == CLIENTS_FILL)
 		fill(w);
-	else if (order->command == CLIENTS_RUN && order->call < CLIENTS_CALLS)
+	else if (order->command == CLIENTS_RUN && order->call < CLIENTS_CALLS_ALL)
 		run(w, (enum clients_call)order->call, order->run_ns);
 	else if (order->command == CLIENTS_MODEL)
 		model_open(w, order->call);

@@ -30,6 +30,7 @@ static const struct bench benches[] = {
 	{"lists", "long calls to and from a GPU against the device itself", bench_lists},
 	{"sums", "checksums of blocks in memory that no cache has", bench_sums},
 	{"caches", "copies to a GPU of what processors have just read", bench_caches},
+	{"tail", "where the slowest .1 % of the calls went, beside storms", bench_tail},
 	{"clients", "1 to 12 engine processes that look up, lease and put; another build beside", bench_clients, true},
 	{"growth", "puts of 8 engine processes while memory grows", bench_growth, true},
 	{"handover", "the first put of a model where another one has filled memory", bench_handover, true},
