@@ -75,6 +75,8 @@ void forgets_destroy(struct forgets *all)
 /* With the lock. */
 static void unconfirmed(struct forget *f, uint32_t member, enum status s, const char *why)
 {
+	if (s == STATUS_UNSUPPORTED)
+		why = "its version takes no deletes of others: upgrade it";
 	f->result.members++;
 	if (f->result.members > 1)
 		return;

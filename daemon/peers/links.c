@@ -23,6 +23,7 @@
 
 enum batch { BATCH_SENT, BATCH_RECEIVED, BATCH_STATUS, BATCHES, BATCH_MASK = 3 };
 #define LOOK_US 1000000ull
+enum { LACK_SETS = 512, LACK_WAYS = 8 };
 
 struct connection {
 	struct connection *next;
@@ -54,6 +55,12 @@ struct peer_call {
 };
 _Static_assert(_Alignof(struct peer_call) > BATCH_MASK, "tags hold the batch in their low bits");
 
+/* A method that a run of a member has said not to have. Only another version has it, which is another run. */
+struct lack {
+	struct directory_run run;
+	const char *method;            /* NULL: a free place */
+};
+
 struct peer_links {
 	struct peer_links_options options;
 	grpc_completion_queue *queue;
@@ -68,6 +75,7 @@ struct peer_links {
 	struct connection *connections;
 	uint32_t connection_count, call_count;
 	struct peer_call calls;        /* its links alone are used */
+	struct lack lacks[LACK_SETS][LACK_WAYS]; /* by the node; in a set the newest first */
 
 	atomic_ullong opened, broken, by_status[STATUS_COUNT];
 };
@@ -186,6 +194,48 @@ static bool member_of(const struct peer_links *l, const char *name, char address
 	}
 	members_drop(list);
 	return found;
+}
+
+/* ---- methods that members lack ---- */
+
+static struct lack *lack_set(struct peer_links *l, const struct directory_run *run)
+{
+	uint32_t word;
+
+	memcpy(&word, run->node, sizeof word); /* of a random number */
+	return l->lacks[word % LACK_SETS];
+}
+
+/* With the lock. */
+static bool is_lacking(struct peer_links *l, const struct directory_run *run, const char *method)
+{
+	const struct lack *set = lack_set(l, run);
+
+	for (int i = 0; i < LACK_WAYS; i++)
+		if (set[i].method && directory_run_equal(&set[i].run, run) && !strcmp(set[i].method, method))
+			return true;
+	return false;
+}
+
+/* Returns whether that is new. With the lock. */
+static bool lack_note(struct peer_links *l, const struct directory_run *run, const char *method)
+{
+	struct lack *set = lack_set(l, run);
+
+	if (is_lacking(l, run, method))
+		return false;
+	memmove(set + 1, set, (LACK_WAYS - 1) * sizeof *set);
+	set[0] = (struct lack){ *run, method };
+	return true;
+}
+
+static bool lacks(struct peer_links *l, const struct directory_run *run, const char *method)
+{
+	pthread_mutex_lock(&l->lock);
+	const bool lacking = is_lacking(l, run, method);
+
+	pthread_mutex_unlock(&l->lock);
+	return lacking;
 }
 
 /* ---- calls ---- */
@@ -342,6 +392,8 @@ enum status links_call(struct peer_links *l, const char *member, const struct pe
 		return STATUS_UNAVAILABLE;
 	if (ask->ops != &probe_ops && l->options.avoided(l->options.arg, &run))
 		return STATUS_UNAVAILABLE;
+	if (lacks(l, &run, ask->method))
+		return STATUS_UNSUPPORTED;
 	c = call_create(l, ask);
 	if (!c)
 		return STATUS_EXHAUSTED;
@@ -446,6 +498,8 @@ static void call_end(struct peer_links *l, struct peer_call *c)
 		atomic_fetch_add_explicit(&l->broken, 1, memory_order_relaxed);
 	}
 	why_write(c, s, why);
+	const bool is_older = s == STATUS_UNSUPPORTED && !c->probe && lack_note(l, &c->run, c->method);
+
 	c->prev->next = c->next;
 	c->next->prev = c->prev;
 	l->call_count--;
@@ -454,7 +508,11 @@ static void call_end(struct peer_links *l, struct peer_call *c)
 		close_idle(l, 0);
 	pthread_mutex_unlock(&l->lock);
 	atomic_fetch_add_explicit(&l->by_status[s], 1, memory_order_relaxed);
-	if (!cancelled && (!c->probe || s == STATUS_OK)) /* a probe in vain says nothing new */
+	if (is_older)
+		log_warn("member_older", LOG_TEXT("reason", why), LOG_TEXT("used", "other members, for that method"),
+			 LOG_TEXT("remedy", "upgrade the member's daemon"));
+	/* A probe in vain says nothing new; one that is not understood was answered. */
+	if (!cancelled && (!c->probe || s == STATUS_OK || s == STATUS_UNSUPPORTED))
 		l->options.told(l->options.arg, &c->run, s);
 	c->ops.ended(c->arg, s, s == STATUS_OK ? "" : why);
 	call_free(c);

@@ -61,7 +61,8 @@ struct peer_call_ops {
 	/* The next message. The bytes are the callee's until it returns. It must not wait. NULL: there are none. */
 	void (*message)(void *arg, const struct grpc_byte_buffer *bytes);
 	/* The call is over: once, last. OK, or the status that the other end has given, or: DEADLINE; CANCELLED (after
-	 * links_cancel or a stop); UNAVAILABLE (no connection); UNSUPPORTED (the member's version lacks the method). */
+	 * links_cancel or a stop); UNAVAILABLE (no connection); UNSUPPORTED (the member's version lacks the method;
+	 * this run of it is not asked for the method again). */
 	void (*ended)(void *arg, enum status s, const char *why);
 };
 
@@ -75,8 +76,8 @@ struct peer_ask {
 
 /* Begins a call of one request and one answer, or of a stream of answers. Any thread; never waits. OK: *out is set
  * before the first of ops may run; `ended` comes. Else nothing was begun: EXHAUSTED, a bound of this header;
- * UNAVAILABLE, the member is not known or avoided, is this daemon, or there are no certificates; CANCELLED, the links
- * are stopped. */
+ * UNAVAILABLE, the member is not known or avoided, is this daemon, or there are no certificates; UNSUPPORTED, the
+ * member is known to lack the method; CANCELLED, the links are stopped. */
 enum status links_call(struct peer_links *l, const char *member, const struct peer_ask *ask, struct peer_call **out);
 /* Asks a member whether it serves, also one that is avoided. Of a probe that comes to nothing nothing is told. */
 enum status links_probe(struct peer_links *l, const char *member, uint64_t deadline_us);

@@ -97,13 +97,14 @@ static bool avoided(void *arg, const struct directory_run *run)
 	return hints_avoided(p->hints, run, clock_us());
 }
 
-/* Of what a member answered itself nothing else follows: it works. */
+/* Of what a member answered itself nothing else follows: it works. So does one of an older version that lacks a
+ * method. */
 static void told(void *arg, const struct directory_run *run, enum status s)
 {
 	struct peers *p = arg;
 
-	const bool is_failure = s == STATUS_UNAVAILABLE || s == STATUS_DEADLINE || s == STATUS_UNSUPPORTED ||
-				s == STATUS_DENIED || s == STATUS_INTERNAL;
+	const bool is_failure = s == STATUS_UNAVAILABLE || s == STATUS_DEADLINE || s == STATUS_DENIED ||
+				s == STATUS_INTERNAL;
 
 	if (is_failure)
 		hints_failed(p->hints, run, clock_us());

@@ -193,7 +193,9 @@ static void ended(void *arg, enum status s, const char *why)
 
 	if (s != STATUS_OK || !m->answered)
 		m->reply = (struct outbox_reply){ .status = s == STATUS_OK ? STATUS_INVALID : s };
-	if (s != STATUS_OK && s != STATUS_CANCELLED && log_again(&p->failed_again, daemon_now_us(), &held))
+	const bool is_failure = s != STATUS_OK && s != STATUS_CANCELLED && s != STATUS_UNSUPPORTED; /* links.c tells */
+
+	if (is_failure && log_again(&p->failed_again, daemon_now_us(), &held))
 		log_warn("peer_not_told", LOG_TEXT("reason", why),
 			 LOG_TEXT("used", "the segments' other owners; it is told again later"),
 			 LOG_TEXT("remedy",

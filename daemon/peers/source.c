@@ -498,6 +498,8 @@ static void question_lend(struct question *q)
 		status = links_call(q->source->links, q->holder[q->at],
 				    &(struct peer_ask){ "/terrace.v1.Peer/Lend", &ask.base, lend_deadline(q), &ops, q },
 				    &q->call);
+		if (status == STATUS_UNSUPPORTED)
+			status = STATUS_UNAVAILABLE; /* its version lends nothing */
 		/* avoided, or gone: the next one. After OK the question may be gone */
 		if (status == STATUS_UNAVAILABLE)
 			q->at++;

@@ -94,7 +94,7 @@ class Machine:
 class Node(Daemon):
     """A member. Its Unix socket is a file, and so reached from here."""
 
-    def __init__(self, cluster, number, *flags):
+    def __init__(self, cluster, number, *flags, cluster_name="c1"):
         self.name, self.host = "n%d" % number, "%s.%d" % (NET, 10 + number)
         self.machine, self.cluster = Machine(), cluster
         run("ip", "link", "add", "v%d" % number, "type", "veth", "peer", "name", "eth", "netns", str(self.machine.holder.pid))
@@ -104,7 +104,7 @@ class Node(Daemon):
         pair = cluster.ca.issue(self.name, "IP:%s,DNS:node.cluster" % self.host)
         super().__init__(cluster.terraced, "--host-bytes", "%dMiB" % cluster.host_mib, "--extent-bytes", "1MiB", "--listen", "0.0.0.0:%d" % PORT,
                          "--listen-cert", pair[0], "--listen-key", pair[1], "--listen-ca", cluster.ca.cert,
-                         "--tenants", cluster.table, "--cluster", "c1", "--node-name", self.name,
+                         "--tenants", cluster.table, "--cluster", cluster_name, "--node-name", self.name,
                          "--peer-address", "%s:%d" % (self.host, PORT), "--etcd-endpoints", ETCD,
                          "--member-ttl", "%ds" % TTL_S, *flags, start=False)
 
