@@ -185,7 +185,10 @@ class Peers(unittest.TestCase):
                           (peer.Lend, pb.LendRequest(tenant="default", wants=[pb.LayoutKeys(layout_id=1, key_bytes=16, keys=key(1))])),
                           (peer.Forget, pb.ForgetRequest(tenant="default", layouts=[1], keys=keys))):
             self.assertIn("directory_off", self.refused(grpc.StatusCode.UNIMPLEMENTED, call, ask))
+        told = self.refused(grpc.StatusCode.NOT_FOUND, off.admin.Locate, pb.LocateRequest(keys=keys))
+        self.assertIn("no layout", told)  # it has had no session yet
         self.chain(off)
+        self.assertEqual([], list(off.admin.Locate(pb.LocateRequest(keys=pb.Keys(key_bytes=16, keys=key(1))), timeout=CALL_S).holders))
         wait_for(lambda: off.name in self.nodes[0].members(), CALL_S, "a member")
 
     def test_a_holder_tells(self):

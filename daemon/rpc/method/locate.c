@@ -141,6 +141,9 @@ static enum status begin(struct rpc_call *c, const Terrace__V1__LocateRequest *q
 				l->keys.key_bytes);
 	l->layout[0] = q->layout;
 	l->layouts = q->layout ? 1 : cache_tenant_layouts(rpc_cache(c), l->tenant, l->layout, LAYOUTS_MAX);
+	if (!l->layouts)
+		return rpc_fail(c, STATUS_NOT_FOUND, "layout: this daemon knows no layout yet: name one, by its id as "
+						     "'terracectl layouts' prints it where the blocks were stored");
 	if ((uint64_t)l->keys.count * l->layouts > PAIRS_MAX)
 		return rpc_fail(c, STATUS_INVALID, "keys: %u in %u layouts, at most %d together: ask for fewer keys, "
 						   "or for one layout", l->keys.count, l->layouts, PAIRS_MAX);
