@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the packages of deploy/packages.txt that are missing: `sh deploy/packages.sh build [test]`.
+# Installs the packages of deploy/packages.txt that are missing: `sh deploy/packages.sh build [wheel] [cluster] [test]`.
 # Asks the package mirror only if something is missing. Needs root then.
 set -eu
 here=$(dirname "$0")

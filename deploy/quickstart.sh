@@ -9,23 +9,13 @@ cd "$(dirname "$0")/.."
 keep=no
 case "$# ${1-}" in
 '0 ') ;;
-'1 --keep') keep=yes; shift ;;
+'1 --keep') keep=yes ;;
 *) echo "usage: sh deploy/quickstart.sh [--keep]" >&2; exit 2 ;;
 esac
 
 sh deploy/packages.sh build
-
+sh deploy/build.sh tinylm
 bin=build/default
-echo "Building..."
-log=$(mktemp)
-# A folder that was configured for tests stays so.
-[ -e "$bin/CMakeCache.txt" ] || set -- -DBUILD_TESTING=OFF
-if ! { cmake -G Ninja -S . -B "$bin" "$@" && cmake --build "$bin" -j "$(nproc)" --target installed tinylm; } >"$log" 2>&1; then
-	tail -n 40 "$log" >&2
-	echo "The build failed; the whole log is in $log. A build folder of another version may be in the way: rm -r $bin, and try again." >&2
-	exit 1
-fi
-rm -f "$log"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/terrace.XXXXXX")
 address=unix:$work/terraced.sock

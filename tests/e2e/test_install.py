@@ -51,7 +51,8 @@ class Install(unittest.TestCase):
         self.assertEqual(sorted(wanted - set(commands)), [])
 
     def test_quickstart_builds_that_target(self):
-        script = read(ROOT, "deploy", "quickstart.sh").replace("\\\n", " ")
+        self.assertIn("\nsh deploy/build.sh ", read(ROOT, "deploy", "quickstart.sh"))
+        script = read(ROOT, "deploy", "build.sh").replace("\\\n", " ")
         targets = re.search(r"cmake --build .*--target ([\w -]+)", script).group(1).split()
         self.assertIn("installed", targets)
 

@@ -244,7 +244,9 @@ class Everything(unittest.TestCase):
         """What Prometheus's own tool says of the metrics, of the rules, and of what the rules make of series (alerts_test.yml)."""
         here = os.path.dirname(os.path.abspath(__file__))
         for words, text in ((("check", "metrics"), ask(self.port)[2]), (("check", "rules", os.path.join(ROOT, "deploy", "alerts.yml")), ""),
-                            (("test", "rules", os.path.join(here, "alerts_test.yml")), "")):
+                            (("test", "rules", os.path.join(here, "alerts_test.yml")), ""),
+                            (("check", "config", os.path.join(ROOT, "deploy", "prometheus.yml")), ""),
+                            (("check", "config", os.path.join(ROOT, "deploy", "cluster", "prometheus.yml")), "")):
             done = subprocess.run(("promtool", *words), input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             self.assertEqual(done.returncode, 0, done.stdout.decode())
             if not words[2:]:
