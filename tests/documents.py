@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Rules of the documents: how long each may be, how long all of them, and that a relative link leads to a file, and to
-a heading if it names one. Prints each breach as `file: words`, and exits 1 if there is any. `documents.py [FOLDER]`:
-the root of the tree, without it this one.
+a heading if it names one; that warnings of what a daemon logs of its cluster have lines in the cluster's runbook. Prints
+each breach as `file: words`, and exits 1 if there is any. `documents.py [FOLDER]`: the root of the tree, without it
+this one.
 
 Pages of results are bounded by their rows alone; the changelog by its lines.
 """
@@ -21,6 +22,9 @@ CHANGELOG_LINES_MAX = 200
 RESULTS = "tests/bench/results/"
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+EVENT = re.compile(r'\blog_(?:warn|error)\(\s*"(\w+)"')
+RUNBOOK, RUNBOOK_OF = "deploy/CLUSTER.md", ("daemon/peers", "daemon/membership", "daemon/secrets")
+MISTAKES = {"grpc_batch_refused"}  # of the daemon itself, which then ends
 ELSEWHERE = re.compile(r"[a-z]+:")
 
 
@@ -68,9 +72,19 @@ def links(texts):
                 yield f"{name}: ({target})   <- leads to no heading"
 
 
+def runbook(texts):
+    for folder in RUNBOOK_OF if RUNBOOK in texts else ():
+        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
+            with open(os.path.join(ROOT, folder, name), encoding="utf-8") as source:
+                events = EVENT.findall(source.read())
+            for event in events:
+                if event not in MISTAKES and f"`{event}`" not in texts[RUNBOOK]:
+                    yield f"{RUNBOOK}: event={event} of {folder}/{name}   <- has no line"
+
+
 def main():
     texts = documents()
-    breaches = [*lengths(texts), *links(texts)]
+    breaches = [*lengths(texts), *links(texts), *runbook(texts)]
     print("\n".join(breaches), end="\n" if breaches else "")
     return 1 if breaches else 0
 
