@@ -26,6 +26,8 @@
 #include "daemon/rpc/server.h"
 #include "daemon/secrets/secrets.h"
 #include "daemon/threads/pool.h"
+#include "daemon/verbs/ibverbs.h"
+#include "daemon/verbs/rdma.h"
 #include "store/status.h"
 
 #include <stdio.h>
@@ -52,6 +54,18 @@ static void serve(struct daemon *d, struct disk_log *disks)
 		memory_log_look(d->cache);
 		secrets_look(d->secrets, daemon_now_us());
 	}
+}
+
+static int rdma_start(struct daemon *d)
+{
+	const char *no_ops = "", *why = "";
+
+	if (!d->config->rdma)
+		return EXIT_SUCCESS;
+	if (rdma_create(ibverbs_load(&no_ops), no_ops, &d->rdma, &why))
+		return fail("rdma", why);
+	daemon_add(d, &rdma_part, d->rdma);
+	return EXIT_SUCCESS;
 }
 
 static int peers_start(struct daemon *d)
@@ -101,7 +115,7 @@ static int parts_start(struct daemon *d, struct metrics **metrics, struct member
 			return fail("membership", why);
 		daemon_add(d, &membership_part, *membership);
 	}
-	if (peers_start(d))
+	if (rdma_start(d) || peers_start(d))
 		return EXIT_FAILURE;
 	return rpc_server_create(d, why, sizeof why) ? fail("rpc", why) : EXIT_SUCCESS;
 }
@@ -152,6 +166,7 @@ static int run(const struct config *c, struct secrets *secrets)
 		machine_warn(c, files);
 		places_warn(c);
 		metrics_serve(metrics);
+		rdma_serve(d.rdma);
 		peers_serve(d.peers);
 		membership_serve(membership);
 		sd_notify(false, "READY=1\nSTATUS=serving");

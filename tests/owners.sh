@@ -5,6 +5,7 @@ owned 'isa-l' store/slot.c client/call/stream.c
 owned 'xxhash' kernels/layout_id.c store/index.c client/value/keys.c client/value/layout.c
 owned 'jansson' client/ctl/output.c client/ctl/layouts.c eviction/replay/parse.c
 owned 'lzma' eviction/replay/read.c
+owned 'infiniband/' daemon/verbs/ibverbs.c
 owned 'liburing' store/ring/uring.c
 owned 'microhttpd' daemon/http/metrics.c
 owned 'systemd/' daemon/main.c

@@ -14,6 +14,10 @@ target_link_libraries(sim_runtime PRIVATE Threads::Threads)
 set_target_properties(sim_runtime PROPERTIES PREFIX "" OUTPUT_NAME libcudart SUFFIX .so.13
                       LIBRARY_OUTPUT_DIRECTORY ${SIM_DEVICE_FOLDER})
 
+# RDMA devices that are none (sim/verbs.h).
+add_library(sim_verbs STATIC sim/verbs.c)
+target_link_libraries(sim_verbs PUBLIC Threads::Threads)
+
 # The same program as on a GPU (gpu/run.sh), over the simulated device.
 add_executable(gpu_device gpu/device.c gpu/device_rows.c gpu/device_sums.c gpu/device_rig.c)
 target_link_libraries(gpu_device PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,4 +1,5 @@
 /* terracectl status. Health says whether the daemon serves, and Stats gives its figures. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,37 @@ static void put_secrets(struct json_t *tree, const Terrace__V1__StatsReply *stat
 		out_put(tree, "secrets", rows);
 }
 
+/* Adds the RDMA devices, unless rdma is off. */
+static void put_rdma(struct json_t *tree, const Terrace__V1__Rdma *rdma)
+{
+	struct json_t *rows = rdma && rdma->n_ports ? out_array() : NULL;
+	char gid[INET6_ADDRSTRLEN];
+
+	if (!rdma)
+		return;
+	out_put_text(tree, "rdma", rdma->state);
+	if (rdma->reason[0])
+		out_put_text(tree, "rdma_reason", rdma->reason);
+	for (size_t i = 0; i < rdma->n_ports; i++) {
+		const Terrace__V1__RdmaPort *p = rdma->ports[i];
+		struct json_t *row = out_object();
+
+		if (p->gid.len != sizeof(struct in6_addr) || !inet_ntop(AF_INET6, p->gid.data, gid, sizeof gid))
+			gid[0] = 0;
+		out_put_text(row, "device", p->device);
+		out_put_uint(row, "port", p->port);
+		out_put_text(row, "state", p->state);
+		out_put_text(row, "gid", gid);
+		out_put_text(row, "kind", p->gid_kind);
+		out_put_number(row, "numa_node", p->numa_node);
+		out_put_bool(row, "windows", p->windows);
+		out_put_text(row, "reason", p->reason);
+		out_append(rows, row);
+	}
+	if (rows)
+		out_put(tree, "rdma_ports", rows);
+}
+
 /* Asks for the daemon's state and statistics. The second call reuses the memory of the first reply, of which only a
  * number is kept. */
 static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct json_t *tree)
@@ -90,6 +122,7 @@ static int ask(struct ctl_daemon *d, uint64_t timeout_us, bool *serving, struct 
 	out_put_id(tree, "epoch", stats->epoch);
 	put_faults(tree, stats);
 	put_secrets(tree, stats);
+	put_rdma(tree, stats->rdma);
 	return CTL_OK;
 }
 

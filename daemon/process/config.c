@@ -183,6 +183,9 @@ static const struct option options[] = {
 	{ "directory", T_CHOICE, AT(directory), "on", 0, 0, switch_words,
 	  "tell the cluster's other members which blocks this daemon has, and ask them for theirs; it needs a cluster, "
 	  "listen_cert and a secret" },
+	{ "rdma", T_CHOICE, AT(rdma), "off", 0, 0, switch_words,
+	  "open this machine's RDMA devices (RoCE, InfiniBand) and show them in `terracectl status`; other members' "
+	  "blocks come over TCP all the same" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

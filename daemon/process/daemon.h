@@ -15,11 +15,12 @@ struct local_calls;
 struct members;
 struct part_ops;
 struct peers;
+struct rdma;
 struct rpc_server;
 struct secrets;
 struct workers;
 
-enum { PARTS_MAX = 6 };
+enum { PARTS_MAX = 7 };
 
 struct daemon {
 	const struct config *config;
@@ -29,6 +30,7 @@ struct daemon {
 	struct rpc_server *rpc;  /* NULL while handlers run without a server, as in tests */
 	struct members *members; /* NULL: no cluster */
 	struct peers *peers;     /* NULL: it keeps none of the cluster's directory */
+	struct rdma *rdma;       /* NULL: rdma = off */
 	uint32_t peer_protocol;  /* 0 without peers */
 	uint8_t node[16];        /* with a cluster: of the data folder */
 	struct secrets *secrets; /* NULL while handlers run without a server */

@@ -334,6 +334,23 @@ class Degraded(unittest.TestCase):
     def disks(self, *folders):
         return "--disks", ",".join("%s/%s:32MiB" % (self.folder, name) for name in folders)
 
+    def test_no_rdma_device(self):
+        """Without a library, or without a device: the daemon says so, and serves. On a machine that has one it is in use."""
+        with running(TERRACED, *SMALL) as daemon:
+            self.assertNotIn("rdma", json.loads(self.ctl(daemon, "--json", "status").stdout))
+        with running(TERRACED, *SMALL, "--rdma", "on") as daemon:
+            wait_for(lambda: json.loads(self.ctl(daemon, "--json", "status").stdout)["rdma"] != "starting", CALL_S, "devices are looked at")
+            told = json.loads(self.ctl(daemon, "--json", "status").stdout)
+            self.assertEqual((told["health"], told["state"]), ("SERVING", "serving"))
+            if not os.path.isdir("/sys/class/infiniband") or not os.listdir("/sys/class/infiniband"):
+                self.assertEqual(told["rdma"], "unavailable")
+                self.assertIn("rdma = off", told["rdma_reason"])
+                self.assertIn(told["rdma_reason"], daemon.log())
+            self.assertEqual(daemon.stats().get('terrace_rdma_device_losses_total'), 0)
+            session = self.open(daemon)
+            daemon.put(session, [(key(1), block(1, self.size))])
+            self.assertEqual(self.there(daemon, session, [1]), {1})
+
     def test_folders_that_overlap(self):
         """Are refused by the check, and by the start with the same words."""
         for name in ("x/in/deep", "y", "data"):

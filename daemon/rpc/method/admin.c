@@ -15,6 +15,7 @@
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/secrets/secrets.h"
+#include "daemon/verbs/rdma.h"
 #include "proto/layout_message.h"
 #include "store/device.h"
 #include "store/status.h"
@@ -114,6 +115,55 @@ static bool secrets_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
 	return true;
 }
 
+static const char *gid_kind_text(enum verbs_gid_kind kind)
+{
+	static const char *const texts[] = { "InfiniBand", "RoCE v1", "RoCE v2" };
+
+	return texts[kind];
+}
+
+/* The texts are those of the rail, which lives in the call's memory. */
+static void rdma_port_fill(Terrace__V1__RdmaPort *to, struct rail *rail)
+{
+	const bool usable = rail->state == RAIL_USABLE;
+
+	terrace__v1__rdma_port__init(to);
+	to->device = rail->device;
+	to->port = rail->port;
+	to->state = (char *)rail_state_text(rail->state);
+	to->reason = rail->why;
+	to->gid = (ProtobufCBinaryData){ usable ? sizeof rail->gid.bytes : 0, rail->gid.bytes };
+	if (usable)
+		to->gid_kind = (char *)gid_kind_text(rail->gid.kind);
+	to->numa_node = rail->port ? rail->info.numa_node : -1;
+	to->windows = rail->info.windows;
+}
+
+/* Fills the reply's rdma. False: that takes too much memory. */
+static bool rdma_keep(struct rpc_call *c, Terrace__V1__StatsReply *r)
+{
+	struct rdma_view *v = rpc_take(c, sizeof *v);
+	Terrace__V1__Rdma *to = rpc_take(c, sizeof *to);
+	Terrace__V1__RdmaPort *ports;
+
+	if (!v || !to)
+		return false;
+	rdma_look_at(c->daemon->rdma, v);
+	ports = rpc_take(c, (v->count + 1) * sizeof *ports);
+	terrace__v1__rdma__init(to);
+	to->ports = rpc_take(c, (v->count + 1) * sizeof *to->ports);
+	if (!ports || !to->ports)
+		return false;
+	to->state = (char *)rdma_state_text(v->state);
+	to->reason = v->why;
+	for (uint32_t i = 0; i < v->count; i++) {
+		rdma_port_fill(&ports[i], &v->rail[i]);
+		to->ports[to->n_ports++] = &ports[i];
+	}
+	r->rdma = to;
+	return true;
+}
+
 enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const struct daemon *d = c->daemon;
@@ -141,6 +191,8 @@ enum status rpc_stats(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	if ((!c->tenant || s.names) && !faults_keep(c, r))
 		return rpc_too_big(c);
 	if (s.names && !secrets_keep(c, r))
+		return rpc_too_big(c);
+	if (s.names && d->rdma && !rdma_keep(c, r))
 		return rpc_too_big(c);
 	*reply = &r->base;
 	return STATUS_OK;
