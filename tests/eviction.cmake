@@ -1,6 +1,7 @@
 terrace_test(eviction_policy SOURCES eviction/policy.c LIBS terrace_replay ONE_THREAD)
 terrace_test(policy_models SOURCES eviction/models.c LIBS terrace_replay ONE_THREAD)
 terrace_test(policy_graph SOURCES eviction/graph.c LIBS terrace_eviction TIMEOUT 400 ONE_THREAD) # minutes under sanitizers
+terrace_test(departures SOURCES eviction/departures.c LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_weigh SOURCES eviction/weigh.c LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_lines SOURCES eviction/lines.c LIBS terrace_eviction ONE_THREAD)
 terrace_test(policy_duel SOURCES eviction/duel.c LIBS terrace_replay TIMEOUT 400 ONE_THREAD)

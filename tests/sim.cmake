@@ -48,7 +48,7 @@ terrace_test(sim_faults SOURCES sim/faults.c LIBS sim_device)
 # A cluster's directory in virtual time. The long form has 1,000 nodes: tests/bench/results/directory.md. It starts no thread.
 if(NOT TERRACE_SANITIZE MATCHES thread)
   add_executable(directory_sim sim/directory.c)
-  target_link_libraries(directory_sim PRIVATE terrace_directory)
+  target_link_libraries(directory_sim PRIVATE terrace_directory terrace_eviction)
   if(TERRACE_SANITIZE)
     set(nodes --nodes=20)
   endif()

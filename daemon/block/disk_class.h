@@ -10,6 +10,7 @@
 #include "daemon/block/block.h"
 #include "eviction/policy.h"
 
+struct departures;
 struct disk_transfer;
 struct policy;
 struct tenant;
@@ -73,6 +74,8 @@ struct disk_class {
 	uint64_t full_us;              /* at that time: they are not asked again at once */
 	uint64_t preallocate_us;       /* when preallocating a slab failed last; 0: never */
 	uint64_t robbed_us;            /* when another class last took a slab of it; 0: never */
+	/* of blocks that were nowhere else (eviction/departures.h); NULL: not asked for yet */
+	struct departures *departures;
 	struct class_cold *cold;       /* one for each asker that a short search found nothing for */
 };
 

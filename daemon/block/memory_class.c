@@ -68,6 +68,7 @@ void memory_classes_free(struct cache *c)
 			free(s);
 		}
 		c->policy->destroy(k->policy);
+		free(k->departures);
 		free(k);
 	}
 	c->class_count = 0;

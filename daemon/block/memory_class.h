@@ -17,6 +17,7 @@ struct arena;
 struct arena_class;
 struct block;
 struct cache;
+struct departures;
 struct memory_lack;
 struct policy;
 struct policy_node;
@@ -58,6 +59,7 @@ struct memory_class {
 	/* ids of some of the coldest dirty blocks, and the time of the search for them */
 	uint64_t cold[CLASS_COLD_IDS], cold_us;
 	uint32_t cold_at, cold_count, cold_scan; /* and the number of nodes that the search looked at, at most */
+	struct departures *departures; /* evictions (eviction/departures.h); NULL: not asked for yet */
 	uint32_t spill_pool;           /* the number of the layout in which the search for other dirty blocks goes on */
 };
 

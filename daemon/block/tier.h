@@ -113,6 +113,10 @@ struct tier_ops {
 	void (*grow)(struct cache *c, struct memory_class *k, bool vain);
 	/* Tells the policies what room they have, if it has changed. The tier's lock. */
 	void (*room_changed)(struct cache *c);
+	/* Visits blocks that are about to be evicted from here and then are nowhere (eviction/departures.h), of the
+	 * class of number `at` in this tier. False: there is none of that number. `visit` leaves the block as it is.
+	 * The tier's lock. */
+	bool (*leaving)(struct cache *c, uint32_t at, void (*visit)(void *arg, const struct block *b), void *arg);
 
 	/* ---- memory that the tier's devices copy from and to. No lock; one thread at a time ---- */
 

@@ -18,6 +18,7 @@
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/transfer.h"
+#include "eviction/departures.h"
 #include "eviction/policy.h"
 #include "store/class_rule.h"
 #include "store/crash_point.h"
@@ -36,6 +37,7 @@ enum {
 	WANTS_US = 60 * 1000 * 1000,   /* a class that got no slab counts as in want of one for so long */
 	OLDER_US_LEAST = 10 * 1000 * 1000, /* a slab that is taken has been idle so much longer, */
 	OLDER_PERCENT = 125,           /* and so much of the own block's time */
+	LEAVING_SCAN = 2048,
 	PLAIN_SCAN = 64,               /* of the coldest, for one that was not flushed */
 	UNPROMISED_LOOKS = 16,         /* slab maps that a search looks at, if nothing of the first may go */
 	GIVES_MOST = 8,                /* blocks that a search lets go, besides the one whose place it takes */
@@ -911,6 +913,47 @@ uint32_t place_classes(const struct cache *c, const struct unit *u, uint64_t sla
 		count++;
 	}
 	return count;
+}
+
+/* ---- what is about to go ---- */
+
+struct look {
+	void (*visit)(void *arg, const struct block *b);
+	void *arg;
+	uint32_t left;                 /* victims that it has not met yet */
+};
+
+static bool look_at(const struct policy_node *n, void *arg)
+{
+	struct look *l = arg;
+
+	if (!may_displace(n, NULL))
+		return false;
+	l->visit(l->arg, block_of_slab_map_node(n));
+	return --l->left == 0;
+}
+
+static struct disk_class *class_at(const struct cache *c, uint32_t at)
+{
+	for (uint32_t i = 0; i < c->tier->unit_count; i++)
+		for (struct disk_class *k = c->tier->units[i].classes; k; k = k->next)
+			if (!at--)
+				return k;
+	return NULL;
+}
+
+bool place_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const struct block *b), void *arg)
+{
+	struct disk_class *k = class_at(c, at);
+	struct look l = { visit, arg, 0 };
+
+	if (k && !k->departures)
+		k->departures = calloc(1, sizeof(*k->departures));
+	if (k && k->departures && !k->failed)
+		l.left = departures_soon(k->departures, c->now_us);
+	if (l.left)
+		policy_look(c->tier->policy, k->policy, look_at, &l, LEAVING_SCAN);
+	return k;
 }
 
 bool disk_most_of(const struct cache *c, uint32_t i, struct disk_most *out)

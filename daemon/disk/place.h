@@ -87,6 +87,9 @@ bool place_elsewhere(struct cache *c, const struct disk_class *mine);
 /* The slab map to give up for a class of such blocks; `only`: on that disk, or NULL: on any. NULL: none. */
 struct slab_map *place_slab_map(struct cache *c, uint64_t need_bytes, const struct unit *only);
 
+/* `leaving` of disks (block/tier.h). */
+bool place_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const struct block *b), void *arg);
+
 /* The most bytes that one block's slot can take of a disk: the slot of a slab that takes the whole disk. */
 struct disk_most {
 	uint32_t number;               /* in the order of the options */

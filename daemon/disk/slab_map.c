@@ -170,6 +170,7 @@ void slab_maps_free(struct cache *c, struct unit *u)
 			after = l->next;
 			free(l);
 		}
+		free(k->departures);
 		free(k);
 	}
 	u->classes = NULL;

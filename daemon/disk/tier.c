@@ -28,6 +28,7 @@
 #include "daemon/disk/transfer.h"
 #include "daemon/threads/await.h"
 #include "daemon/threads/checksum_pool.h"
+#include "eviction/departures.h"
 #include "eviction/policy.h"
 #include "store/catalog/catalog.h"
 #include "store/catalog/record.h"
@@ -399,9 +400,12 @@ static void leave_slab_map(struct cache *c, struct block *b, enum cache_reason r
 	struct slab_map *r = b->slab_map;
 	uint32_t slot = b->slab_map_slot;
 
-	if (reason == CACHE_REASON_EVICTED && !b->span)
+	if (reason == CACHE_REASON_EVICTED && !b->span) {
+		if (r->class->departures)
+			departures_note(r->class->departures, 1);
 		observe_left(c, b->node.id, &r->at[slot].node, EVICTION_DISK,
 			     r->class->unit->failed ? EVICTION_LOST : EVICTION_FULL);
+	}
 	slab_map_detach(c, b);
 	if (reason == CACHE_REASON_EVICTED)
 		return;
@@ -487,6 +491,7 @@ const struct tier_ops disk_tier = {
 	.hurry = spill_hurry,
 	.pump = pump,
 	.room_changed = room_changed,
+	.leaving = place_leaving,
 	.extent_fixed = extent_fixed,
 	.extent_gone = extent_gone,
 };

@@ -15,6 +15,7 @@
 #include "daemon/block/key.h"
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/tier.h"
 #include "daemon/directory/name.h"
 #include "daemon/directory/segment.h"
 #include "store/index.h"
@@ -348,6 +349,39 @@ void exports_named(struct cache *c, const struct export_chain *chain)
 		if (w.known && told && chain->used)
 			used(e, &w, i);
 	}
+}
+
+/* ---- what is about to go ---- */
+
+static void take_back(void *arg, const struct block *b)
+{
+	struct exports *e = arg;
+	struct told *t = told_at(e, b->node.id);
+
+	if (!t->id)
+		return;
+	change_add(e, t, true);
+	told_free(e, t);
+}
+
+/* The lock is left after each class, as each may have many blocks that are about to go. */
+static void cool_tier(struct cache *c, const struct tier_ops *tier, uint64_t now_us)
+{
+	bool more = true;
+
+	for (uint32_t at = 0; more; at++) {
+		cache_lock(c);
+		cache_time(c, now_us);
+		more = tier->leaving(c, at, take_back, c->exports);
+		cache_unlock(c);
+	}
+}
+
+void exports_cool(struct cache *c, uint64_t now_us)
+{
+	for (int i = 0; i < TIER_KINDS; i++)
+		if (c->tiers[i] && c->tiers[i]->leaving)
+			cool_tier(c, c->tiers[i], now_us);
 }
 
 /* ---- the reader ---- */

@@ -9,7 +9,10 @@
  * that name chains. A call that begins inside a segment continues a chain that an earlier one ended, if it says the
  * key before its first. Of a block whose segment is not known nothing is told until a call names its chain.
  *
- * With the cache's lock, but for exports_take and exports_walk, which take it. */
+ * A block that is about to be evicted is taken back some time before, as what is taken back too late is a wrong answer.
+ * It is told of again when a lease uses it.
+ *
+ * With the cache's lock, but for exports_cool, exports_take and exports_walk, which take it. */
 #ifndef TERRACE_DAEMON_EXPORTS_EXPORTS_H
 #define TERRACE_DAEMON_EXPORTS_EXPORTS_H
 
@@ -69,6 +72,8 @@ bool exports_told(const struct grid *grid, uint64_t position);
 uint32_t exports_segment(const struct names *n, uint32_t tenant, const uint8_t *key, uint32_t key_bytes,
 			 uint64_t out[NAMES_SECRETS]);
 
+/* Takes back the blocks that are about to be evicted and then are nowhere here. Any thread, a few times a second. */
+void exports_cool(struct cache *c, uint64_t now_us);
 /* Takes up to `max` changes, in their order, and first those that have become due. *lost: some were dropped, since they
  * were not taken in time: all must be told anew, from a walk. Returns how many. Any thread. */
 uint32_t exports_take(struct cache *c, uint64_t now_us, struct export_change *out, uint32_t max, bool *lost);

@@ -29,6 +29,7 @@
 #include "daemon/block/values.h"
 #include "daemon/memory/probation.h"
 #include "daemon/memory/trade.h"
+#include "eviction/departures.h"
 #include "store/arena/arena.h"
 #include "store/status.h"
 
@@ -338,6 +339,8 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
 	cache_count(c, why, 1);
+	if (b->pool->class->departures)
+		departures_note(b->pool->class->departures, 1);
 	observe_left(c, b->node.id, &b->node, EVICTION_HOST, eviction_reason_of(why));
 	if (block_elsewhere(b)) {
 		block_depart(c, b);
@@ -345,6 +348,44 @@ void room_evict(struct cache *c, struct block *b, enum counter why)
 	}
 	cache_count(c, COUNTER_DROPPED, 1);
 	block_remove(c, b, CACHE_REASON_EVICTED);
+}
+
+/* A look for blocks that are about to go. */
+struct look {
+	const struct cache *cache;
+	void (*visit)(void *arg, const struct block *b);
+	void *arg;
+	uint32_t left;                 /* victims that it has not met yet */
+};
+
+static bool look_at(const struct policy_node *n, void *arg)
+{
+	const struct block *b = block_of_node(n);
+	struct look *l = arg;
+
+	if (block_memory_pins(b) || (!is_alone(l->cache) && !spared(b)))
+		return false;
+	if (!block_elsewhere(b))
+		l->visit(l->arg, b);
+	return --l->left == 0;
+}
+
+bool room_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const struct block *b), void *arg)
+{
+	struct memory_class *k = at < c->class_count ? c->classes[at] : NULL;
+	const struct policy_node *n = k ? k->not_admitted : NULL;
+	struct look l = { c, visit, arg, 0 };
+	uint32_t looked = 0;
+
+	if (k && !k->departures)
+		k->departures = calloc(1, sizeof(*k->departures));
+	if (k && k->departures)
+		l.left = departures_soon(k->departures, c->now_us);
+	for (; n && l.left && looked < CLEAN_SCAN; n = n->next, looked++)
+		look_at(n, &l);
+	if (l.left && looked < CLEAN_SCAN)
+		policy_look(c->policy, k->policy, look_at, &l, CLEAN_SCAN - looked);
+	return k;
 }
 
 /* Takes a slot for a class that has no block to evict. */

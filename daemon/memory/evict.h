@@ -16,12 +16,13 @@ struct memory_slot;
 struct policy_event;
 struct layout_pool;
 
-/* take, refuses, spares, grow and room_changed of memory (block/tier.h). If a block is refused, later blocks of its
- * chain are refused too. */
+/* take, refuses, spares, grow, room_changed and leaving of memory (block/tier.h). If a block is refused, later blocks
+ * of its chain are refused too. */
 enum status room_take(struct cache *c, struct memory_class *k, enum take_effort effort, struct memory_slot *out);
 bool room_refuses(struct cache *c, struct layout_pool *p, const struct policy_event *e);
 bool room_spares(struct cache *c, struct memory_class *k);
 void room_changed(struct cache *c);
+bool room_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const struct block *b), void *arg);
 /* Evicts enough for so many slots at once, if no block is lost by that. Slots taken one by one then lie side by
  * side. */
 void room_clear(struct cache *c, struct memory_class *k, uint32_t slots);

@@ -105,4 +105,5 @@ const struct tier_ops memory_tier = {
 	.refuses = room_refuses,
 	.grow = room_grow,
 	.room_changed = room_changed,
+	.leaving = room_leaving,
 };

@@ -47,6 +47,7 @@ void peers_take_changes(struct peers *p, uint64_t now_us)
 	bool lost = false, any_lost = false;
 	uint32_t n;
 
+	exports_cool(p->daemon->cache, daemon_now_us());
 	do {
 		n = exports_take(p->daemon->cache, daemon_now_us(), changes, CHANGES_A_TAKE, &lost);
 		any_lost |= lost;

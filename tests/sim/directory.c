@@ -1,9 +1,10 @@
 /* A cluster that uses the directory, in virtual time: directory_sim [--long] [--nodes=N] [--seed=N]
  *
- * Each node has the daemon's own outbox, table and hints (daemon/directory). What a node caches is simulated:
- * sessions, of which a node holds a prefix each, and prompts that many sessions begin with; the least recently used
- * ones go. A session takes turns on its node and now and then on another, which asks the directory for what it lacks.
- * Every 16th position is published, 10 s after it came, or when it is used again before.
+ * Each node has the daemon's own outbox, table and hints (daemon/directory), and its rule of what is taken back early
+ * (eviction/departures.h). What a node caches is simulated: sessions, of which a node holds a prefix each, and prompts
+ * that many sessions begin with; the least recently used ones go. A session takes turns on its node and now and then on
+ * another, which asks the directory for what it lacks. Every 16th position is published, 10 s after it came, or when it
+ * is used again before.
  *
  * Time goes in ticks of 100 ms. A message arrives in the tick after it was sent and is answered in the next one.
  * Messages and answers get lost. Nodes die without a word and come back empty; the list of members says so LEASE_S
@@ -23,6 +24,7 @@
 #include "daemon/directory/owners.h"
 #include "daemon/directory/segment.h"
 #include "daemon/directory/table.h"
+#include "eviction/departures.h"
 
 #define SECOND 1000000ull
 #define TICK (SECOND / 10)
@@ -36,7 +38,6 @@ enum {
 	DOWN_S = 30,                 /* from a death to the next run */
 	EVERY = 16,                  /* position is published */
 	LATE_S = 10,
-	COLD_OF_100 = 4,             /* of a cache: what is dropped next, and is not published any more */
 	PROMPT = 128,                /* keys that all sessions of an application begin with */
 	APPLICATIONS = 200,
 	CHAIN_MAX = 4096,
@@ -138,6 +139,7 @@ struct node {
 	struct holding *holdings;
 	uint32_t touched, free, oldest, newest, blocks;
 	uint32_t buckets[BUCKETS];   /* index + 1 */
+	struct departures departures; /* blocks that are dropped */
 	struct delayed delayed[DELAYED];
 	uint32_t delayed_first, delayed_count;
 	uint32_t recent[RECENT], recent_count;
@@ -329,6 +331,7 @@ static void drop(struct node *n, uint32_t h)
 	*link = at->next;
 	age_take(n, h);
 	n->blocks -= at->length - at->begin;
+	departures_note(&n->departures, at->length - at->begin);
 	at->generation++;
 	at->next = n->free;
 	n->free = h;
@@ -388,11 +391,11 @@ static void publish_delayed(struct node *n)
 /* What will be dropped next is taken back first. A name that is missing costs less than a wrong answer. */
 static void cool(struct node *n)
 {
-	const uint32_t kept = scale.blocks_a_node - scale.blocks_a_node / 100 * COLD_OF_100;
-	uint32_t behind = n->blocks;
+	const uint32_t soon = departures_soon(&n->departures, now);
+	uint32_t met = 0;
 
-	for (uint32_t h = n->oldest; h != NONE && behind > kept; h = n->holdings[h].newer) {
-		behind -= n->holdings[h].length - n->holdings[h].begin;
+	for (uint32_t h = n->oldest; h != NONE && met < soon; h = n->holdings[h].newer) {
+		met += n->holdings[h].length - n->holdings[h].begin;
 		if (!n->holdings[h].cold)
 			unpublish(n, h);
 		n->holdings[h].cold = true;

@@ -28,16 +28,22 @@ static struct names *names;
 static const struct secret secret[2] = { { .key = { 1, 2 }, .fingerprint = 1, .same = { 1 } },
 					  { .key = { 3, 4 }, .fingerprint = 2, .same = { 2 } } };
 
-static void begin(void)
+static void begin_with(const struct cache_options *o)
 {
-	const struct cache_options o = rig_options(HOST);
 	uint32_t number;
 
-	rig_open(&r, &o, 1);
+	rig_open(&r, o, 1);
 	number = tenant_of_number(r.c, 0)->number;
 	ck_assert_int_eq(names_create(&number, 1, &names), STATUS_OK);
 	names_set(names, 0, &secret[0], NULL);
 	ck_assert_int_eq(exports_create(r.c, names), STATUS_OK);
+}
+
+static void begin(void)
+{
+	const struct cache_options o = rig_options(HOST);
+
+	begin_with(&o);
 }
 
 static void end(void)
@@ -243,6 +249,68 @@ START_TEST(what_goes_is_taken_back)
 }
 END_TEST
 
+/* Before it is evicted; a lease brings it back. */
+START_TEST(what_is_about_to_go_is_taken_back)
+{
+	struct export_change e[MANY];
+	uint32_t n = 0;
+
+	begin();
+	ck_assert_uint_eq(rig_put(&r, 1000, HOST / 2), HOST / 2);
+	put(0, 64, false);
+	lease(0, 64);
+	ck_assert_uint_eq(take(e), 4);
+	exports_cool(r.c, r.now);
+	ck_assert_uint_eq(take(e), 0); /* nothing has left yet */
+	for (uint32_t i = 0; !n; i++) {
+		ck_assert_uint_eq(rig_put(&r, 1000 + HOST + 64 * i, 64), 64);
+		r.now += 100 * 1000;
+		exports_cool(r.c, r.now);
+		n = take(e);
+	}
+	ck_assert_uint_eq(rig_prefix(&r, 0, 64), 64);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert(e[i].removed);
+	lease(0, 64);
+	ck_assert_uint_eq(take(e), n);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert(!e[i].removed);
+	exports_cool(r.c, r.now); /* it was used just now */
+	ck_assert_uint_eq(take(e), 0);
+	end();
+}
+END_TEST
+
+START_TEST(so_is_what_only_a_disk_has)
+{
+	enum { DISK = 256, SMALL = 64, PART = 16 };
+	struct rig_disks d;
+	struct export_change e[MANY];
+	uint32_t n = 0;
+
+	rig_disks_make(&d, NULL, 1, DISK);
+	const struct cache_options o = rig_disk_options(&d, 1, SMALL);
+
+	begin_with(&o);
+	rig_restored(&r);
+	rig_put_slowly(&r, 1000, DISK / 4);
+	put(0, 32, false);
+	rig_quiet(&r);
+	lease(0, 32);
+	ck_assert_uint_eq(take(e), 2);
+	for (uint32_t i = 0; !n; i++) {
+		rig_put_slowly(&r, 2000 + PART * i, PART);
+		r.now += 100 * 1000;
+		exports_cool(r.c, r.now);
+		n = take(e);
+	}
+	ck_assert_uint_eq(rig_prefix(&r, 0, 32), 32);
+	ck_assert(e[0].removed);
+	end();
+	rig_disks_remove(&d);
+}
+END_TEST
+
 /* While a secret is changed the old names stay; when it is dropped, the next use tells of the block anew. */
 START_TEST(secrets_change)
 {
@@ -336,6 +404,8 @@ int main(void)
 	tcase_add_loop_test(t, calls_continue_chains, 0, 20);
 	tcase_add_test(t, a_lease_names_the_chain);
 	tcase_add_test(t, what_goes_is_taken_back);
+	tcase_add_test(t, what_is_about_to_go_is_taken_back);
+	tcase_add_test(t, so_is_what_only_a_disk_has);
 	tcase_add_test(t, secrets_change);
 	tcase_add_test(t, a_late_reader_walks);
 	tcase_add_test(t, a_walk_has_what_stays);
