@@ -16,6 +16,7 @@ enum {
 	SLOTS = 2 * DIRECTORY_MEMBERS_MAX + 1, /* a list of members, and one more whose entries are not swept yet */
 	INDEX = 4 * DIRECTORY_MEMBERS_MAX,     /* a power of two */
 	SWEPT_AN_ADDITION = 2,
+	LOOK_EVERY = 256,                      /* additions */
 	BYTES_MIN = 4096,
 };
 #define NONE UINT32_MAX
@@ -56,6 +57,9 @@ struct directory {
 	uint32_t slots_touched;       /* those ever used, with that of refusals */
 	uint16_t index[INDEX];        /* of the runs that are alive, by node; 0: free */
 	uint16_t dead;                /* the first slot to sweep; 0: none */
+	uint32_t holders;             /* runs that are alive and have entries */
+	uint32_t largest;             /* the slot of the one with the most, or that had the most a while ago; 0: none */
+	uint64_t look_again;          /* at that count of additions the largest may be looked for again */
 	struct directory_counts counts;
 };
 
@@ -85,6 +89,11 @@ static void slot_append(struct directory *d, uint32_t s, uint32_t e)
 	*(slot->last == NONE ? &slot->first : &d->entries[slot->last].behind) = e;
 	slot->last = e;
 	slot->count++;
+	if (s == REFUSALS)
+		return;
+	d->holders += slot->count == 1;
+	if (!d->largest || slot->count > d->slots[d->largest].count)
+		d->largest = s;
 }
 
 static void slot_take(struct directory *d, uint32_t e)
@@ -95,6 +104,7 @@ static void slot_take(struct directory *d, uint32_t e)
 	*(entry->before == NONE ? &slot->first : &d->entries[entry->before].behind) = entry->behind;
 	*(entry->behind == NONE ? &slot->last : &d->entries[entry->behind].before) = entry->before;
 	slot->count--;
+	d->holders -= entry->slot != REFUSALS && slot->alive && !slot->count;
 }
 
 static void age_append(struct directory *d, uint32_t e)
@@ -210,13 +220,42 @@ static bool full(const struct directory *d)
 	return d->free == NONE && d->touched == d->capacity && !d->dead;
 }
 
-static uint32_t entry_take(struct directory *d)
+/* The most entries that a run may have without giving way to others, while the table is full. */
+static uint32_t share(const struct directory *d)
+{
+	return (d->capacity - d->slots[REFUSALS].count) / (d->holders ? d->holders : 1);
+}
+
+static void largest_look(struct directory *d)
+{
+	d->look_again = d->counts.added + LOOK_EVERY;
+	d->largest = 0;
+	for (uint32_t s = REFUSALS + 1; s < d->slots_touched; s++)
+		if (d->slots[s].alive && d->slots[s].count &&
+		    (!d->largest || d->slots[s].count > d->slots[d->largest].count))
+			d->largest = s;
+}
+
+/* Which entry goes for a new one of that slot, of a full table: of a run that has its share its own oldest, else the
+ * oldest of the run with the most. So nothing that one run tells displaces what a run within its share has told. */
+static uint32_t entry_for(struct directory *d, uint32_t s)
+{
+	const uint32_t most = share(d);
+
+	if (s != REFUSALS && d->slots[s].count && d->slots[s].count >= most)
+		return d->slots[s].first;
+	if ((!d->largest || d->slots[d->largest].count <= most) && d->counts.added >= d->look_again)
+		largest_look(d);
+	return d->largest && d->slots[d->largest].count > most ? d->slots[d->largest].first : d->oldest;
+}
+
+static uint32_t entry_take(struct directory *d, uint32_t s)
 {
 	sweep_dead(d, SWEPT_AN_ADDITION);
 	if (d->free == NONE && d->touched < d->capacity)
 		return d->touched++;
 	if (d->free == NONE) {
-		entry_free(d, d->oldest);
+		entry_free(d, entry_for(d, s));
 		d->counts.dropped++;
 	}
 	const uint32_t e = d->free;
@@ -228,7 +267,7 @@ static uint32_t entry_take(struct directory *d)
 static void entry_make(struct directory *d, uint32_t s, uint32_t tenant, const struct public_name *name,
 		       uint64_t now_us)
 {
-	const uint32_t e = entry_take(d);
+	const uint32_t e = entry_take(d, s);
 
 	d->entries[e] = (struct entry){
 		.name = *name,
@@ -280,6 +319,8 @@ static bool entry_add(struct directory *d, uint32_t s, const struct directory_ch
 	d->entries[e].seen = true;
 	chain_take(d, e);
 	chain_put(d, e);
+	slot_take(d, e);
+	slot_append(d, s, e);
 	age_take(d, e);
 	age_append(d, e);
 	return true;
@@ -317,6 +358,7 @@ static void slot_kill(struct directory *d, uint32_t s)
 {
 	struct slot *slot = &d->slots[s];
 
+	d->holders -= slot->count > 0;
 	slot->alive = false;
 	slot->next_dead = d->dead;
 	d->dead = (uint16_t)s;
@@ -365,6 +407,7 @@ void directory_members(struct directory *d, const struct directory_member *at, u
 		if (!s || !d->slots[s].alive || d->slots[s].run.epoch != at[i].run.epoch)
 			slot_make(d, &at[i].run, &hint);
 	}
+	largest_look(d);
 	memset(d->index, 0, sizeof d->index);
 	for (uint32_t s = 1; s < d->slots_touched; s++)
 		if (d->slots[s].alive)

@@ -1,8 +1,10 @@
 /* The entries that this member owns: which runs of which members have a block of this public name.
  *
  * An entry lives while its holder's run is in the list of members (directory_members), until the holder takes it back,
- * or until the table is full and the entry is the one told longest ago. Entries of a run that left are dead at once:
- * no search finds them, and their room is taken back some at a time, by directory_sweep and by additions.
+ * or until it gives way in a full table. For a new entry of a holder that has its fair share of the table, its own
+ * oldest goes; for one of a holder that has less, the oldest of the holder with the most. So a flood of one holder
+ * displaces no other's. Entries of a run that left are dead at once: no search finds them, and their room is taken back
+ * some at a time, by directory_sweep and by additions.
  *
  * Messages of one holder are applied in the order of their sequence numbers: one that is not higher than the last is
  * STALE and changes nothing. So a digest or a bucket from before a removal never brings the removed name back.
@@ -106,7 +108,7 @@ struct directory_counts {
 	uint64_t capacity;                /* entries */
 	uint64_t bytes;                   /* of all this, as allocated */
 	uint64_t added, removed, refused; /* since directory_create, as below: additions that were refused */
-	uint64_t dropped;                 /* the oldest ones, for want of room */
+	uint64_t dropped;                 /* for want of room */
 	uint64_t stale, unknown;          /* messages that were out of order, or of a run that is no member */
 	uint64_t digests, differing;      /* digests compared, and those that differed */
 };

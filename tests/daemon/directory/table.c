@@ -181,6 +181,50 @@ START_TEST(the_oldest_go_first)
 }
 END_TEST
 
+static uint32_t found_of(struct directory *d, uint64_t first, uint32_t count)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		n += find(d, first + i, 0).count;
+	return n;
+}
+
+/* In whatever order they come: each holder that tells no more than its share of a full table keeps all of it. */
+START_TEST(a_flood_displaces_no_other)
+{
+	enum { CAPACITY = 1000, SHARE = CAPACITY / 4, FEW = 20, FLOOD = 5000 };
+	struct directory *d = make(64 * CAPACITY);
+	struct directory_sender s[4] = { from(0, 0), from(1, 0), from(2, 0), from(3, 0) };
+	struct directory_counts counts;
+	const bool late = _i;
+
+	members(d, 4, 1);
+	for (uint32_t i = 0; i < FEW; i++, s[1].sequence++)
+		tell(d, &(struct directory_sender){ s[1].run, s[1].sequence + 1 }, 10000 + i, false);
+	for (uint32_t i = 0; i < FLOOD; i++) {
+		s[0].sequence++;
+		tell(d, &s[0], i, false);
+		if (late ? i < FLOOD - SHARE : i >= SHARE)
+			continue;
+		s[2].sequence++;
+		tell(d, &s[2], 20000 + (late ? i - (FLOOD - SHARE) : i), false);
+	}
+	for (uint32_t i = 0; i < SHARE; i++) {
+		s[3].sequence++;
+		tell(d, &s[3], 30000 + i, false);
+	}
+	directory_counts(d, &counts);
+	ck_assert_uint_eq(counts.entries, CAPACITY);
+	ck_assert_uint_eq(found_of(d, 10000, FEW), FEW);
+	ck_assert_uint_eq(found_of(d, 20000, SHARE), SHARE);
+	ck_assert_uint_eq(found_of(d, 30000, SHARE), SHARE);
+	ck_assert_uint_eq(found_of(d, FLOOD - (CAPACITY - 2 * SHARE - FEW), CAPACITY - 2 * SHARE - FEW),
+			  CAPACITY - 2 * SHARE - FEW); /* the newest of the flood */
+	directory_destroy(d);
+}
+END_TEST
+
 START_TEST(deleted_names_are_refused)
 {
 	struct directory *d = make(1 << 16);
@@ -497,6 +541,7 @@ int main(void)
 	tcase_add_test(tc, old_messages_change_nothing);
 	tcase_add_test(tc, a_run_that_left_is_not_found);
 	tcase_add_test(tc, the_oldest_go_first);
+	tcase_add_loop_test(tc, a_flood_displaces_no_other, 0, 2);
 	tcase_add_test(tc, deleted_names_are_refused);
 	tcase_add_test(tc, too_few_bytes);
 	tcase_add_loop_test(tc, random_calls, 0, 20);
