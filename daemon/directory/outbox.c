@@ -18,6 +18,7 @@ enum {
 	PEERS = 2 * DIRECTORY_MEMBERS_MAX, /* those of a list, and those of lists before it that still have segments */
 	NAMES_MAX = 1 << 26,
 	REFRESHED_A_CALL = 1024,
+	REMOVED_A_HOLD = 1024,
 	SIDES = OWNERS_A_SEGMENT,
 };
 #define NONE UINT32_MAX
@@ -517,20 +518,38 @@ enum status outbox_add(struct outbox *o, const struct directory_change *change, 
 	return status;
 }
 
+static void take_back(struct outbox *o, uint32_t n, uint64_t now_us)
+{
+	/* The segment is looked at first, while the name keeps it. */
+	segment_refresh(o, o->names[n].segment, now_us);
+	wanted_set(o, &o->names[n], false, false);
+	for (uint32_t side = 0; side < SIDES; side++)
+		pend(o, &o->names[n], side, now_us);
+	name_look(o, n);
+}
+
 void outbox_remove(struct outbox *o, const struct public_name *name, uint64_t now_us)
 {
 	pthread_mutex_lock(&o->lock);
 	const uint32_t n = name_find(o, name);
 
-	if (n != NONE && o->names[n].wanted) {
-		/* The segment is looked at first, while the name keeps it. */
-		segment_refresh(o, o->names[n].segment, now_us);
-		wanted_set(o, &o->names[n], false, false);
-		for (uint32_t side = 0; side < SIDES; side++)
-			pend(o, &o->names[n], side, now_us);
-		name_look(o, n);
-	}
+	if (n != NONE && o->names[n].wanted)
+		take_back(o, n, now_us);
 	pthread_mutex_unlock(&o->lock);
+}
+
+void outbox_remove_all(struct outbox *o, uint64_t now_us)
+{
+	bool more = true;
+
+	for (uint32_t n = 0; more;) { /* others wait for the lock for a part at most */
+		pthread_mutex_lock(&o->lock);
+		for (uint32_t i = 0; i < REMOVED_A_HOLD && n < o->names_touched; i++, n++)
+			if (o->names[n].wanted) /* a free one is not */
+				take_back(o, n, now_us);
+		more = n < o->names_touched;
+		pthread_mutex_unlock(&o->lock);
+	}
 }
 
 /* ---- messages ---- */

@@ -68,6 +68,10 @@ enum status outbox_add(struct outbox *o, const struct directory_change *change, 
 /* A block is here no more. A name that was not published is passed over. */
 void outbox_remove(struct outbox *o, const struct public_name *name, uint64_t now_us);
 
+/* Takes back all names, for a caller that has lost changes and adds what is here again. Of a name that is added before
+ * the next outbox_next, no owner is told. */
+void outbox_remove_all(struct outbox *o, uint64_t now_us);
+
 enum outbox_kind { OUTBOX_PUBLISH, OUTBOX_DIGEST, OUTBOX_REPLACE };
 
 /* A message to one owner, which may be this member itself: it is then applied to its own table without a call. The

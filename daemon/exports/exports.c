@@ -17,12 +17,13 @@
 #include "daemon/block/lock.h"
 #include "daemon/block/tier.h"
 #include "daemon/directory/name.h"
+#include "daemon/directory/outbox.h"
 #include "daemon/directory/segment.h"
 #include "store/index.h"
 
 #include <stdlib.h>
 
-enum { NOTES = 1 << 16, YOUNG_MAX = 1 << 16, TABLE_LEAST = 1 << 10 };
+enum { NOTES = 1 << 16, YOUNG_MAX = 1 << 16, TABLE_LEAST = 1 << 10, CHANGES_A_TAKE = 1024 };
 
 struct note {
 	uint64_t name;                 /* key_name_of(); 0: none */
@@ -423,4 +424,46 @@ uint32_t exports_walk(struct cache *c, uint64_t *at, struct export_change *out, 
 	e->walk_at = n ? *at : 0;
 	cache_unlock(c);
 	return n;
+}
+
+static void tell_outbox(struct outbox *o, const struct export_change *from, uint64_t now_us)
+{
+	const struct directory_change change = { .name = from->name, .segment = from->segment,
+						 .tenant = from->tenant, .remove = from->removed };
+
+	if (from->removed)
+		outbox_remove(o, &from->name, now_us);
+	else
+		outbox_add(o, &change, now_us);
+}
+
+/* What was dropped may be removals, so all that is told is taken back first. Of that no message is made, as the caller
+ * makes none meanwhile. */
+static void tell_all(struct cache *c, struct outbox *o, struct export_change *room, uint64_t now_us)
+{
+	uint64_t at = 0;
+	uint32_t n;
+
+	outbox_remove_all(o, now_us);
+	while ((n = exports_walk(c, &at, room, CHANGES_A_TAKE)) > 0)
+		for (uint32_t i = 0; i < n; i++)
+			tell_outbox(o, &room[i], now_us);
+}
+
+bool exports_publish(struct cache *c, uint64_t now_us, struct outbox *o, uint64_t outbox_us)
+{
+	struct export_change changes[CHANGES_A_TAKE];
+	bool lost = false, any_lost = false;
+	uint32_t n;
+
+	exports_cool(c, now_us);
+	do {
+		n = exports_take(c, now_us, changes, CHANGES_A_TAKE, &lost);
+		any_lost |= lost;
+		for (uint32_t i = 0; i < n; i++)
+			tell_outbox(o, &changes[i], outbox_us);
+	} while (n == CHANGES_A_TAKE);
+	if (any_lost)
+		tell_all(c, o, changes, outbox_us);
+	return !any_lost;
 }

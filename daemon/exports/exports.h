@@ -28,6 +28,7 @@ struct cache;
 struct exports;
 struct grid;
 struct layout_pool;
+struct outbox;
 
 enum {
 	EXPORT_EVERY = 16,
@@ -72,10 +73,17 @@ bool exports_told(const struct grid *grid, uint64_t position);
 uint32_t exports_segment(const struct names *n, uint32_t tenant, const uint8_t *key, uint32_t key_bytes,
 			 uint64_t out[NAMES_SECRETS]);
 
-/* Takes back the blocks that are about to be evicted and then are nowhere here. Any thread, a few times a second. */
+/* Tells the outbox what has changed: a few times a second, on the thread that also sends the outbox's messages.
+ * outbox_us: the outbox's time. False: some changes were dropped, since they were not taken in time; so all has been
+ * told anew. */
+bool exports_publish(struct cache *c, uint64_t now_us, struct outbox *o, uint64_t outbox_us);
+
+/* ---- its parts. Any thread ---- */
+
+/* Takes back the blocks that are about to be evicted and then are nowhere here. */
 void exports_cool(struct cache *c, uint64_t now_us);
 /* Takes up to `max` changes, in their order, and first those that have become due. *lost: some were dropped, since they
- * were not taken in time: all must be told anew, from a walk. Returns how many. Any thread. */
+ * were not taken in time: all must be told anew, from a walk. Returns how many. */
 uint32_t exports_take(struct cache *c, uint64_t now_us, struct export_change *out, uint32_t max, bool *lost);
 /* Walks all that is told now; *at 0 at first. Returns how many; 0: the end. What is told or removed meanwhile may be in
  * or not; of the rest, what the walk would miss comes as changes. One walk at a time, on any thread. */

@@ -12,50 +12,15 @@
 
 #define MESSAGE_US 5000000ull
 #define SEND_US 100000ull
-enum { CHANGES_A_TAKE = 1024 };
 
 /* ---- what is here ---- */
 
-static void take_change(struct peers *p, const struct export_change *from, uint64_t now_us)
-{
-	const struct directory_change change = { .name = from->name, .segment = from->segment,
-						 .tenant = from->tenant, .remove = from->removed };
-
-	if (from->removed)
-		outbox_remove(p->outbox, &from->name, now_us);
-	else
-		outbox_add(p->outbox, &change, now_us);
-}
-
-/* Changes were dropped, since they came faster than they were taken: all that is here is told anew. What is here no
- * more stays told until a member that asks for it finds out. */
-static void take_all(struct peers *p, struct export_change *room, uint64_t now_us)
-{
-	uint64_t at = 0;
-	uint32_t n;
-
-	log_warn("peers_changes_lost", LOG_TEXT("reason", "blocks came and went faster than they could be told of"),
-		 LOG_TEXT("remedy", "none needed: all of them are told of anew"));
-	while ((n = exports_walk(p->daemon->cache, &at, room, CHANGES_A_TAKE)) > 0)
-		for (uint32_t i = 0; i < n; i++)
-			take_change(p, &room[i], now_us);
-}
-
 void peers_take_changes(struct peers *p, uint64_t now_us)
 {
-	struct export_change changes[CHANGES_A_TAKE];
-	bool lost = false, any_lost = false;
-	uint32_t n;
-
-	exports_cool(p->daemon->cache, daemon_now_us());
-	do {
-		n = exports_take(p->daemon->cache, daemon_now_us(), changes, CHANGES_A_TAKE, &lost);
-		any_lost |= lost;
-		for (uint32_t i = 0; i < n; i++)
-			take_change(p, &changes[i], now_us);
-	} while (n == CHANGES_A_TAKE);
-	if (any_lost)
-		take_all(p, changes, now_us);
+	if (!exports_publish(p->daemon->cache, daemon_now_us(), p->outbox, now_us))
+		log_warn("peers_changes_lost",
+			 LOG_TEXT("reason", "blocks came and went faster than they could be told of"),
+			 LOG_TEXT("remedy", "none needed: all of them are told of anew"));
 }
 
 /* ---- a message ---- */

@@ -11,7 +11,10 @@
 #include "daemon/call/lease.h"
 #include "daemon/call/reserve.h"
 #include "daemon/directory/name.h"
+#include "daemon/directory/outbox.h"
+#include "daemon/directory/owners.h"
 #include "daemon/directory/segment.h"
+#include "daemon/directory/table.h"
 #include "daemon/exports/exports.h"
 #include "daemon/names/names.h"
 #include "store/status.h"
@@ -359,6 +362,86 @@ START_TEST(a_late_reader_walks)
 }
 END_TEST
 
+/* ---- with an outbox and the table of the one owner ---- */
+
+static struct outbox_message message;
+
+/* So long: what is due is told, checked by digests and repaired. */
+static void owner_hears(struct outbox *o, struct directory *table, const struct directory_run *self, uint64_t seconds)
+{
+	struct digest_set differ;
+
+	for (uint64_t until = r.now + seconds * 1000 * 1000; r.now < until; r.now += 100 * 1000) {
+		exports_publish(r.c, r.now, o, r.now);
+		while (outbox_next(o, r.now, &message)) {
+			const struct directory_sender from = { *self, message.sequence };
+			const struct directory_buckets content = { &message.set, message.changes, message.count,
+								   message.part };
+			struct directory_published out = { 0 };
+			struct outbox_reply reply = { .differ = &differ };
+
+			if (message.kind == OUTBOX_DIGEST)
+				reply.status = directory_digest(table, &from, &message.digest, &differ);
+			else if (message.kind == OUTBOX_REPLACE)
+				reply.status = directory_replace(table, &from, &content, r.now, &out);
+			else
+				reply.status = directory_publish(table, &from, message.changes, message.count,
+								 message.told, r.now, &out);
+			reply.digest_wanted = out.digest_wanted;
+			outbox_end(o, &message, &reply, r.now);
+		}
+	}
+}
+
+static uint32_t owner_knows(struct directory *table)
+{
+	struct directory_counts counts;
+
+	directory_counts(table, &counts);
+	return (uint32_t)counts.entries;
+}
+
+/* Removals that were not taken in time are told all the same: at once, and not only by a digest (_i). */
+START_TEST(what_was_lost_is_taken_back)
+{
+	const struct directory_member member = { .run = { .node = { 1 }, .epoch = 1 } };
+	struct outbox_options options = { .self = { 1 }, .names_max = 1000, .messages_a_second = 100 };
+	const struct directory_options table_options = { .bytes_max = 1 << 16, .refused_us = 1 };
+	struct directory *table;
+	struct owners *owners;
+	struct outbox *o;
+	enum status s[1];
+	struct public_name name;
+	struct directory_found found;
+
+	begin();
+	ck_assert_int_eq(outbox_create(&options, &o), STATUS_OK);
+	ck_assert_int_eq(directory_create(&table_options, &table), STATUS_OK);
+	ck_assert_int_eq(owners_create(&member, 1, &owners), STATUS_OK);
+	outbox_members(o, owners, r.now);
+	directory_members(table, &member, 1);
+	put(0, 32, false);
+	lease(0, 32);
+	owner_hears(o, table, &member.run, 3);
+	ck_assert_uint_eq(owner_knows(table), 2);
+	for (uint32_t i = 0; i < EXPORT_CHANGES_MAX / 2 + 4; i++) {
+		rig_delete(&r, 15, 1, s);
+		put(15, 1, true);
+		lease(0, 16);
+	}
+	rig_delete(&r, 15, 1, s);
+	owner_hears(o, table, &member.run, _i ? 200 : 3);
+	ck_assert_uint_eq(owner_knows(table), 1);
+	name_of(31, r.c->pools[0]->layout_id, &name);
+	directory_find(table, r.c->pools[0]->tenant->number, &name, 1, r.now, &found);
+	ck_assert_uint_eq(found.count, 1);
+	outbox_destroy(o);
+	owners_drop(owners);
+	directory_destroy(table);
+	end();
+}
+END_TEST
+
 /* What goes while a walk is under way does not hide what stays. */
 START_TEST(a_walk_has_what_stays)
 {
@@ -408,6 +491,7 @@ int main(void)
 	tcase_add_test(t, so_is_what_only_a_disk_has);
 	tcase_add_test(t, secrets_change);
 	tcase_add_test(t, a_late_reader_walks);
+	tcase_add_loop_test(t, what_was_lost_is_taken_back, 0, 2);
 	tcase_add_test(t, a_walk_has_what_stays);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
