@@ -218,14 +218,13 @@ static bool tell_progress(struct admission *a, const struct lease *l, struct cac
 	return true;
 }
 
-/* Leaves the blocks of the longest prefix of the first `keys` in l. */
-static enum status admit_find(struct admission *a, const struct session *s, uint32_t keys, bool wait, struct lease *l,
-			      uint32_t *out, const char **why)
+/* Leaves in l the blocks that a lease of the first n keys uses, the longest prefix. */
+static enum status admit_find(struct admission *a, const struct session *s, uint32_t n, struct lease *l,
+			      const char **why)
 {
 	struct cache *c = a->cache;
 	struct quota_wish pins[PINS_WISHES];
 	uint64_t bytes, gpu_bytes;
-	uint32_t n = admit_prefix(a, keys, wait, l);
 	enum status status;
 
 	*why = a->all ? "not every key is present" : "no prefix is present";
@@ -235,12 +234,9 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	}
 	bytes = admit_trim(a, n, l, &gpu_bytes);
 	status = lease_ask(c, s, pins, pins_wish(c, session_tenant(s), bytes, a->want.gpu, gpu_bytes, pins), why);
-	if (status) {
+	if (status)
 		cache_count(c, COUNTER_LEASE_EXHAUSTED, 1);
-		return status;
-	}
-	*out = n;
-	return STATUS_OK;
+	return status;
 }
 
 /* Other members are told of what a lease uses. */
@@ -259,18 +255,22 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	struct cache *c = a->cache;
 	const bool wait = (c->tier || c->vram || c->sources_by_name) && wait_wanted(a->wait);
 	struct lease *l = *lp;
-	uint32_t n, fit = a->keys->count;
-	const bool comes =
-		wait && c->sources_by_name && !a->local && admit_prefix(a, fit, true, l) < fit && arrivals_begin(a, l);
+	uint32_t fit = a->keys->count, n = admit_prefix(a, fit, wait, l);
 	enum status status = STATUS_BUSY;
+	bool comes = false;
 
-	if (!comes || admit_prefix(a, fit, true, l))
-		status = admit_find(a, s, fit, wait, l, &n, why);
+	if (wait && c->sources_by_name && !a->local && n < fit) {
+		comes = arrivals_begin(a, l);
+		n = admit_prefix(a, fit, wait, l); /* what comes may have taken slots of these blocks */
+	}
+	if (!comes || n)
+		status = admit_find(a, s, n, l, why);
 	while (!status && a->want.gpu && !wait && (fit = bring_now(a, n, l->block)) < n) {
 		const struct cache_keys first = keys_slice(a->keys, 0, fit);
 
 		blocks_find(c, a->pools, a->layouts, &first, l->block);
-		status = admit_find(a, s, fit, wait, l, &n, why);
+		n = admit_prefix(a, fit, wait, l);
+		status = admit_find(a, s, n, l, why);
 	}
 	if (status)
 		return status;
