@@ -49,7 +49,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORTH_OF_10 = 8, BUCKETS = 512, STOP_US = ARRIVAL_US + 2 * 1000 * 1000 };
+enum { WORTH_OF_10 = 8, BUCKETS = 512, PROBES = 2 * CACHE_LAYOUTS_MAX, STOP_US = ARRIVAL_US + 2 * 1000 * 1000 };
 
 /* One name under way. */
 struct arrival {
@@ -584,6 +584,8 @@ struct lack {
 	uint32_t cell[ARRIVALS_A_CALL];
 	uint8_t word[ARRIVALS_A_CALL]; /* the best that any source says */
 	uint8_t asked[ARRIVALS_A_CALL]; /* 1 + the source that may tell; 0: none */
+	/* the last of them is there only to find out which member has the others: see lack_probe */
+	bool probes;
 	bool comes;
 	bool ahead;                    /* it is to come also if the call does not wait */
 };
@@ -596,22 +598,63 @@ static bool has_cell(const struct admission *a, uint32_t cell)
 	return !g || grid_has_cell(&g->rule[cell % a->layouts], (uint64_t)a->keys->first + cell / a->layouts);
 }
 
+static void cell_key(const struct admission *a, uint32_t cell, struct run_key *out)
+{
+	const uint8_t *key = a->keys->bytes + (size_t)(cell / a->layouts) * a->keys->key_bytes;
+	struct layout_pool *p = a->pools[cell % a->layouts];
+	const uint64_t position = (uint64_t)a->keys->first + cell / a->layouts;
+	const uint64_t begins = segment_first(segment_of(position));
+
+	*out = (struct run_key){ .pool = p, .told = exports_told(a->keys->grid, position) };
+	if (begins >= a->keys->first)
+		out->segment_key = a->keys->bytes + (begins - a->keys->first) * a->keys->key_bytes;
+	block_ident(p, key, a->keys->key_bytes, &out->name);
+}
+
+/* Whether asking for it can tell who has the blocks around it. */
+static bool may_be_found(struct cache *c, const struct run_key *key)
+{
+	uint8_t word = SOURCE_NOT;
+
+	for (uint32_t s = 0; s < c->source_count && word != SOURCE_MAY; s++)
+		if (c->sources_by_name >> s & 1)
+			c->sources[s]->ops->known(c, c->sources[s], &(struct key_run){ 1, key }, &word);
+	return word == SOURCE_MAY;
+}
+
+/* Members are told of few positions. With many layouts none of those that may be asked for is among the cells that one
+ * call asks for; then the next one behind them takes the place of the last. */
+static void lack_probe(struct lack *k, const struct admission *a)
+{
+	const uint32_t cells = a->keys->count * a->layouts;
+	uint32_t cell = k->cell[k->count - 1] + 1;
+	struct run_key key;
+
+	for (uint32_t tries = 0; cell < cells && tries < PROBES; cell++) {
+		if (k->lease->block[cell] || !has_cell(a, cell))
+			continue;
+		cell_key(a, cell, &key);
+		if (!key.told || !key.segment_key)
+			continue;
+		tries++;
+		if (!may_be_found(k->cache, &key))
+			continue;
+		k->key[k->count - 1] = key;
+		k->cell[k->count - 1] = cell;
+		k->probes = true;
+		return;
+	}
+}
+
+/* The first ones: what the prefix lacks first is asked for first. */
 static void lack_gather(struct lack *k, const struct admission *a, const struct lease *l)
 {
 	const uint32_t cells = a->keys->count * a->layouts;
 
 	for (uint32_t i = 0; i < cells && k->count < ARRIVALS_A_CALL; i++) {
-		const uint8_t *key = a->keys->bytes + (size_t)(i / a->layouts) * a->keys->key_bytes;
-		struct layout_pool *p = a->pools[i % a->layouts];
-		const uint64_t position = (uint64_t)a->keys->first + i / a->layouts;
-		const uint64_t begins = segment_first(segment_of(position));
-
 		if (l->block[i] || !has_cell(a, i))
 			continue;
-		k->key[k->count] = (struct run_key){ .pool = p, .told = exports_told(a->keys->grid, position) };
-		if (begins >= a->keys->first)
-			k->key[k->count].segment_key = a->keys->bytes + (begins - a->keys->first) * a->keys->key_bytes;
-		block_ident(p, key, a->keys->key_bytes, &k->key[k->count].name);
+		cell_key(a, i, &k->key[k->count]);
 		k->cell[k->count++] = i;
 	}
 }
@@ -622,6 +665,8 @@ static void lack_ask_words(struct lack *k)
 	const struct key_run all = { k->count, k->key };
 	uint8_t word[ARRIVALS_A_CALL];
 
+	memset(k->word, SOURCE_NOT, sizeof(k->word));
+	memset(k->asked, 0, sizeof(k->asked));
 	for (uint32_t s = 0; s < c->source_count; s++) {
 		if (!(c->sources_by_name >> s & 1))
 			continue;
@@ -699,9 +744,10 @@ static uint32_t lack_pick(struct lack *k, const struct admission *a, uint32_t n,
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < k->count; i++) {
+		const bool probe = k->probes && i + 1 == k->count && which == SOURCE_MAY && count;
 		struct arrival *under_way;
 
-		if (k->word[i] != which || !is_needed(k, a, k->cell[i], n))
+		if (k->word[i] != which || !(probe || is_needed(k, a, k->cell[i], n)))
 			continue;
 		under_way = arrival_find(k->cache->arrivals, &k->key[i].name);
 		if (under_way) {
@@ -821,6 +867,10 @@ static struct lack *lack_create(struct admission *a, const struct lease *l)
 	k->ahead = a->ahead;
 	lack_gather(k, a, l);
 	lack_ask_words(k);
+	if (k->count == ARRIVALS_A_CALL && !memchr(k->word, SOURCE_MAY, k->count))
+		lack_probe(k, a);
+	if (k->probes)
+		lack_ask_words(k);
 	return k;
 }
 

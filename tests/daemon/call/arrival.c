@@ -30,7 +30,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { HOST = 256, NAMES = 4, KEYS = 512, FETCHES = 8, FILLER = 0x33, ITS_GENERATION = 777 };
+enum { HOST = 256, NAMES = 4, KEYS = 512, FETCHES = 8, FILLER = 0x33, ITS_GENERATION = 777, PLACES = 2048 };
 
 /* The other machine, as it were. With the cache's lock. */
 struct fake {
@@ -39,6 +39,7 @@ struct fake {
 	struct source_ask *ask[FETCHES];
 	struct fetch *fetch[FETCHES];
 	uint32_t asks, asked, fetches, fetched, cancels, wrongs;
+	bool strict;                   /* it can be asked only for runs with a name that members are told of */
 	enum status refuses;           /* all fetches; */
 	uint32_t but_first;            /* if that is OK, pieces from here on; 0: none */
 };
@@ -59,9 +60,17 @@ static uint64_t number_of(const struct run_key *k)
 
 static void fake_known(struct cache *c, struct source *s, const struct key_run *run, uint8_t *word)
 {
+	const struct fake *f = (struct fake *)s;
+	bool may = !f->strict;
+
 	(void)c;
-	for (uint32_t i = 0; i < run->count; i++)
-		word[i] = ((struct fake *)s)->word[number_of(&run->key[i])];
+	for (uint32_t i = 0; i < run->count; i++) {
+		word[i] = f->word[number_of(&run->key[i])];
+		may |= word[i] == SOURCE_MAY && run->key[i].told && run->key[i].segment_key;
+	}
+	for (uint32_t i = 0; i < run->count && !may; i++)
+		if (word[i] == SOURCE_MAY)
+			word[i] = SOURCE_NOT;
 }
 
 static enum status fake_ask(struct cache *c, struct source *s, struct source_ask *a)
@@ -181,7 +190,7 @@ static void answer(struct source_ask *a, enum source_word word)
 struct call {
 	struct cache_wait wait;
 	struct cache_keys keys;
-	struct cache_place place[64];
+	struct cache_place place[PLACES];
 	struct cache_leased leased;
 	bool all;
 	_Atomic bool ready;
@@ -197,7 +206,7 @@ static enum status ask(struct call *x)
 	atomic_store(&x->ready, false);
 	return cache_lease(w.r.c, &(struct cache_lease_call){ .session = w.r.s.id, .keys = &x->keys, .all = x->all,
 			.on = &(struct cache_on){ .attachment = w.r.attachment, .gpu = CACHE_HOST }, .now_us = w.r.now,
-			.places = x->place, .places_max = 64 }, &x->leased, &x->wait, &w.r.why);
+			.places = x->place, .places_max = PLACES }, &x->leased, &x->wait, &w.r.why);
 }
 
 static enum status begin(struct call *x, uint64_t first, uint32_t count)
@@ -232,17 +241,22 @@ static void call_end(struct call *x)
 	free((void *)x->keys.bytes);
 }
 
-static void world_open(uint32_t layouts)
+static void world_open_with(uint32_t layouts, uint32_t blocks)
 {
 	const struct cache_options o = rig_options(HOST);
 
 	memset(&w, 0, sizeof(w));
 	rig_open(&w.r, &o, layouts);
-	ck_assert_uint_eq(rig_put(&w.r, 400, 8), 8); /* its classes have memory */
+	ck_assert_uint_eq(rig_put(&w.r, 400, blocks), blocks); /* its classes have memory */
 	w.fake.source = (struct source){ .ops = &fake_ops, .tier = TIER_KINDS };
 	cache_lock(w.r.c);
 	ck_assert_int_eq(source_add(w.r.c, &w.fake.source), STATUS_OK);
 	cache_unlock(w.r.c);
+}
+
+static void world_open(uint32_t layouts)
+{
+	world_open_with(layouts, 8);
 }
 
 static void knows(uint64_t first, uint32_t count, enum source_word word)
@@ -594,6 +608,44 @@ START_TEST(another_holder_is_asked)
 }
 END_TEST
 
+/* With so many layouts no position that members are told of is among the first ARRIVALS_A_CALL cells: the call asks for
+ * the keys that fit, and for one of those positions to find out who has them. */
+START_TEST(many_layouts_are_asked_for_in_parts)
+{
+	enum { LAYOUTS = 40, CHAIN = 2 * EXPORT_EVERY, FIT = (ARRIVALS_A_CALL - 1) / LAYOUTS, GOT = 3 };
+	const struct source_ask *a;
+	struct call x;
+
+	world_open_with(LAYOUTS, 0);
+	w.fake.strict = true;
+	knows(0, CHAIN, SOURCE_MAY);
+	ck_assert_int_eq(begin(&x, 0, CHAIN), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.asks, 1);
+	a = w.fake.ask[0];
+	ck_assert_uint_eq(a->run.count, FIT * LAYOUTS + 1);
+	for (uint32_t i = 0; i < FIT * LAYOUTS; i++)
+		ck_assert_uint_eq(number_of(&a->run.key[i]), i / LAYOUTS);
+	ck_assert_uint_eq(number_of(&a->run.key[FIT * LAYOUTS]), EXPORT_EVERY - 1);
+	answer(w.fake.ask[0], SOURCE_NOT);
+	ck_assert_int_eq(again(&x), STATUS_MISS);
+	call_end(&x);
+	/* What is there is not asked for again, and another position is. */
+	knows(0, GOT, SOURCE_NOT);
+	for (uint64_t n = 0; n < GOT; n++)
+		ck_assert_uint_eq(rig_put(&w.r, n, 1), 1);
+	knows(GOT, EXPORT_EVERY - GOT - 1, SOURCE_MAY);
+	ck_assert_int_eq(begin(&x, 0, CHAIN), STATUS_BUSY);
+	a = w.fake.ask[1];
+	ck_assert_uint_eq(number_of(&a->run.key[0]), GOT);
+	ck_assert_uint_eq(number_of(&a->run.key[a->run.count - 1]), 2 * EXPORT_EVERY - 1);
+	answer(w.fake.ask[1], SOURCE_NOT);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, GOT);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
 START_TEST(a_local_session_gets_nothing)
 {
 	struct call x;
@@ -749,6 +801,7 @@ int main(void)
 	tcase_add_loop_test(t, what_is_computed_sooner_is_not_fetched, 0, 3);
 	tcase_add_test(t, a_long_run_is_not_dearer_than_it_is);
 	tcase_add_test(t, another_holder_is_asked);
+	tcase_add_test(t, many_layouts_are_asked_for_in_parts);
 	tcase_add_test(t, a_local_session_gets_nothing);
 	tcase_add_test(t, a_warm_goes_on_alone);
 	tcase_add_test(t, a_warm_does_not_bring_back_what_was_deleted);
