@@ -239,7 +239,7 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	return status;
 }
 
-/* Other members are told of what a lease uses. */
+/* Other members are told of what a lease of the first n keys uses: of l->block as admit_find leaves it. */
 static void lease_exports(const struct admission *a, uint32_t n, const struct lease *l)
 {
 	const struct cache_keys keys = keys_slice(a->keys, 0, n);
@@ -277,9 +277,9 @@ static enum status admit(struct admission *a, struct session *s, struct lease **
 	if ((wait && bring_begin(a, n, l->block, RING_URGENT, !a->want.progress_page)) || comes)
 		return STATUS_BUSY;
 	*out = (struct cache_leased){ .blocks = n, .layouts = a->layouts };
-	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
 	if (c->exports)
 		lease_exports(a, n, l);
+	admit_pin(n * a->layouts, &a->want, a->pinned, l, places);
 	*why = "no memory for the lease";
 	if (!tell_progress(a, l, out)) {
 		lease_unpin(l);

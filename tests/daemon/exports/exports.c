@@ -31,11 +31,12 @@ static struct names *names;
 static const struct secret secret[2] = { { .key = { 1, 2 }, .fingerprint = 1, .same = { 1 } },
 					  { .key = { 3, 4 }, .fingerprint = 2, .same = { 2 } } };
 
-static void begin_with(const struct cache_options *o)
+static void begin_with(const struct cache_options *o, uint32_t window)
 {
+	const struct kv_layout layout = rig_layout(0, window);
 	uint32_t number;
 
-	rig_open(&r, o, 1);
+	rig_open_layouts(&r, o, &layout, 1);
 	number = tenant_of_number(r.c, 0)->number;
 	ck_assert_int_eq(names_create(&number, 1, &names), STATUS_OK);
 	names_set(names, 0, &secret[0], NULL);
@@ -46,7 +47,7 @@ static void begin(void)
 {
 	const struct cache_options o = rig_options(HOST);
 
-	begin_with(&o);
+	begin_with(&o, 0);
 }
 
 static void end(void)
@@ -226,6 +227,22 @@ START_TEST(a_lease_names_the_chain)
 }
 END_TEST
 
+/* A lease that needs only the last blocks of its prefix tells of these, and by their own positions. */
+START_TEST(a_lease_of_a_window)
+{
+	enum { WINDOW = 40 * RIG_TOKENS + 1 };
+	const struct cache_options o = rig_options(HOST);
+	struct export_change e[MANY];
+
+	begin_with(&o, WINDOW);
+	put(0, 96, false);
+	lease(0, 96);
+	ck_assert_uint_eq(take(e), 3);
+	ck_assert(is_of(&e[0], 63) && is_of(&e[1], 79) && is_of(&e[2], 95));
+	end();
+}
+END_TEST
+
 START_TEST(what_goes_is_taken_back)
 {
 	struct export_change e[MANY];
@@ -294,7 +311,7 @@ START_TEST(so_is_what_only_a_disk_has)
 	rig_disks_make(&d, NULL, 1, DISK);
 	const struct cache_options o = rig_disk_options(&d, 1, SMALL);
 
-	begin_with(&o);
+	begin_with(&o, 0);
 	rig_restored(&r);
 	rig_put_slowly(&r, 1000, DISK / 4);
 	put(0, 32, false);
@@ -486,6 +503,7 @@ int main(void)
 	tcase_add_test(t, few_are_told_of_and_late);
 	tcase_add_loop_test(t, calls_continue_chains, 0, 20);
 	tcase_add_test(t, a_lease_names_the_chain);
+	tcase_add_test(t, a_lease_of_a_window);
 	tcase_add_test(t, what_goes_is_taken_back);
 	tcase_add_test(t, what_is_about_to_go_is_taken_back);
 	tcase_add_test(t, so_is_what_only_a_disk_has);
