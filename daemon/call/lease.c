@@ -23,6 +23,7 @@
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/block/wait.h"
@@ -42,6 +43,7 @@
 #include "daemon/vram/state.h"
 #include "store/index.h"
 #include "store/ring/ring.h"
+#include "store/slot.h"
 #include "store/status.h"
 
 #include <stdatomic.h>
@@ -239,13 +241,43 @@ static enum status admit_find(struct admission *a, const struct session *s, uint
 	return status;
 }
 
+/* A plain session's call may begin inside a chain without saying so. Its first block in memory has in its header where
+ * it lies, if the call that stored it said so. Engines can write the header: it only decides under which segment their
+ * own tenant's blocks are told of. */
+static void lease_begins(const struct admission *a, const struct lease *l, struct cache_keys *keys,
+			 struct slot_info *info)
+{
+	uint32_t cell = 0;
+
+	while (cell < keys->count * a->layouts && !(l->block[cell] && l->block[cell]->span))
+		cell++;
+	if (cell == keys->count * a->layouts)
+		return;
+	const struct slot_header *h = (const struct slot_header *)block_slot_at(l->block[cell]);
+	const uint64_t first = h->position / a->pools[0]->layout.block_tokens, key = cell / a->layouts;
+
+	if (first > key && first < UINT32_MAX)
+		keys->first = (uint32_t)(first - key);
+	info->parent_bytes = h->parent_bytes;
+	if (key || info->parent_bytes > SLOT_KEY_MAX)
+		info->parent_bytes = 0;
+	memcpy(info->parent, h->parent, info->parent_bytes);
+}
+
 /* Other members are told of what a lease of the first n keys uses: of l->block as admit_find leaves it. */
 static void lease_exports(const struct admission *a, uint32_t n, const struct lease *l)
 {
-	const struct cache_keys keys = keys_slice(a->keys, 0, n);
+	struct cache_keys keys = keys_slice(a->keys, 0, n);
+	struct slot_info info = { .parent_bytes = 0 };
 
-	exports_named(a->cache, &(struct export_chain){
-					.pools = a->pools, .layouts = a->layouts, .keys = &keys, .used = l->block });
+	if (!keys.grid && !keys.first)
+		lease_begins(a, l, &keys, &info);
+	exports_named(a->cache, &(struct export_chain){ .pools = a->pools,
+							.layouts = a->layouts,
+							.keys = &keys,
+							.parent = info.parent_bytes ? info.parent : NULL,
+							.parent_bytes = info.parent_bytes,
+							.used = l->block });
 }
 
 /* *lp may move; with OK it is recorded, and no longer the caller's. */

@@ -300,6 +300,41 @@ static void segment_enter(const struct exports *e, struct walk *w, uint64_t posi
 		w->segment = names[0];
 }
 
+/* A note of one of the call's first keys, of which one is told of; *at: which key. NULL: there is none. */
+static const struct note *note_inside(const struct exports *e, const struct walk *w, uint64_t *at)
+{
+	for (*at = 0; *at < w->chain->keys->count && *at < EXPORT_EVERY; (*at)++) {
+		const uint64_t name = key_name_of(w->tenant, key_at(w->chain, *at), w->chain->keys->key_bytes);
+		const struct note *n = &e->note[name % NOTES];
+
+		if (n->name == name && n->position >= *at)
+			return n;
+	}
+	return NULL;
+}
+
+/* Finds where the call's first key lies. False: inside a chain, but it is not known where. */
+static bool walk_begin(const struct exports *e, struct walk *w)
+{
+	const bool inside = w->first || w->chain->parent;
+	const struct note *by = inside ? note_before(e, w) : NULL;
+	uint64_t at = 0, first = by ? by->position + 1ull : 0;
+
+	if (inside && !by) {
+		by = note_inside(e, w, &at);
+		first = by ? by->position - at : 0;
+	}
+	if (!w->first && inside && !by)
+		return false;
+	w->first = w->first ? w->first : first;
+	segment_enter(e, w, w->first);
+	if (!w->known && by && first == w->first && by->position >= w->begins && by->position < w->ends) {
+		w->segment = by->segment;
+		w->known = true;
+	}
+	return true;
+}
+
 static void note_key(struct exports *e, const struct walk *w, uint64_t i, bool told)
 {
 	const uint64_t name = key_name_of(w->tenant, key_at(w->chain, i), w->chain->keys->key_bytes);
@@ -324,19 +359,12 @@ void exports_named(struct cache *c, const struct export_chain *chain)
 {
 	struct exports *e = c->exports;
 	struct walk w = { .chain = chain, .first = chain->keys->first };
-	const struct note *before;
 
 	if (!e || !chain->keys->count)
 		return;
 	w.tenant = chain->pools[0]->tenant->number;
-	before = note_before(e, &w);
-	if (before && !w.first)
-		w.first = before->position + 1ull;
-	segment_enter(e, &w, w.first);
-	if (!w.known && before && before->position + 1ull == w.first && before->position >= w.begins) {
-		w.segment = before->segment;
-		w.known = true;
-	}
+	if (!walk_begin(e, &w))
+		return;
 	for (uint64_t i = 0; i < chain->keys->count; i++) {
 		const bool last = i + 1 == chain->keys->count;
 		const uint64_t position = w.first + i;

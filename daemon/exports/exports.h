@@ -7,7 +7,9 @@
  * A member looks for a block by its public name (names/names.h), at the members that own its segment of the chain
  * (directory/segment.h). A segment is named by its first key, which a block does not know: it is learned from the calls
  * that name chains. A call that begins inside a segment continues a chain that an earlier one ended, if it says the
- * key before its first. Of a block whose segment is not known nothing is told until a call names its chain.
+ * key before its first. A lease of a plain session need not say that it begins inside a chain: that is taken from its
+ * first block, if a copy is in memory. Of a block whose segment is not known nothing is told until a call names its
+ * chain.
  *
  * A block that is about to be evicted is taken back some time before, as what is taken back too late is a wrong answer.
  * It is told of again when a lease uses it.

@@ -227,6 +227,47 @@ START_TEST(a_lease_names_the_chain)
 }
 END_TEST
 
+/* Nor is a position believed that the call does not give: what was said when the blocks were stored counts. */
+START_TEST(a_lease_inside_a_chain)
+{
+	static const struct {
+		uint32_t first;
+		bool says_parent;      /* else the position */
+	} rows[] = { { 32, true },  { 40, true },  { 63, true }, { 64, true },
+		     { 32, false }, { 40, false }, { 70, false } };
+	struct export_change e[MANY];
+	uint32_t n;
+
+	begin();
+	put(0, 96, rows[_i].says_parent);
+	lease(rows[_i].first, 96 - rows[_i].first);
+	n = take(e);
+	ck_assert_uint_eq(n, 96 / EXPORT_EVERY - rows[_i].first / EXPORT_EVERY);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert(is_of(&e[i], (rows[_i].first / EXPORT_EVERY + i + 1) * EXPORT_EVERY - 1));
+	r.now += EXPORT_AGE_US;
+	ck_assert_uint_eq(take(e), 96 / EXPORT_EVERY - n);
+	end();
+}
+END_TEST
+
+/* A put that goes on from a key of which nothing is known says nothing of the segment. */
+START_TEST(a_put_inside_a_chain)
+{
+	struct export_change e[MANY];
+
+	begin();
+	put(33, 40, true);
+	lease(33, 40);
+	r.now += EXPORT_AGE_US;
+	ck_assert_uint_eq(take(e), 0);
+	put(0, 33, false);
+	lease(0, 73);
+	ck_assert_uint_eq(take(e), 4);
+	end();
+}
+END_TEST
+
 /* A lease that needs only the last blocks of its prefix tells of these, and by their own positions. */
 START_TEST(a_lease_of_a_window)
 {
@@ -503,6 +544,8 @@ int main(void)
 	tcase_add_test(t, few_are_told_of_and_late);
 	tcase_add_loop_test(t, calls_continue_chains, 0, 20);
 	tcase_add_test(t, a_lease_names_the_chain);
+	tcase_add_loop_test(t, a_lease_inside_a_chain, 0, 7);
+	tcase_add_test(t, a_put_inside_a_chain);
 	tcase_add_test(t, a_lease_of_a_window);
 	tcase_add_test(t, what_goes_is_taken_back);
 	tcase_add_test(t, what_is_about_to_go_is_taken_back);
