@@ -438,11 +438,20 @@ static void segment_refresh(struct outbox *o, uint32_t s, uint64_t now_us)
 		sides_set(o, s, peer, from, now_us);
 }
 
+/* How many segments are to have the owners of the newest list by now. */
+static uint64_t refresh_due(const struct outbox *o, uint64_t now_us)
+{
+	const uint64_t past_us = now_us > o->refresh_us ? now_us - o->refresh_us : 0;
+	const uint64_t part = o->refresh_all * past_us / OUTBOX_SPREAD_US;
+	const uint64_t least = past_us * OUTBOX_SEGMENTS_A_SECOND / SECOND_US;
+
+	return past_us >= OUTBOX_SPREAD_US ? o->refresh_all : part > least ? part : least;
+}
+
 /* Goes on with the segments that have the owners of an older list, as far as the time says. */
 static void refresh(struct outbox *o, uint64_t now_us)
 {
-	const uint64_t past_us = now_us > o->refresh_us ? now_us - o->refresh_us : 0;
-	const uint64_t due = past_us >= OUTBOX_SPREAD_US ? o->refresh_all : o->refresh_all * past_us / OUTBOX_SPREAD_US;
+	const uint64_t due = refresh_due(o, now_us);
 
 	for (uint32_t i = 0; i < REFRESHED_A_CALL && o->refresh_left && o->refresh_all - o->refresh_left < due; i++) {
 		if (o->refresh_at >= o->segments_touched)

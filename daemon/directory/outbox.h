@@ -14,9 +14,9 @@
  * each OUTBOX_DIGEST_US, sooner if an owner's count is not the outbox's (`digest_wanted`), and the buckets that
  * differ are sent whole.
  *
- * Members. After outbox_members each segment's owners are computed anew, spread over OUTBOX_SPREAD_US, or at once
- * for a segment in which something changes. New owners are told. A former owner keeps what it has until the digest
- * that follows (an asker with the list before finds it there).
+ * Members. After outbox_members each segment's owners are computed anew, OUTBOX_SEGMENTS_A_SECOND or as many more as
+ * OUTBOX_SPREAD_US asks for, and at once for a segment in which something changes. New owners are told. A former owner
+ * keeps what it has until the digest that follows (an asker with the list before finds it there).
  *
  * Memory: 36 bytes a name and 52 a segment, bounded by `names_max`, allocated by outbox_create.
  *
@@ -36,6 +36,7 @@
 enum {
 	OUTBOX_BATCH = 64,           /* so many changes for one owner do not wait */
 	OUTBOX_MESSAGE_MAX = 4096,   /* changes in one message */
+	OUTBOX_SEGMENTS_A_SECOND = 100, /* after a new list, at least */
 	OUTBOX_DIGESTS_A_SECOND = 17, /* to all owners together: with more than 1,020 they come less often */
 };
 #define OUTBOX_WAIT_US 1000000ull

@@ -250,6 +250,42 @@ START_TEST(moved_segments_are_spread)
 }
 END_TEST
 
+/* An owner that was started again is told of a few segments at once: there is nothing to spread. */
+START_TEST(few_segments_are_told_at_once)
+{
+	struct directory_member at[3] = { rig_member(0, 1), rig_member(1, 1), rig_member(2, 1) };
+	struct outbox *o = make(80, 1000);
+	struct outbox_counts before, after;
+	uint64_t now = 50 * SECOND, expected = 0;
+	struct owners *owners;
+
+	ck_assert_int_eq(owners_create(at, 3, &owners), STATUS_OK);
+	for (uint32_t i = 0; i < 10; i++) {
+		uint32_t of[OWNERS_A_SEGMENT];
+
+		owners_of(owners, rig_hash(i), of);
+		expected += of[0] == 1 || of[1] == 1;
+	}
+	owners_drop(owners);
+	members(o, at, 3, now);
+	for (uint32_t i = 0; i < 80; i++)
+		add(o, i, now);
+	for (uint32_t i = 0; i < 30; i++, now += STEP)
+		while (outbox_next(o, now, &m))
+			end(o, &m, STATUS_OK, now);
+	outbox_counts(o, &before);
+	ck_assert_uint_eq(before.changes, 160);
+	at[1].run.epoch++;
+	members(o, at, 3, now);
+	for (uint32_t i = 0; i < 20; i++, now += STEP)
+		while (outbox_next(o, now, &m))
+			end(o, &m, STATUS_OK, now);
+	outbox_counts(o, &after);
+	ck_assert_uint_eq(after.changes - before.changes, 8 * expected);
+	outbox_destroy(o);
+}
+END_TEST
+
 /* With 2,040 owners, twice as many as can be checked in a minute, digests take two. */
 START_TEST(digests_have_a_bound)
 {
@@ -535,6 +571,7 @@ int main(void)
 	tcase_add_test(tc, bounds);
 	tcase_add_test(tc, one_long_segment);
 	tcase_add_test(tc, moved_segments_are_spread);
+	tcase_add_test(tc, few_segments_are_told_at_once);
 	tcase_add_test(tc, digests_have_a_bound);
 	tcase_add_test(tc, refused_names_are_not_told_again);
 	tcase_add_loop_test(tc, random_runs, 0, 20);
