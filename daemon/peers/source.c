@@ -53,7 +53,8 @@ enum {
 	HAS_US = 500 * 1000,           /* that a fetch must have left of a loan's time */
 	SPEED_STANDARD = 1000,          /* bytes a microsecond, before the first fetch: of a good network */
 	TRIP_STANDARD_US = 1000,
-	SPEED_WEIGHT = 8,               /* a new value counts so much in the average: 1/8 */
+	TRIP_WEIGHT = 8,                /* a new value counts so much in the average: 1/8 */
+	SPEED_BYTES = 1 << 20,          /* as many bytes at the speed so far count beside those of a fetch */
 	WRONG_US = 60 * 1000 * 1000,
 	SPEED_DOUBLES_US = 1000 * 1000, /* without a fetch */
 	SPEED_TRIPS = 4,                /* a fetch that takes fewer does not tell how fast bytes come */
@@ -416,7 +417,7 @@ static void lend_ended(void *arg, enum status status, const char *why)
 	pthread_mutex_lock(&s->lock);
 	r = speed_of(s, q->holder[q->at], clock_us());
 	if (r && !status)
-		r->trip_us += ((int64_t)(clock_us() - q->asked_us) - (int64_t)r->trip_us) / SPEED_WEIGHT;
+		r->trip_us += ((int64_t)(clock_us() - q->asked_us) - (int64_t)r->trip_us) / TRIP_WEIGHT;
 	pthread_mutex_unlock(&s->lock);
 	if (!status && q->answered)
 		hints_mend(q);
@@ -672,6 +673,8 @@ static void loan_return(struct peer_source *s, const char *member, const char *t
 		&call);
 }
 
+/* Times are averaged, by bytes: so one fetch tells of a link that has become slow, and the first one of any link, and a
+ * small one that was held up tells little. */
 static void speed_note(struct peer_source *s, const struct stream *x, uint64_t bytes, uint64_t us)
 {
 	const uint64_t now_us = clock_us();
@@ -681,7 +684,9 @@ static void speed_note(struct peer_source *s, const struct stream *x, uint64_t b
 		return;
 	r->under_way -= x->bytes < r->under_way ? x->bytes : r->under_way;
 	if (bytes && us > SPEED_TRIPS * r->trip_us) {
-		r->bytes_a_ms += ((int64_t)(bytes * 1000 / (us - r->trip_us)) - (int64_t)r->bytes_a_ms) / SPEED_WEIGHT;
+		const uint64_t before_us = SPEED_BYTES * 1000ull / r->bytes_a_ms;
+
+		r->bytes_a_ms = (SPEED_BYTES + bytes) * 1000 / (before_us + us - r->trip_us);
 		r->noted_us = now_us;
 	}
 	if (!r->bytes_a_ms)
