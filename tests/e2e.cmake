@@ -70,6 +70,16 @@ if(TARGET terracectl)
       add_test(NAME peers_${part} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --${part})
       set_tests_properties(peers_${part} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
     endforeach()
+    add_library(wall_clock MODULE peers/wall_clock.c) # for some of these daemons to be run with
+    target_link_libraries(wall_clock PRIVATE ${CMAKE_DL_LIBS})
+    target_compile_options(wall_clock PRIVATE -fvisibility=default)
+    add_test(NAME peers_storm COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --storm Storm)
+    add_test(NAME peers_network COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --storm Network Clocks.test_what_one_has_another_leases
+             Clocks.test_loans_end)
+    add_test(NAME peers_storm_long COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --storm)
+    set_tests_properties(peers_storm peers_network PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
+    set_tests_properties(peers_storm_long PROPERTIES TIMEOUT 1800 LABELS long SKIP_RETURN_CODE 77
+                         ENVIRONMENT "BUILD=${CMAKE_BINARY_DIR};TERRACE_LONG=1")
   endif()
 endif()
 if(TARGET terracectl AND NOT TERRACE_SANITIZE) # a guest with soft-RoCE

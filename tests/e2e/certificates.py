@@ -42,9 +42,14 @@ class Authority:
             f.write("1000\n")
         open(os.path.join(self.folder, "index"), "w", encoding="ascii").close()
         self.cert, self.key = os.path.join(self.folder, "ca.pem"), os.path.join(self.folder, "ca.key")
-        run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self.key, "-out", self.cert,
-            "-subj", "/CN=" + name, "-days", "30", "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-config", self.config,
-            "-addext", "basicConstraints=critical,CA:TRUE")
+        base = os.path.join(self.folder, "ca")
+        with open(base + ".ext", "w", encoding="ascii") as f:
+            f.write("keyUsage=critical,keyCertSign,cRLSign\nbasicConstraints=critical,CA:TRUE\nsubjectKeyIdentifier=hash\n")
+        run("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self.key,
+            "-out", base + ".csr", "-subj", "/CN=" + name, "-config", self.config)
+        # From a day ago, as what it issues: clocks may differ.
+        run("openssl", "ca", "-batch", "-notext", "-selfsign", "-config", self.config, "-keyfile", self.key, "-in", base + ".csr",
+            "-out", self.cert, "-extfile", base + ".ext", "-startdate", at(-1), "-enddate", at(30))
 
     def issue(self, name, sans="DNS:localhost,IP:127.0.0.1", begin=-1, end=20, usage="serverAuth,clientAuth"):
         """The paths of a certificate and of its key. begin, end: days from now."""

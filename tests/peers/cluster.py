@@ -42,6 +42,8 @@ engines = dns:gamma.example
 """
 CLONE_NEWNET = 0x40000000
 # The local table has rule 0, which no rule can stand before: it is moved, so that packets of one source can be dropped.
+LOSS = ("add table inet loss; add chain inet loss in { type filter hook input priority 0; }; "
+        "add rule inet loss in iifname eth ip saddr != %(hub)s numgen random mod 10 < %(of_ten)d drop")
 NODE = "ip link set lo up && ip rule add pref 100 lookup local && ip rule del pref 0 && echo && exec cat"
 
 
@@ -97,8 +99,9 @@ class Node(Daemon):
     def __init__(self, cluster, number, *flags, cluster_name="c1"):
         self.name, self.host = "n%d" % number, "%s.%d" % (NET, 10 + number)
         self.machine, self.cluster = Machine(), cluster
-        run("ip", "link", "add", "v%d" % number, "type", "veth", "peer", "name", "eth", "netns", str(self.machine.holder.pid))
-        run("ip", "link", "set", "v%d" % number, "master", "switch", "up")
+        self.link = "v%d" % number
+        run("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth", "netns", str(self.machine.holder.pid))
+        run("ip", "link", "set", self.link, "master", "switch", "up")
         self.machine.run("ip", "address", "add", self.host + "/24", "dev", "eth")
         self.machine.run("ip", "link", "set", "eth", "up")
         pair = cluster.ca.issue(self.name, "IP:%s,DNS:node.cluster" % self.host)
@@ -123,17 +126,34 @@ class Node(Daemon):
 
     def deaf_to(self, other, deaf=True):
         """Packets of that member are dropped when they arrive, or no more."""
-        subprocess.run([*self.machine.inside(), "ip", "rule", "del", "pref", "10", "from", other.host], stderr=subprocess.DEVNULL, check=False)
+        self.deaf_to_host(other.host, deaf)
+
+    def deaf_to_host(self, host, deaf=True):
+        subprocess.run([*self.machine.inside(), "ip", "rule", "del", "pref", "10", "from", host], stderr=subprocess.DEVNULL, check=False)
         if deaf:
-            self.machine.run("ip", "rule", "add", "pref", "10", "from", other.host, "blackhole")
+            self.machine.run("ip", "rule", "add", "pref", "10", "from", host, "blackhole")
+
+    def loses(self, of_ten):
+        """Of ten packets that other members send to this one, so many are dropped, by chance."""
+        subprocess.run([*self.machine.inside(), "nft", "delete", "table", "inet", "loss"], stderr=subprocess.DEVNULL, check=False)
+        if of_ten:
+            self.machine.run("nft", LOSS % {"hub": NET + ".1", "of_ten": of_ten})
+
+    def throttled(self, kilobits):
+        """What this member sends goes at this rate; 0: as fast as it can."""
+        subprocess.run([*self.machine.inside(), "tc", "qdisc", "del", "dev", "eth", "root"], stderr=subprocess.DEVNULL, check=False)
+        if kilobits:
+            self.machine.run("tc", "qdisc", "add", "dev", "eth", "root", "tbf", "rate", "%dkbit" % kilobits, "burst", "16kb", "latency", "1s")
 
     def close(self):
         super().close()
+        run("ip", "link", "del", self.link)  # the kernel takes its time with those of a network that has ended
         self.machine.close()
 
 
 class Cluster:
-    def __init__(self, terraced, ctl, nodes, *flags, host_mib=16):
+    def __init__(self, terraced, ctl, nodes, *flags, host_mib=16, envs=()):
+        """envs: the first nodes' additions to the environment."""
         self.terraced, self.ctl, self.host_mib = terraced, ctl, host_mib
         self.folder = tempfile.mkdtemp(prefix="terrace-peers-")
         self.ca = Authority(self.folder, "ca")
@@ -148,6 +168,7 @@ class Cluster:
             self.etcd_start()
             for i in range(nodes):
                 self.nodes.append(Node(self, i, *flags))
+                self.nodes[-1].env = envs[i] if i < len(envs) else {}
                 self.nodes[-1].start()
             self.wait_members()
         except BaseException:

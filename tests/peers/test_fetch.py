@@ -27,10 +27,10 @@ def keys(first, count):
 class Reader(Engine):
     """An engine of one node."""
 
-    def __init__(self, node):
+    def __init__(self, node, layout=None):
         super().__init__(node.address)
         self.node = node
-        self.open("s", [dict(LAYOUT)])
+        self.open("s", [dict(layout or LAYOUT)])
         self.session = self.sessions["s"]
         self.layout_id = node.cache.Attach(pb.AttachRequest(token=self.session.token), timeout=CALL_S).layouts[0].layout_id
 
@@ -73,11 +73,11 @@ class Reader(Engine):
 
 
 class Fetch(unittest.TestCase):
-    base = 0
+    base, envs = 0, ()
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(terraced, ctl, 3, host_mib=64)
+        cls.cluster = Cluster(terraced, ctl, 3, host_mib=64, envs=cls.envs)
         cls.nodes = cls.cluster.nodes
         cls.engines = [Reader(n) for n in cls.nodes]
 
