@@ -304,15 +304,16 @@ enum status cache_forget(struct cache *c, const struct cache_forget_call *q, enu
 		return STATUS_INVALID;
 	for (uint32_t i = 0; i < q->keys->count && (!w || w->stage == DELETE_NEW); i++)
 		statuses[i] = STATUS_MISS;
-	cache_lock(c);
-	for (uint32_t i = 0; i < q->layouts; i++) {
-		struct layout_pool *p = t ? layout_pool_by_id(c, t, q->layout_ids[i]) : NULL;
+	for (uint32_t i = 0; i < q->layouts; i++) { /* the lock is left after each, as there may be many keys */
+		struct layout_pool *p;
 
+		cache_lock(c);
+		p = t ? layout_pool_by_id(c, t, q->layout_ids[i]) : NULL;
 		if (p)
 			pools[layouts++] = p;
 		else
 			forget_unknown(c, q->tenant, q->layout_ids[i], q->keys);
+		cache_unlock(c);
 	}
-	cache_unlock(c);
 	return layouts ? delete_in(c, pools, layouts, q->keys, statuses, w, why) : STATUS_OK;
 }

@@ -101,6 +101,7 @@ struct rpc_call {
 	union {                        /* what a handler keeps between steps that returned BUSY; zeroed at first */
 		struct {
 			enum status *statuses; /* [keys], in the arena */
+			bool refused;          /* so are its names, by this daemon as an owner */
 			bool told;             /* others are told of it */
 			uint64_t number;       /* for peers_forget_look */
 		} removed;             /* of a delete */

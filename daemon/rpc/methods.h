@@ -39,6 +39,9 @@ rpc_unary_fn rpc_lend, rpc_end_loan;
 /* rpc/method/forget.c; rpc_refuse_names: as an owner, names that were deleted */
 rpc_unary_fn rpc_forget;
 void rpc_refuse_names(struct rpc_call *c, const struct cache_forget_call *q);
+/* Whether the first step of a call that removes so many names is for a worker: it then returns BUSY, and has done
+ * nothing. */
+bool rpc_removes_on_worker(struct rpc_call *c, uint64_t names);
 rpc_undo_fn rpc_lend_undo;
 /* rpc/method/health.c */
 rpc_unary_fn rpc_health_check;

@@ -37,32 +37,32 @@ static enum status not_done(struct rpc_call *c, enum status s, const char *why)
 	return problem[0] ? rpc_fail(c, s, "the blocks are out of sight, but a restart may bring them back: %s", problem) : rpc_fail_why(c, s, why);
 }
 
+/* Refuses the names as an owner, in the same step as the delete begins. */
+static void names_refuse(struct rpc_call *c, const struct cache_forget_call *q)
+{
+	if (c->daemon->peers && !c->step.removed.refused)
+		rpc_refuse_names(c, q);
+	c->step.removed.refused = true;
+}
+
 /* Tells the other members of the cluster, once the blocks are gone here. BUSY: they are being told. Whether a key was
  * there is this node's answer alone. */
-static enum status others_forget(struct rpc_call *c, const Terrace__V1__DeleteRequest *q, const struct cache_keys *keys,
-				 enum status *statuses)
+static enum status others_forget(struct rpc_call *c, const Terrace__V1__DeleteRequest *q,
+				 const struct cache_forget_call *call, enum status *statuses)
 {
-	uint64_t ids[CACHE_LAYOUTS_MAX];
+	const struct cache_keys *keys = call->keys;
 	struct peers_forgotten f;
-	const char *tenant;
 
 	if (!c->daemon->peers)
 		return STATUS_OK;
-	if (!c->step.removed.told) {
-		const struct cache_forget_call call = { .tenant = cache_session_tenant(rpc_cache(c), q->session),
-							.layout_ids = ids,
-							.layouts = cache_session_layout_ids(rpc_cache(c), q->session, 0,
-											    ids, &tenant),
-							.keys = keys };
-
-		c->step.removed.told = true;
-		rpc_refuse_names(c, &call);
+	if (!c->step.removed.told)
 		c->step.removed.number =
-			peers_forget(c->daemon->peers, &call, clock_us() + (c->deadline_us - c->now_us) * 8 / 10);
-	}
+			peers_forget(c->daemon->peers, call, clock_us() + (c->deadline_us - c->now_us) * 8 / 10);
+	c->step.removed.told = true;
 	peers_forget_look(c->daemon->peers, c->step.removed.number, &f);
 	if (f.state == FORGET_GOES_ON && !rpc_wait(c)->last) {
 		c->resume_us = c->now_us + LOOK_AGAIN_US;
+		rpc_arena_rewind(&c->arena);
 		return STATUS_BUSY;
 	}
 	if (f.state == FORGET_CONFIRMED)
@@ -82,13 +82,23 @@ static enum status others_forget(struct rpc_call *c, const Terrace__V1__DeleteRe
 enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, ProtobufCMessage **reply)
 {
 	const Terrace__V1__DeleteRequest *q = (const Terrace__V1__DeleteRequest *)request;
+	uint64_t ids[CACHE_LAYOUTS_MAX];
 	struct cache_keys keys;
-	const char *why = NULL;
+	const char *why = NULL, *tenant;
 	enum status s = rpc_keys(c, q->keys, false, &keys);
 
 	if (s != STATUS_OK)
 		return s;
+	const struct cache_forget_call call = {
+		.tenant = cache_session_tenant(rpc_cache(c), q->session),
+		.layout_ids = ids,
+		.layouts = cache_session_layout_ids(rpc_cache(c), q->session, 0, ids, &tenant),
+		.keys = &keys,
+	};
+
 	if (!c->step.removed.statuses) { /* of the first step: they hold for those that follow */
+		if (rpc_removes_on_worker(c, (uint64_t)keys.count * call.layouts))
+			return STATUS_BUSY;
 		c->step.removed.statuses = rpc_take_zero(c, keys.count, sizeof *c->step.removed.statuses);
 		rpc_arena_keep(&c->arena);
 	}
@@ -102,13 +112,15 @@ enum status rpc_delete(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		atomic_store_explicit(&c->daemon->diskless->deleted, true, memory_order_relaxed);
 	if (!c->step.removed.told)
 		s = cache_delete(rpc_cache(c), q->session, &keys, statuses, rpc_wait(c), &why);
+	if (s == STATUS_OK || s == STATUS_BUSY)
+		names_refuse(c, &call);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);
 	if (s == STATUS_BUSY || (s == STATUS_OK && !q->in_part && is_in_part(statuses, keys.count)))
 		return rpc_fail(c, STATUS_DEADLINE, "the disks did not answer in time: until they do, a restart may bring blocks back");
 	if (s != STATUS_OK)
 		return not_done(c, s, why);
-	s = others_forget(c, q, &keys, statuses);
+	s = others_forget(c, q, &call, statuses);
 	if (s != STATUS_OK)
 		return s;
 	terrace__v1__delete_reply__init(r);

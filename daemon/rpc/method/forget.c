@@ -17,6 +17,18 @@
 
 #include <stdatomic.h>
 
+/* That many take a millisecond or less: longer work would keep other calls waiting. */
+enum { NAMES_HERE = 1024 };
+
+bool rpc_removes_on_worker(struct rpc_call *c, uint64_t names)
+{
+	if (c->worker || names <= NAMES_HERE)
+		return false;
+	rpc_arena_rewind(&c->arena);
+	c->resume_us = 0;
+	return true;
+}
+
 void rpc_refuse_names(struct rpc_call *c, const struct cache_forget_call *q)
 {
 	const struct names *names = secrets_names(c->daemon->secrets);
@@ -52,6 +64,8 @@ enum status rpc_forget(struct rpc_call *c, const ProtobufCMessage *request, Prot
 		return rpc_fail(c, STATUS_INVALID, "layouts: %zu ids, 1 to %d are possible", q->n_layouts,
 				CACHE_LAYOUTS_MAX);
 	if (!c->step.removed.statuses) { /* of the first step: they hold for those that follow */
+		if (rpc_removes_on_worker(c, (uint64_t)keys.count * q->n_layouts))
+			return STATUS_BUSY;
 		c->step.removed.statuses = rpc_take_zero(c, keys.count, sizeof *c->step.removed.statuses);
 		rpc_arena_keep(&c->arena);
 	}
@@ -62,9 +76,9 @@ enum status rpc_forget(struct rpc_call *c, const ProtobufCMessage *request, Prot
 	call.keys = &keys;
 	if (c->daemon->diskless)
 		atomic_store_explicit(&c->daemon->diskless->deleted, true, memory_order_relaxed);
-	if (!c->step.removed.told)
+	if (!c->step.removed.refused)
 		rpc_refuse_names(c, &call);
-	c->step.removed.told = true;
+	c->step.removed.refused = true;
 	s = cache_forget(rpc_cache(c), &call, c->step.removed.statuses, rpc_wait(c), &why);
 	if (s == STATUS_BUSY && !c->wait.last)
 		return rpc_wait_busy(c);

@@ -78,7 +78,9 @@ static enum status ask_on(const char *name, const void *message, uint64_t deadli
 	rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + deadline_us);
 	do {
 		call.now_us = daemon_now_us();
+		call.resume_us = 0;
 		status = m->unary(&call, message, reply);
+		call.worker = status == STATUS_BUSY && !call.resume_us;
 		tick_and_chores();
 		usleep(1000);
 	} while (status == STATUS_BUSY);
@@ -677,6 +679,42 @@ START_TEST(a_delete_is_answered_in_part)
 }
 END_TEST
 
+/* While it goes on there, another call is answered. */
+START_TEST(a_long_delete_is_for_a_worker)
+{
+	enum { KEYS = 4096 };
+	static uint8_t bytes[2 * KEYS] = "k1";
+	Terrace__V1__Keys k = keys_of(bytes, sizeof bytes, 2), one = keys_of(bytes, 2, 2);
+	Terrace__V1__DeleteRequest delete = TERRACE__V1__DELETE_REQUEST__INIT;
+	Terrace__V1__LookupRequest lookup = TERRACE__V1__LOOKUP_REQUEST__INIT;
+	const struct rpc_method *m = method("Cache.Delete");
+	struct rpc_call other = { 0 };
+	ProtobufCMessage *reply = NULL;
+
+	shell_store(&s, "k1");
+	delete.session = lookup.session = s.session.id;
+	delete.keys = &k;
+	lookup.keys = &one;
+	rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + 10000000);
+	ck_assert_int_eq(m->unary(&call, &delete.base, &reply), STATUS_BUSY);
+	ck_assert_uint_eq(call.resume_us, 0); /* at once, on a worker */
+	rpc_call_init(&other, &s.daemon, method("Cache.Lookup"), daemon_now_us(), daemon_now_us() + 10000000);
+	ck_assert_int_eq(method("Cache.Lookup")->unary(&other, &lookup.base, &reply), STATUS_OK);
+	ck_assert_uint_eq(((const Terrace__V1__LookupReply *)reply)->prefix, 1);
+	rpc_call_fini(&other);
+	call.worker = true;
+	while (m->unary(&call, &delete.base, &reply) == STATUS_BUSY)
+		tick_and_chores();
+	ck_assert_int_eq(((const Terrace__V1__DeleteReply *)reply)->status[0], TERRACE__V1__STATUS__OK);
+	rpc_wait_end(&call);
+	rpc_call_fini(&call);
+	shell_store(&s, "k1");
+	delete.keys = &one; /* few are deleted in the first step */
+	rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + 10000000);
+	ck_assert_int_eq(m->unary(&call, &delete.base, &reply), STATUS_OK);
+}
+END_TEST
+
 /* A call that looks again and again takes no more memory than one that looks once; what it has found out stays. */
 START_TEST(many_steps_take_no_memory)
 {
@@ -705,6 +743,7 @@ START_TEST(many_steps_take_no_memory)
 		writes_hang = true;
 		rpc_call_fini(&call);
 		rpc_call_init(&call, &s.daemon, m, daemon_now_us(), daemon_now_us() + 60000000);
+		call.worker = true;
 		for (int step = 0; step < STEPS; step++) {
 			ck_assert_msg(m->unary(&call, all[i].message, &reply) == STATUS_BUSY, "%s: %s", all[i].name, call.why);
 			ck_assert_uint_le(call.arena.total, 1 << 20);
@@ -798,6 +837,7 @@ int main(void)
 	tcase_add_test(t, no_disks);
 	tcase_add_test(t, warm_flush_delete_compact_on_a_disk);
 	tcase_add_test(t, a_delete_is_answered_in_part);
+	tcase_add_test(t, a_long_delete_is_for_a_worker);
 	tcase_add_test(t, many_steps_take_no_memory);
 	tcase_add_test(t, inflated_request);
 	tcase_add_loop_test(t, random_requests, 0, 3);
