@@ -4,7 +4,8 @@ add_executable(terrace-bench
   bench/main.c bench/report.c bench/child.c bench/service.c bench/redis.c bench/echo.c
   bench/rpc.c bench/lease.c bench/index.c bench/kernels.c bench/repack.c bench/put.c bench/nvme.c bench/restart.c
   bench/spill.c bench/advisor.c bench/vram.c bench/lists.c bench/sums.c bench/caches.c bench/clients.c
-  bench/growth.c bench/handover.c bench/tail.c bench/opaque.c bench/network.c bench/raw_tls.c bench/far.c bench/sides.c bench/pairs.c bench/line.c gpu/device_rig.c)
+  bench/growth.c bench/handover.c bench/tail.c bench/opaque.c bench/network.c bench/fetch.c bench/member.c bench/cluster.c
+  bench/raw_tls.c bench/far.c bench/sides.c bench/pairs.c bench/line.c gpu/device_rig.c)
 target_compile_options(terrace-bench PRIVATE ${TERRACE_FASTEST})
 target_link_libraries(terrace-bench
   PRIVATE terrace_static terrace_cache_seed terrace_kernels PkgConfig::GRPC Threads::Threads m ${CMAKE_DL_LIBS})

@@ -55,6 +55,8 @@ int bench_handover(void);
 int bench_opaque(void);
 int bench_network(void);
 int bench_tail(void);
+int bench_fetch(void);
+int bench_member(void);
 
 /* ---- report.c ---- */
 
@@ -103,6 +105,8 @@ void bench_stop(int pid);
 void bench_wait(int pid);
 /* The same of one that bench_spawn started, for that long at most. Returns its exit code, or 128 and its signal. */
 int bench_wait_for(int pid, unsigned seconds);
+/* Nanoseconds that processors have spent on a process, on all its threads; 0: this one. */
+uint64_t bench_work_ns(int pid);
 /* Where the output of the process of that name is. */
 void bench_log_path(const char *name, char *path, size_t bytes);
 /* Puts the end of that output on stderr. */

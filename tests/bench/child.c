@@ -159,6 +159,16 @@ int bench_wait_for(int pid, unsigned seconds)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+uint64_t bench_work_ns(int pid)
+{
+	clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+	struct timespec t;
+
+	if ((pid && clock_getcpuclockid(pid, &clock)) || clock_gettime(clock, &t))
+		bench_die("a process's time is not known: has it ended?");
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 void bench_log_print(const char *name)
 {
 	char path[128], text[4096];

@@ -21,11 +21,6 @@ static const char *const call_names[CLIENTS_CALLS] = {
 static const uint32_t process_counts[] = { 1, 2, 4, 8, 12 };
 enum { COUNTS = sizeof(process_counts) / sizeof(process_counts[0]) };
 
-/* What a turn of one side gave. */
-struct turn {
-	double calls_s, p50_us, p99_us;
-};
-
 /* What a figure is, and which way it is better. */
 struct figure_kind {
 	const char *unit;
@@ -46,31 +41,6 @@ struct clients {
 	uint64_t run_ns;
 	pairs values[CLIENTS_CALLS][COUNTS][FIGURES];
 };
-
-static struct turn side_turn(struct side *s, enum clients_call call, uint32_t processes, uint64_t run_ns)
-{
-	const struct clients_order order = { .command = CLIENTS_RUN, .call = call, .run_ns = run_ns };
-	struct clients_result all = { 0 }, one;
-	struct turn turn = { 0 };
-
-	for (uint32_t i = 0; i < processes; i++)
-		side_order(&s->processes[i], &order);
-	for (uint32_t i = 0; i < processes; i++) {
-		side_result(&s->processes[i], &one);
-		if (one.wrong)
-			bench_die("%s: %" PRIu64 " blocks with wrong bytes", call_names[call], one.wrong);
-		turn.calls_s += (double)one.calls * 1e9 / (double)one.ns;
-		all.calls += one.calls;
-		for (int j = 0; j < CLIENTS_BUCKETS; j++)
-			all.histogram[j] += one.histogram[j];
-		s->verified += one.verified;
-		s->missing += one.missing;
-		s->refused += one.refused;
-	}
-	turn.p50_us = side_time_us(&all, .5);
-	turn.p99_us = side_time_us(&all, .99);
-	return turn;
-}
 
 /* One figure of pairs of turns. */
 static void report_pairs(const char *name, const struct figure_kind *kind, bool judged, double (*values)[SIDES_MAX], uint32_t turns)
@@ -129,7 +99,7 @@ static void take_turns(struct clients *c, enum clients_call call, int count, uin
 {
 	for (uint32_t j = 0; j < c->side_count; j++) {
 		const uint32_t side = (pair + j) % c->side_count;
-		const struct turn t = side_turn(&c->sides[side], call, process_counts[count], c->run_ns);
+		const struct side_turn t = side_take_turn(&c->sides[side], call, process_counts[count], c->run_ns);
 
 		c->values[call][count][0][pair][side] = t.calls_s;
 		c->values[call][count][1][pair][side] = t.p50_us;

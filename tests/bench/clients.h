@@ -8,9 +8,15 @@
 
 #include <stdint.h>
 
-enum clients_call { CLIENTS_LOOKUP, CLIENTS_LEASE, CLIENTS_PUT, CLIENTS_CALLS,
-	CLIENTS_LEASE_SOME = CLIENTS_CALLS, /* of `tail`: what is there of them */
-	CLIENTS_CALLS_ALL };
+enum clients_call {
+	CLIENTS_LOOKUP,
+	CLIENTS_LEASE,
+	CLIENTS_PUT,
+	CLIENTS_CALLS,              /* of `terrace-bench clients` */
+	CLIENTS_ABSENT = CLIENTS_CALLS, /* a lookup of keys that are nowhere, new ones each time */
+	CLIENTS_LEASE_SOME,         /* of `tail`: what is there of them */
+	CLIENTS_CALLS_ALL
+};
 
 enum {
 	CLIENTS_KEYS = 512,         /* blocks that a fill stores, and that lookups and leases ask for */

@@ -157,6 +157,18 @@ static void call_lookup(struct worker *w)
 	w->result.missing += CLIENTS_LOOKUP_KEYS - prefix;
 }
 
+static void call_absent(struct worker *w)
+{
+	uint8_t keys[CLIENTS_LOOKUP_KEYS * CLIENTS_KEY_BYTES];
+	const struct terrace_keys k = { .bytes = keys, .count = CLIENTS_LOOKUP_KEYS, .key_bytes = CLIENTS_KEY_BYTES };
+	uint32_t prefix = 0;
+
+	for (uint32_t i = 0; i < CLIENTS_LOOKUP_KEYS; i++)
+		key_make(keys + (size_t)i * CLIENTS_KEY_BYTES, w->number + 1, w->puts++);
+	check(terrace_lookup(w->session, &k, CALL_US, &prefix, NULL), "lookup");
+	w->result.missing += CLIENTS_LOOKUP_KEYS - prefix;
+}
+
 static void call_lease(struct worker *w)
 {
 	uint8_t keys[CLIENTS_LEASE_KEYS * CLIENTS_KEY_BYTES];
@@ -196,6 +208,7 @@ static void run(struct worker *w, enum clients_call call, uint64_t run_ns)
 	static void (*const calls[CLIENTS_CALLS_ALL])(struct worker *) = {
 		[CLIENTS_LOOKUP] = call_lookup, [CLIENTS_LEASE] = call_lease, [CLIENTS_PUT] = call_put,
 		[CLIENTS_LEASE_SOME] = call_lease_some,
+		[CLIENTS_ABSENT] = call_absent,
 	};
 	const uint64_t start = now_ns();
 	uint64_t before = start, after = start;

@@ -39,7 +39,8 @@ static bool link_up(const struct far *f)
 	if (!ip((const char *const[]){"ip", "link", "add", "near0", "type", "veth", "peer", "name", "far0", NULL}) ||
 	    !ip((const char *const[]){"ip", "link", "set", "far0", "netns", there, NULL}) ||
 	    !ip((const char *const[]){"ip", "address", "add", HOST_HERE "/24", "dev", "near0", NULL}) ||
-	    !ip((const char *const[]){"ip", "link", "set", "near0", "up", NULL}))
+	    !ip((const char *const[]){"ip", "link", "set", "near0", "up", NULL}) ||
+	    !ip((const char *const[]){"ip", "link", "set", "lo", "up", NULL}))
 		return false;
 	enter(f->there);
 	const bool up = ip((const char *const[]){"ip", "address", "add", HOST_THERE "/24", "dev", "far0", NULL}) &&
@@ -52,14 +53,15 @@ static bool link_up(const struct far *f)
 
 void far_make(struct far *f)
 {
-	*f = (struct far){.home = space_now(), .there = -1, .here = -1, .host = HOST_THERE, .network = "veth"};
+	*f = (struct far){.home = space_now(), .there = -1, .here = -1, .host = HOST_THERE, .own_host = HOST_HERE,
+			  .network = "veth"};
 	if (f->home >= 0 && !unshare(CLONE_NEWNET) && (f->there = space_now()) >= 0 && !unshare(CLONE_NEWNET) &&
 	    (f->here = space_now()) >= 0 && link_up(f))
 		return;
 	fprintf(stderr, "terrace-bench: this machine makes no network namespaces (root and iproute2 are wanted): "
 			"loopback instead of veth\n");
 	far_end(f);
-	f->host = "127.0.0.1";
+	f->host = f->own_host = "127.0.0.1";
 	f->network = "loopback";
 }
 

@@ -10,6 +10,7 @@
 struct far {
 	int home, there, here; /* namespaces: before, of the other machine, of this one; -1: none was made */
 	const char *host;      /* the other machine's address */
+	const char *own_host;  /* this one's, as the other machine reaches it */
 	const char *network;   /* "veth" or "loopback", for a figure's name */
 };
 

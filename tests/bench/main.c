@@ -22,6 +22,8 @@ static const struct bench benches[] = {
 	{"put", "puts by borrow and by stream against Redis SET", bench_put},
 	{"opaque", "opaque blocks beside packed ones of as many bytes", bench_opaque},
 	{"network", "blocks by stream over TLS to another machine against one raw TLS stream", bench_network},
+	{"fetch", "lists of blocks leased from another member of a cluster against one raw TLS stream", bench_fetch},
+	{"member", "lookups and leases of a member of a cluster against those of a lone daemon", bench_member},
 	{"nvme", "a disk's ring on io_uring and on threads against fio", bench_nvme},
 	{"restart", "a restart with a million blocks on disk", bench_restart},
 	{"spill", "lookups in memory while everything put is spilled", bench_spill},

@@ -7,15 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/bench/bench.h"
 #include "tests/bench/far.h"
 #include "tests/bench/raw_tls.h"
 #include "tests/bench/service.h"
 
-enum { BLOCKS_MAX = 64, ROUNDS_MAX = 27, OPENSSL_S_MAX = 60, TIMEOUT_US = 30 * 1000 * 1000, CIPHER_BYTES = 64 };
-enum { READY_TRIES = 3000 };
+enum { BLOCKS_MAX = 64, ROUNDS_MAX = 27, TIMEOUT_US = 30 * 1000 * 1000, CIPHER_BYTES = 64 };
 enum { GET, PUT, OPS };
 enum { OURS, RAW, SIDES };
 
@@ -39,56 +37,7 @@ struct network_bench {
 	double work[OPS][SIDES][ROUNDS_MAX]; /* us of processors a MiB, of both ends */
 };
 
-/* One certificate for all: of this CA, for the daemon's addresses, and a client's. */
-static void certificate_make(void)
-{
-	char key[128], cert[128];
-
-	snprintf(key, sizeof(key), "%s/tls.key", bench_options.folder);
-	snprintf(cert, sizeof(cert), "%s/tls.pem", bench_options.folder);
-	const char *const words[] = {"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-				     "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=bench",
-				     "-addext", "subjectAltName=IP:10.213.7.1,IP:127.0.0.1",
-				     "-addext", "extendedKeyUsage=serverAuth,clientAuth", NULL};
-
-	if (bench_wait_for(bench_spawn("openssl", words), OPENSSL_S_MAX)) {
-		bench_log_print("openssl");
-		bench_die("the openssl command made no certificate: its words are above");
-	}
-}
-
 /* ---- the daemon ---- */
-
-static uint16_t port_of_log(void)
-{
-	char path[128], line[1024];
-	unsigned port = 0;
-	const char *at;
-	FILE *f;
-
-	bench_log_path("terraced", path, sizeof(path));
-	f = fopen(path, "re");
-	if (!f)
-		bench_die("%s cannot be read", path);
-	while (fgets(line, sizeof(line), f))
-		if (strstr(line, "event=ready") && (at = strstr(line, " port=")))
-			sscanf(at, " port=%u", &port);
-	fclose(f);
-	return (uint16_t)port;
-}
-
-static uint16_t await_port(void)
-{
-	const struct timespec pause = {0, 10 * 1000 * 1000};
-	uint16_t port = 0;
-
-	for (int i = 0; i < READY_TRIES && !(port = port_of_log()); i++)
-		nanosleep(&pause, NULL);
-	if (port)
-		return port;
-	bench_log_print("terraced");
-	bench_die("the daemon does not say its port: its words are above");
-}
 
 static void connect_far(struct network_bench *b, uint16_t port)
 {
@@ -111,7 +60,7 @@ static void start(struct network_bench *b)
 	uint16_t port;
 
 	far_make(&b->far);
-	certificate_make();
+	raw_tls_certificate(bench_options.folder);
 	snprintf(listen, sizeof(listen), "%s:0", b->far.host);
 	snprintf(cert, sizeof(cert), "%s/tls.pem", bench_options.folder);
 	snprintf(key, sizeof(key), "%s/tls.key", bench_options.folder);
@@ -122,7 +71,7 @@ static void start(struct network_bench *b)
 	b->raw_pid = bench_spawn("raw", (const char *const[]){"/proc/self/exe", RAW_TLS_SERVER_COMMAND,
 							      bench_options.folder, NULL});
 	far_return(&b->far);
-	port = await_port();
+	port = service_port("terraced");
 	b->raw = raw_tls_open(bench_options.folder, b->far.host);
 	raw_tls_cipher_of(bench_options.folder, b->far.host, port, cipher, sizeof(cipher));
 	if (strcmp(cipher, raw_tls_cipher(b->raw)))
@@ -165,23 +114,11 @@ static void put_list(struct network_bench *b, const struct terrace_keys *keys)
 		service_check(terrace_put_finish(ops[i]), "put");
 }
 
-/* What both ends' processors have spent, of all their threads. */
-static uint64_t work_now_ns(int pid)
-{
-	struct timespec own, other;
-	clockid_t clock;
-
-	if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &other) ||
-	    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own))
-		bench_die("a process's time is not known: has it ended?");
-	return (uint64_t)(own.tv_sec + other.tv_sec) * 1000000000 + (uint64_t)(own.tv_nsec + other.tv_nsec);
-}
-
 /* Nanoseconds of one list; adds those of the processors to *work_ns. */
 static uint64_t list_ns(struct network_bench *b, int op, int side, uint64_t *work_ns)
 {
 	const int pid = side == RAW ? b->raw_pid : b->daemon_pid;
-	const uint64_t work = work_now_ns(pid), start = bench_now_ns();
+	const uint64_t work = bench_work_ns(pid) + bench_work_ns(0), start = bench_now_ns();
 
 	if (side == RAW && op == GET)
 		raw_tls_get(b->raw, b->got, b->keys.count, b->block_bytes);
@@ -194,7 +131,7 @@ static uint64_t list_ns(struct network_bench *b, int op, int side, uint64_t *wor
 
 	const uint64_t ns = bench_now_ns() - start;
 
-	*work_ns += work_now_ns(pid) - work;
+	*work_ns += bench_work_ns(pid) + bench_work_ns(0) - work;
 	if (side == OURS && op == PUT)
 		service_check(terrace_delete(b->session, &b->new_keys, 0, NULL), "delete");
 	if (side == OURS && op == GET && memcmp(b->got, b->blocks, b->keys.count * b->block_bytes))

@@ -19,7 +19,7 @@
 #include "proto/tls.h"
 #include "tests/bench/bench.h"
 
-enum { PIECE_MAX = 1 << 30, PORT_TRIES = 1000 };
+enum { PIECE_MAX = 1 << 30, PORT_TRIES = 1000, OPENSSL_S_MAX = 60 };
 
 struct header {
 	uint64_t bytes; /* of all blocks */
@@ -70,6 +70,24 @@ static bool write_all(SSL *ssl, const void *from, uint64_t bytes)
 		sent += (uint64_t)n;
 	}
 	return true;
+}
+
+void raw_tls_certificate(const char *folder)
+{
+	char key[128], cert[128];
+
+	snprintf(key, sizeof(key), "%s/tls.key", folder);
+	snprintf(cert, sizeof(cert), "%s/tls.pem", folder);
+	const char *const words[] = {"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+				     "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=bench",
+				     "-addext",
+				     "subjectAltName=IP:10.213.7.1,IP:10.213.7.2,IP:127.0.0.1,DNS:" RAW_TLS_NAME,
+				     "-addext", "extendedKeyUsage=serverAuth,clientAuth", NULL};
+
+	if (bench_wait_for(bench_spawn("openssl", words), OPENSSL_S_MAX)) {
+		bench_log_print("openssl");
+		bench_die("the openssl command made no certificate: its words are above");
+	}
 }
 
 /* ---- the server ---- */

@@ -11,6 +11,11 @@
 
 enum { RAW_TLS_BYTES_MAX = 64 << 20 }; /* of all blocks of a list */
 
+/* Makes FOLDER/tls.pem and tls.key, a certificate for all: of this CA, for both machines of far.h and the name
+ * RAW_TLS_NAME, a server's and a client's. Ends the bench if it cannot. */
+#define RAW_TLS_NAME "bench.cluster"
+void raw_tls_certificate(const char *folder);
+
 /* Serves one connection after the other, on a port of all addresses, which it writes to FOLDER/raw.port, until it is
  * killed. FOLDER/tls.pem and tls.key: certificate, CA and key, of both ends. Returns an exit code if it cannot. */
 int raw_tls_serve(const char *folder);

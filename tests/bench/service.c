@@ -1,6 +1,7 @@
 /* The terraced under test: started in a folder of its own, waited for, stopped whatever happens. */
 #include "tests/bench/service.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 #include "tests/bench/bench.h"
 
-enum { START_TRIES = 2000, TIMEOUT_US = 30 * 1000 * 1000, FILL_KEYS = 64, FLAGS_MAX = 32 };
+enum { START_TRIES = 3000, TIMEOUT_US = 30 * 1000 * 1000, FILL_KEYS = 64, FLAGS_MAX = 32 };
 
 void service_check(enum terrace_status status, const char *what)
 {
@@ -48,6 +49,50 @@ int service_spawn(const char *name, const char *terraced, const char *host_bytes
 	pid = bench_spawn(name, arguments);
 	await_socket(pid, name, terraced, socket);
 	return pid;
+}
+
+/* Whether the log has the event, with its line. */
+static bool logged(const char *name, const char *event, char *line, size_t bytes)
+{
+	char path[128], words[64];
+	bool found = false;
+	FILE *f;
+
+	bench_log_path(name, path, sizeof(path));
+	snprintf(words, sizeof(words), "event=%s ", event);
+	f = fopen(path, "re");
+	if (!f)
+		bench_die("%s cannot be read", path);
+	while (!found && fgets(line, (int)bytes, f))
+		found = strstr(line, words);
+	fclose(f);
+	return found;
+}
+
+void service_await(const char *name, const char *event, char *line, size_t bytes)
+{
+	const struct timespec pause = {0, 10 * 1000 * 1000};
+
+	for (int i = 0; i < START_TRIES; i++) {
+		if (logged(name, event, line, bytes))
+			return;
+		nanosleep(&pause, NULL);
+	}
+	bench_log_print(name);
+	bench_die("%s does not log %s: its words are above", name, event);
+}
+
+uint16_t service_port(const char *name)
+{
+	char line[1024];
+	const char *at;
+	unsigned port = 0;
+
+	service_await(name, "ready", line, sizeof(line));
+	at = strstr(line, " port=");
+	if (!at || sscanf(at, " port=%u", &port) != 1)
+		bench_die("%s does not say its port: %s", name, line);
+	return (uint16_t)port;
 }
 
 static void start(struct service *s, const char *host_bytes, const char *const *extra)

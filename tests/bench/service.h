@@ -15,6 +15,11 @@ struct service {
  * NULL. */
 int service_spawn(const char *name, const char *terraced, const char *host_bytes, char *address, size_t bytes,
 		  const char *const *extra);
+/* Waits until the log of the process NAME has a line of that event, and leaves it in line[bytes]. Ends the bench if
+ * none comes. */
+void service_await(const char *name, const char *event, char *line, size_t bytes);
+/* The port of `listen` of the process NAME. */
+uint16_t service_port(const char *name);
 /* Starts the daemon with a data folder and sockets in the temporary folder, and connects. host_bytes: its
  * memory, "512MiB". */
 void service_start(struct service *s, const char *host_bytes);

@@ -129,6 +129,31 @@ double side_time_us(const struct clients_result *r, double share)
 	return INFINITY;
 }
 
+struct side_turn side_take_turn(struct side *s, enum clients_call call, uint32_t processes, uint64_t run_ns)
+{
+	const struct clients_order order = { .command = CLIENTS_RUN, .call = call, .run_ns = run_ns };
+	struct clients_result all = { 0 }, one;
+	struct side_turn turn = { 0 };
+
+	for (uint32_t i = 0; i < processes; i++)
+		side_order(&s->processes[i], &order);
+	for (uint32_t i = 0; i < processes; i++) {
+		side_result(&s->processes[i], &one);
+		if (one.wrong)
+			bench_die("call %d: %" PRIu64 " blocks with wrong bytes", (int)call, one.wrong);
+		turn.calls_s += (double)one.calls * 1e9 / (double)one.ns;
+		all.calls += one.calls;
+		for (int j = 0; j < CLIENTS_BUCKETS; j++)
+			all.histogram[j] += one.histogram[j];
+		s->verified += one.verified;
+		s->missing += one.missing;
+		s->refused += one.refused;
+	}
+	turn.p50_us = side_time_us(&all, .5);
+	turn.p99_us = side_time_us(&all, .99);
+	return turn;
+}
+
 uint32_t sides_open(struct side *sides)
 {
 	side_own_paths(&sides[0]);

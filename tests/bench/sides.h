@@ -33,4 +33,11 @@ void side_result(const struct side_process *p, struct clients_result *r);
 /* The time below which that share of the calls is. */
 double side_time_us(const struct clients_result *r, double share);
 
+/* What a turn of one side gave. */
+struct side_turn {
+	double calls_s, p50_us, p99_us;
+};
+/* So many of the side's processes make that call for that long. Ends the bench if they find wrong bytes. */
+struct side_turn side_take_turn(struct side *s, enum clients_call call, uint32_t processes, uint64_t run_ns);
+
 #endif
