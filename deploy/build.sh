@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 bin=build/default
-echo "Building..."
+echo "Building; the first time takes some minutes..."
 log=$(mktemp)
 # A folder that was configured for tests stays so.
 testing=""
