@@ -21,7 +21,7 @@ void departures_note(struct departures *d, uint64_t count)
 	d->count += count;
 }
 
-uint32_t departures_soon(struct departures *d, uint64_t now_us)
+uint32_t departures_soon(struct departures *d, uint64_t blocks, uint64_t now_us)
 {
 	uint64_t soon;
 
@@ -30,5 +30,6 @@ uint32_t departures_soon(struct departures *d, uint64_t now_us)
 	if (now_us >= d->since_us + SECOND_US)
 		second_ends(d, now_us);
 	soon = (d->count > d->a_second ? d->count : d->a_second) * DEPARTURES_WITHIN_US / SECOND_US;
+	soon = soon < blocks / DEPARTURES_PART ? soon : blocks / DEPARTURES_PART;
 	return soon < DEPARTURES_MOST ? (uint32_t)soon : DEPARTURES_MOST;
 }

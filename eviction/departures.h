@@ -9,7 +9,10 @@
 
 #include <stdint.h>
 
-enum { DEPARTURES_MOST = 2048 };     /* blocks; bounds the time that the owner looks for them */
+enum {
+	DEPARTURES_MOST = 2048,      /* bounds the time that the owner looks for them */
+	DEPARTURES_PART = 8,         /* 1/8 of the blocks at most: of a cache that turns over fast others hear, too */
+};
 #define DEPARTURES_WITHIN_US 2000000ull
 
 struct departures {
@@ -20,7 +23,7 @@ struct departures {
 
 /* So many blocks have left. */
 void departures_note(struct departures *d, uint64_t count);
-/* How many leave within DEPARTURES_WITHIN_US, DEPARTURES_MOST at most. Asked some times a second. */
-uint32_t departures_soon(struct departures *d, uint64_t now_us);
+/* How many of so many blocks leave within DEPARTURES_WITHIN_US, within these bounds. Asked some times a second. */
+uint32_t departures_soon(struct departures *d, uint64_t blocks, uint64_t now_us);
 
 #endif

@@ -950,7 +950,7 @@ bool place_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const 
 	if (k && !k->departures)
 		k->departures = calloc(1, sizeof(*k->departures));
 	if (k && k->departures && !k->failed)
-		l.left = departures_soon(k->departures, c->now_us);
+		l.left = departures_soon(k->departures, k->blocks, c->now_us);
 	if (l.left)
 		policy_look(c->tier->policy, k->policy, look_at, &l, LEAVING_SCAN);
 	return k;

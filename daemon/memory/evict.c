@@ -380,7 +380,7 @@ bool room_leaving(struct cache *c, uint32_t at, void (*visit)(void *arg, const s
 	if (k && !k->departures)
 		k->departures = calloc(1, sizeof(*k->departures));
 	if (k && k->departures)
-		l.left = departures_soon(k->departures, c->now_us);
+		l.left = departures_soon(k->departures, k->evictable, c->now_us);
 	for (; n && l.left && looked < CLEAN_SCAN; n = n->next, looked++)
 		look_at(n, &l);
 	if (l.left && looked < CLEAN_SCAN)

@@ -391,7 +391,7 @@ static void publish_delayed(struct node *n)
 /* What will be dropped next is taken back first. A name that is missing costs less than a wrong answer. */
 static void cool(struct node *n)
 {
-	const uint32_t soon = departures_soon(&n->departures, now);
+	const uint32_t soon = departures_soon(&n->departures, n->blocks, now);
 	uint32_t met = 0;
 
 	for (uint32_t h = n->oldest; h != NONE && met < soon; h = n->holdings[h].newer) {

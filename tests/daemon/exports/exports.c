@@ -313,18 +313,20 @@ END_TEST
 /* Before it is evicted; a lease brings it back. */
 START_TEST(what_is_about_to_go_is_taken_back)
 {
+	enum { BEFORE = 64, PART = 16 };
 	struct export_change e[MANY];
 	uint32_t n = 0;
 
 	begin();
-	ck_assert_uint_eq(rig_put(&r, 1000, HOST / 2), HOST / 2);
+	ck_assert_uint_eq(rig_put(&r, 1000, BEFORE), BEFORE);
 	put(0, 64, false);
 	lease(0, 64);
 	ck_assert_uint_eq(take(e), 4);
+	ck_assert_uint_eq(rig_put(&r, 2000, HOST - BEFORE - 64), HOST - BEFORE - 64);
 	exports_cool(r.c, r.now);
 	ck_assert_uint_eq(take(e), 0); /* nothing has left yet */
 	for (uint32_t i = 0; !n; i++) {
-		ck_assert_uint_eq(rig_put(&r, 1000 + HOST + 64 * i, 64), 64);
+		ck_assert_uint_eq(rig_put(&r, 2000 + HOST + PART * i, PART), PART);
 		r.now += 100 * 1000;
 		exports_cool(r.c, r.now);
 		n = take(e);
