@@ -792,14 +792,20 @@ static void lack_fetch(struct lack *k, const struct admission *a, uint32_t n)
 {
 	struct run_key key[ARRIVALS_A_CALL];
 	uint8_t from[ARRIVALS_A_CALL];
-	const uint32_t count = lack_pick(k, a, n, SOURCE_HAS, key, from);
+	const uint32_t count = lack_pick(k, a, n, SOURCE_HAS, key, from), by_name = k->cache->sources_by_name;
+	/* Of several sources each run is begun before the next is chosen for, so that they share what all have. */
+	const uint32_t most = by_name & (by_name - 1) ? SOURCE_RUN : ARRIVALS_A_CALL;
 
-	for (uint32_t at = 0; at < count; at += SOURCE_RUN) {
+	for (uint32_t at = 0, sent = 0; at < count; at += SOURCE_RUN) {
 		const struct key_run run = { count - at < SOURCE_RUN ? count - at : SOURCE_RUN, key + at };
+		const uint32_t end = at + run.count;
 
-		block_source(k->cache, &run, ~k->cache->sources_by_name, from + at);
+		block_source(k->cache, &run, ~by_name, from + at);
+		if (end - sent < most && end < count)
+			continue;
+		lack_send(k, end - sent, key + sent, from + sent, false);
+		sent = end;
 	}
-	lack_send(k, count, key, from, false);
 	memory_comes(k);
 }
 
@@ -812,7 +818,8 @@ static void lack_ask(struct lack *k, const struct admission *a, uint32_t n)
 	lack_send(k, count, key, of, true);
 }
 
-/* The time until all of the run is there, each from its source. */
+/* The time until all of the run is there, each from its source, and the sources side by side. UINT64_MAX: some of it
+ * cannot be brought. */
 static uint64_t run_us(struct cache *c, const struct key_run *run, const uint8_t *from)
 {
 	struct run_key key[ARRIVALS_A_CALL];
@@ -825,8 +832,11 @@ static uint64_t run_us(struct cache *c, const struct key_run *run, const uint8_t
 		for (uint32_t i = 0; i < run->count; i++)
 			if (from[i] == s)
 				key[of.count++] = run->key[i];
-		if (of.count && c->sources[s]->ops->estimate(c, c->sources[s], &of, &cost) && cost.last_us > us)
-			us = cost.last_us;
+		if (!of.count)
+			continue;
+		if (!c->sources[s]->ops->estimate(c, c->sources[s], &of, &cost))
+			return UINT64_MAX;
+		us = cost.last_us > us ? cost.last_us : us;
 	}
 	return us;
 }

@@ -16,6 +16,7 @@
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"
+#include "daemon/call/source.h"
 #include "daemon/call/warm.h"
 #include "daemon/exports/exports.h"
 #include "daemon/session/session.h"
@@ -39,6 +40,8 @@ struct fake {
 	struct source_ask *ask[FETCHES];
 	struct fetch *fetch[FETCHES];
 	uint32_t asks, asked, fetches, fetched, cancels, wrongs;
+	uint32_t name_us;              /* what one costs, those under way first; 0: all together 2 ms */
+	bool unsure;                   /* it cannot say what they cost */
 	bool strict;                   /* it can be asked only for runs with a name that members are told of */
 	enum status refuses;           /* all fetches; */
 	uint32_t but_first;            /* if that is OK, pieces from here on; 0: none */
@@ -46,7 +49,7 @@ struct fake {
 
 static struct world {
 	struct rig r;
-	struct fake fake;
+	struct fake fake, other;
 } w;
 
 static uint64_t number_of(const struct run_key *k)
@@ -87,11 +90,11 @@ static enum status fake_ask(struct cache *c, struct source *s, struct source_ask
 
 static bool fake_estimate(struct cache *c, struct source *s, const struct key_run *run, struct source_cost *out)
 {
+	const struct fake *f = (struct fake *)s;
+
 	(void)c;
-	(void)s;
-	(void)run;
-	*out = (struct source_cost){ 1000, 2000 };
-	return true;
+	*out = (struct source_cost){ 1000, f->name_us ? (uint64_t)(f->fetched + run->count) * f->name_us : 2000 };
+	return !f->unsure;
 }
 
 static enum status fake_fetch(struct cache *c, struct source *s, struct fetch *x)
@@ -241,22 +244,27 @@ static void call_end(struct call *x)
 	free((void *)x->keys.bytes);
 }
 
-static void world_open_with(uint32_t layouts, uint32_t blocks)
+static void fake_add(struct fake *f)
 {
-	const struct cache_options o = rig_options(HOST);
+	f->source = (struct source){ .ops = &fake_ops, .tier = TIER_KINDS };
+	cache_lock(w.r.c);
+	ck_assert_int_eq(source_add(w.r.c, &f->source), STATUS_OK);
+	cache_unlock(w.r.c);
+}
+
+static void world_open_with(uint32_t slots, uint32_t layouts, uint32_t blocks)
+{
+	const struct cache_options o = rig_options(slots);
 
 	memset(&w, 0, sizeof(w));
 	rig_open(&w.r, &o, layouts);
 	ck_assert_uint_eq(rig_put(&w.r, 400, blocks), blocks); /* its classes have memory */
-	w.fake.source = (struct source){ .ops = &fake_ops, .tier = TIER_KINDS };
-	cache_lock(w.r.c);
-	ck_assert_int_eq(source_add(w.r.c, &w.fake.source), STATUS_OK);
-	cache_unlock(w.r.c);
+	fake_add(&w.fake);
 }
 
 static void world_open(uint32_t layouts)
 {
-	world_open_with(layouts, 8);
+	world_open_with(HOST, layouts, 8);
 }
 
 static void knows(uint64_t first, uint32_t count, enum source_word word)
@@ -585,6 +593,60 @@ START_TEST(a_long_run_is_not_dearer_than_it_is)
 }
 END_TEST
 
+/* Two sources have a part of the run each: both bring their own, side by side; and if one cannot say when, the engine
+ * computes the tokens. */
+START_TEST(two_sources_have_parts)
+{
+	const bool unsure = _i;
+	struct call x;
+
+	world_open(1);
+	fake_add(&w.other);
+	session_is(2 * NAMES * RIG_TOKENS * 300, false); /* 3.3 ms for all; 2 ms by the sources */
+	w.other.unsure = unsure;
+	for (uint32_t i = 0; i < 2 * NAMES; i++)
+		(i % 3 ? &w.fake : &w.other)->word[i] = SOURCE_HAS;
+	ck_assert_int_eq(begin(&x, 0, 2 * NAMES), unsure ? STATUS_MISS : STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, unsure ? 0 : 2 * NAMES - (2 * NAMES + 2) / 3);
+	ck_assert_uint_eq(w.other.fetched, unsure ? 0 : (2 * NAMES + 2) / 3);
+	for (uint32_t i = 0; i < w.other.fetched; i++)
+		ck_assert_uint_eq(number_of(&w.other.fetch[0]->piece[i].key), 3 * i);
+	if (!unsure) {
+		come(w.other.fetch[0], 0, w.other.fetched, SOUND);
+		ck_assert(!x.ready);
+		come(w.fake.fetch[0], 0, w.fake.fetched, SOUND);
+		ck_assert_int_eq(again(&x), STATUS_OK);
+		over(&x, 0, 2 * NAMES);
+	}
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* Two sources have all of it: the second one gets what it brings sooner than the first, which has a queue then. */
+START_TEST(two_sources_share)
+{
+	enum { LONG = 2 * SOURCE_RUN };
+	struct call x;
+
+	world_open_with(16 * LONG, 1, 8);
+	fake_add(&w.other);
+	w.fake.name_us = 20;
+	w.other.name_us = 22;
+	knows(0, LONG, SOURCE_HAS);
+	memset(w.other.word, SOURCE_HAS, LONG);
+	ck_assert_int_eq(begin(&x, 0, LONG), STATUS_BUSY);
+	ck_assert_uint_eq(w.fake.fetched, SOURCE_RUN);
+	ck_assert_uint_eq(w.other.fetched, SOURCE_RUN);
+	come(w.fake.fetch[0], 0, SOURCE_RUN, SOUND);
+	come(w.other.fetch[0], 0, SOURCE_RUN, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, LONG);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
 /* A holder is lost on the way: another one has the rest. */
 START_TEST(another_holder_is_asked)
 {
@@ -616,7 +678,7 @@ START_TEST(many_layouts_are_asked_for_in_parts)
 	const struct source_ask *a;
 	struct call x;
 
-	world_open_with(LAYOUTS, 0);
+	world_open_with(HOST, LAYOUTS, 0);
 	w.fake.strict = true;
 	knows(0, CHAIN, SOURCE_MAY);
 	ck_assert_int_eq(begin(&x, 0, CHAIN), STATUS_BUSY);
@@ -800,6 +862,8 @@ int main(void)
 	tcase_add_test(t, what_was_deleted_is_not_fetched);
 	tcase_add_loop_test(t, what_is_computed_sooner_is_not_fetched, 0, 3);
 	tcase_add_test(t, a_long_run_is_not_dearer_than_it_is);
+	tcase_add_loop_test(t, two_sources_have_parts, 0, 2);
+	tcase_add_test(t, two_sources_share);
 	tcase_add_test(t, another_holder_is_asked);
 	tcase_add_test(t, many_layouts_are_asked_for_in_parts);
 	tcase_add_test(t, a_local_session_gets_nothing);
