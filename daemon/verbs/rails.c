@@ -242,7 +242,7 @@ void rails_look(struct rails *r)
 	}
 }
 
-void rails_events(struct rails *r, struct rail_device *d)
+void rails_events(struct rails *r, struct rail_device *d, bool hung_up)
 {
 	enum verbs_event e = r->ops->event(d->open);
 	bool changed = false;
@@ -251,6 +251,8 @@ void rails_events(struct rails *r, struct rail_device *d)
 		changed = true;
 	if (e == VERBS_EVENT_LOST)
 		device_lose(r, d, "its driver says that it has failed");
+	else if (hung_up)
+		device_lose(r, d, "its driver has ended the connection for events");
 	else if (changed)
 		device_look(r, d);
 }

@@ -53,8 +53,9 @@ struct rails {
 
 /* Lists the devices, opens those that are not open, and looks at all ports. */
 void rails_look(struct rails *r);
-/* Takes the events of a device that is open, and looks at its ports if there were any. */
-void rails_events(struct rails *r, struct rail_device *d);
+/* Takes the events of a device that is open, and looks at its ports if there were any. hung_up: its descriptor brings
+ * no event any more. */
+void rails_events(struct rails *r, struct rail_device *d, bool hung_up);
 /* Copies all rails; returns their number. */
 uint32_t rails_copy(const struct rails *r, struct rail out[RAILS_MAX]);
 /* Closes all devices. */

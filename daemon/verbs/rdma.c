@@ -99,7 +99,7 @@ static bool wait_events(struct rdma *r)
 		return true;
 	for (nfds_t i = 1; i < n; i++)
 		if (fds[i].revents)
-			rails_events(&r->rails, of[i]);
+			rails_events(&r->rails, of[i], fds[i].revents & ~POLLIN);
 	return !fds[0].revents;
 }
 

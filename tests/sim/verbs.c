@@ -1,6 +1,7 @@
 /* See sim/verbs.h. */
 #include "tests/sim/verbs.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -50,6 +51,17 @@ void sim_verbs_tell(struct sim_verbs *d, enum verbs_event event)
 {
 	d->event = event;
 	eventfd_write(d->event_fd, 1);
+}
+
+void sim_verbs_hang_up(struct sim_verbs *d)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+		return;
+	close(ends[1]);
+	dup2(ends[0], d->event_fd);
+	close(ends[0]);
 }
 
 static enum status list(char names[][VERBS_NAME_MAX], uint32_t *n, const char **why)

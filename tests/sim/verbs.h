@@ -35,5 +35,7 @@ enum { SIM_DEVICES = 32 };
 struct sim_verbs *sim_verbs_add(const char *name);
 /* The device has an event. With the lock. */
 void sim_verbs_tell(struct sim_verbs *d, enum verbs_event event);
+/* The descriptor of the device's events hangs up, and there is no event. With the lock. */
+void sim_verbs_hang_up(struct sim_verbs *d);
 
 #endif

@@ -102,7 +102,7 @@ START_TEST(port_goes_down_and_comes_back)
 	d->active[1] = true;
 	d->active[0] = false;
 	sim_verbs_tell(d, VERBS_EVENT_CHANGED);
-	rails_events(&rails, &rails.device[0]);
+	rails_events(&rails, &rails.device[0], false);
 	expect(0, RAIL_DOWN, "the port is down");
 	expect(1, RAIL_USABLE, "");
 	ck_assert_uint_eq(told, 4);
@@ -116,7 +116,7 @@ END_TEST
 static void fails_by_event(struct sim_verbs *d)
 {
 	sim_verbs_tell(d, VERBS_EVENT_LOST);
-	rails_events(&rails, &rails.device[0]);
+	rails_events(&rails, &rails.device[0], false);
 }
 
 static void vanishes(struct sim_verbs *d)
@@ -347,6 +347,24 @@ START_TEST(thread_follows_events)
 }
 END_TEST
 
+/* Nothing would ever be read from such a descriptor, and it would always be ready. */
+START_TEST(descriptor_hangs_up)
+{
+	struct sim_verbs *d = sim_verbs_add("a");
+
+	create(&sim_verbs_ops, NULL);
+	rdma_serve(rdma);
+	wait_for_state(RDMA_READY);
+	pthread_mutex_lock(&sim_verbs_lock);
+	sim_verbs_hang_up(d);
+	pthread_mutex_unlock(&sim_verbs_lock);
+	wait_for_state(RDMA_UNAVAILABLE);
+	ck_assert_int_eq(view.rail[0].state, RAIL_LOST);
+	rdma_part.destroy(rdma);
+	ck_assert_uint_eq(d->closed, d->opened);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("rdma devices");
@@ -366,6 +384,7 @@ int main(void)
 	tcase_add_test(part, without_a_device);
 	tcase_add_test(part, never_served);
 	tcase_add_test(part, thread_follows_events);
+	tcase_add_test(part, descriptor_hangs_up);
 	suite_add_tcase(s, ports);
 	suite_add_tcase(s, part);
 	r = srunner_create(s);
