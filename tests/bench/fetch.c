@@ -20,6 +20,7 @@
 enum { BLOCKS = 64, KEY_BYTES = 16, ROUNDS_MAX = 27, TRIES = 600, CIPHER_BYTES = 64 };
 enum { TIMEOUT_US = 20 * 1000 * 1000 };
 enum { OURS, RAW, SIDES };
+enum { SENDER, RECEIVER, ENDS };
 #define FAR_BYTES "1280MiB"  /* for all lists */
 #define NEAR_BYTES "384MiB"  /* a lease may fill an eighth */
 enum { NEAR_BLOCKS = 768 };  /* more than it has room for */
@@ -40,7 +41,7 @@ struct fetch_bench {
 	uint64_t block_bytes;
 	uint8_t *got;
 	double rate[SIDES][ROUNDS_MAX]; /* MB/s */
-	double work[SIDES][ROUNDS_MAX]; /* us of processors a MiB, of both ends */
+	double work[ENDS + 1][SIDES][ROUNDS_MAX]; /* us of processors a MiB, of each end and of both */
 };
 
 static void node_start(struct fetch_bench *b, const char *name, bool far, const char *host_bytes, struct node *out)
@@ -102,20 +103,34 @@ static void store_lists(struct fetch_bench *b)
 	free((void *)(uintptr_t)other.bytes);
 }
 
+/* What a transfer took, and what processors have spent on it. */
+struct cost {
+	uint64_t ns, work_ns[ENDS];
+};
+
+/* Begins to count; the same again ends it. The engine is a part of the end that receives. */
+static void cost_count(const struct fetch_bench *b, int side, struct cost *c)
+{
+	const uint64_t sent = bench_work_ns(side == OURS ? b->far.pid : b->raw_pid);
+	const uint64_t received = bench_work_ns(0) + (side == OURS ? bench_work_ns(b->near.pid) : 0);
+
+	c->work_ns[SENDER] = sent - c->work_ns[SENDER];
+	c->work_ns[RECEIVER] = received - c->work_ns[RECEIVER];
+	c->ns = bench_now_ns() - c->ns;
+}
+
 /* Leases a list that the other member has, once it is known to have it. */
-static struct terrace_lease *lease_far(const struct fetch_bench *b, unsigned number, uint64_t *ns, uint64_t *work_ns)
+static struct terrace_lease *lease_far(const struct fetch_bench *b, unsigned number, struct cost *c)
 {
 	const struct timespec pause = {0, 100 * 1000 * 1000};
 	const struct terrace_keys list = list_of(b, number);
 	struct terrace_lease *out = NULL;
 
 	for (int i = 0; i < TRIES && !out; i++) {
-		const uint64_t work = bench_work_ns(b->far.pid) + bench_work_ns(b->near.pid) + bench_work_ns(0);
-		const uint64_t start = bench_now_ns();
-
+		*c = (struct cost){.ns = 0};
+		cost_count(b, OURS, c);
 		out = lease(&b->near, &list);
-		*ns = bench_now_ns() - start;
-		*work_ns = bench_work_ns(b->far.pid) + bench_work_ns(b->near.pid) + bench_work_ns(0) - work;
+		cost_count(b, OURS, c);
 		if (!out)
 			nanosleep(&pause, NULL);
 	}
@@ -128,8 +143,8 @@ static struct terrace_lease *lease_far(const struct fetch_bench *b, unsigned num
 static void begin(struct fetch_bench *b)
 {
 	const struct terrace_keys list = list_of(b, b->rounds);
-	uint64_t ns, work_ns;
-	struct terrace_lease *here = lease_far(b, b->rounds, &ns, &work_ns), *there = lease(&b->far, &list);
+	struct cost cost;
+	struct terrace_lease *here = lease_far(b, b->rounds, &cost), *there = lease(&b->far, &list);
 
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		if (memcmp(terrace_lease_block(here, i, 0), terrace_lease_block(there, i, 0), b->block_bytes))
@@ -141,23 +156,23 @@ static void begin(struct fetch_bench *b)
 
 static void round_of(struct fetch_bench *b, unsigned round)
 {
-	const double bytes = (double)BLOCKS * (double)b->block_bytes;
+	const double bytes = (double)BLOCKS * (double)b->block_bytes, mib = bytes / 1048576;
 
 	for (unsigned i = 0; i < SIDES; i++) {
 		const int side = (int)((i + round) % SIDES);
-		uint64_t ns, work_ns;
+		struct cost c = {.ns = 0};
 
 		if (side == OURS) {
-			terrace_release(lease_far(b, round, &ns, &work_ns));
+			terrace_release(lease_far(b, round, &c));
 		} else {
-			const uint64_t work = bench_work_ns(b->raw_pid) + bench_work_ns(0), start = bench_now_ns();
-
+			cost_count(b, RAW, &c);
 			raw_tls_get(b->raw, b->got, BLOCKS, b->block_bytes);
-			ns = bench_now_ns() - start;
-			work_ns = bench_work_ns(b->raw_pid) + bench_work_ns(0) - work;
+			cost_count(b, RAW, &c);
 		}
-		b->rate[side][round] = bytes * 1e3 / (double)ns;
-		b->work[side][round] = (double)work_ns / 1e3 / (bytes / 1048576);
+		b->rate[side][round] = bytes * 1e3 / (double)c.ns;
+		for (int end = 0; end < ENDS; end++)
+			b->work[end][side][round] = (double)c.work_ns[end] / 1e3 / mib;
+		b->work[ENDS][side][round] = b->work[SENDER][side][round] + b->work[RECEIVER][side][round];
 	}
 }
 
@@ -186,16 +201,23 @@ static void start(struct fetch_bench *b)
 
 static void report(const struct fetch_bench *b)
 {
+	static const char *const units[ENDS + 1] = {
+		"us of the sender's processors a MiB", "us of the receiver's processors a MiB",
+		"us of both ends' processors a MiB",
+	};
 	char name[192];
 	struct bench_figure f = {.bench = "fetch", .name = name, .unit = "MB/s", .goal = BENCH_AT_LEAST, .target = .8};
-	struct bench_figure work = {.bench = "fetch", .name = name, .unit = "us of both ends' processors a MiB"};
 
 	snprintf(name, sizeof(name), "lease of %d blocks of %" PRIu64 " KiB of another member / one raw stream, %s, %s",
 		 BLOCKS, b->block_bytes >> 10, raw_tls_cipher(b->raw), b->cluster.far.network);
 	bench_figure_of_pairs(&f, b->rate[OURS], b->rate[RAW], b->rounds);
 	bench_report(&f);
-	bench_figure_of_pairs(&work, b->work[OURS], b->work[RAW], b->rounds);
-	bench_report(&work);
+	for (int i = 0; i <= ENDS; i++) {
+		struct bench_figure work = {.bench = "fetch", .name = name, .unit = units[i]};
+
+		bench_figure_of_pairs(&work, b->work[i][OURS], b->work[i][RAW], b->rounds);
+		bench_report(&work);
+	}
 }
 
 int bench_fetch(void)
