@@ -71,7 +71,7 @@ struct cache_write {
 };
 
 struct cache_read {
-	const uint8_t *block;       /* engines may write there: use cache_read_copy, except in tests */
+	const uint8_t *block;       /* engines may write there: see cache_read_copy and cache_read_check */
 	uint64_t block_bytes;
 	uint32_t tokens;
 	void *pin;

@@ -2,7 +2,7 @@
  *
  * A loan pins blocks, wherever they lie, and ends after its time, when it is returned, or when the cache ends. Its time
  * is a duration from the moment of the grant, on this machine's clock: no clocks are compared. A read out of a loan
- * copies the block (cache_read_copy_slot), and only the copy is sent; a read that has begun may outlast the loan.
+ * has a pin of its own (cache_read_check), and may outlast the loan.
  *
  * All loans together hold at most 1/LOAN_SHARE of host memory, of which each address has its share (QUOTA_LOANED).
  * They count as the tenant's pinned bytes, too. */

@@ -1,6 +1,7 @@
 /* Puts and gets by stream: the daemon itself writes and reads. A write is a reservation that no client sees; it ends
  * only with cache_write_end, also when its session has ended meanwhile. A read pins the block until it is copied. Only
- * the copy leaves the daemon: no engine can write to it, and it is compared with the commit's checksums. Copies stay
+ * the copy leaves the daemon: no engine can write to it, and it is compared with the commit's checksums. Other members
+ * compare what they get themselves, so they get the slot's own bytes, which are pinned until they have left. Both stay
  * until a client has taken them, so all reads together have a bound, and each client has its share of it.
  */
 #include "daemon/call/stream.h"
@@ -320,31 +321,36 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
 	return status;
 }
 
-/* Copies and checks, and ends the pin. */
-static enum status read_copy(struct cache *c, struct cache_read *r, struct slot_header *h, uint8_t *to,
-			     uint32_t *crc32c)
+/* Drops a block that was found damaged. */
+static void read_damaged(struct cache *c, struct cache_read *r)
 {
-	struct block *b = r->pin;
-	const bool sound = memory_copy(b, h, to, crc32c);
-
 	cache_lock(c);
-	if (!sound && block_live(b))
-		memory_damaged(c, b, COUNTER_MEMORY_WRONG_GET);
+	if (block_live(r->pin))
+		memory_damaged(c, r->pin, COUNTER_MEMORY_WRONG_GET);
 	read_unpin(c, r);
 	cache_unlock(c);
-	return sound ? STATUS_OK : STATUS_CORRUPT;
 }
 
 enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
 {
 	struct slot_header h;
 
-	return read_copy(c, r, &h, to, crc32c);
+	if (!memory_copy(r->pin, &h, to, crc32c)) {
+		read_damaged(c, r);
+		return STATUS_CORRUPT;
+	}
+	cache_lock(c);
+	read_unpin(c, r);
+	cache_unlock(c);
+	return STATUS_OK;
 }
 
-enum status cache_read_copy_slot(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c)
+enum status cache_read_check(struct cache *c, struct cache_read *r, struct slot_header *h)
 {
-	return read_copy(c, r, (struct slot_header *)to, to + SLOT_HEADER_BYTES, crc32c);
+	if (memory_sound(r->pin, h))
+		return STATUS_OK;
+	read_damaged(c, r);
+	return STATUS_CORRUPT;
 }
 
 void cache_read_end(struct cache *c, struct cache_read *r)

@@ -13,6 +13,7 @@ struct cache_read;
 struct cache_wait;
 struct cache_write;
 struct quota_holder;
+struct slot_header;
 struct slot_info;
 
 /* Which block is put or read. */
@@ -46,14 +47,15 @@ enum status cache_read_begin(struct cache *c, const struct cache_stream_call *q,
  * meanwhile; *crc32c is its checksum. CORRUPT: the slot was written to after the commit, and the copy in memory is
  * dropped: a new read gets the block from another tier, or a miss. Takes long: not on the rpc thread. */
 enum status cache_read_copy(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
-/* The same for the whole slot: to `to` the header (SLOT_HEADER_BYTES), which has the block's checksums and its name,
- * and behind it the block. `to` is 8-byte aligned. */
-enum status cache_read_copy_slot(struct cache *c, struct cache_read *r, uint8_t *to, uint32_t *crc32c);
+/* Compares the block with its checksums where it lies, for a reader that compares it again when it has it: engines may
+ * write to the slot later. OK: h is the slot's header, which has the checksums and the block's name; the block stays
+ * pinned until the read's end. CORRUPT, and how long it takes: as cache_read_copy. */
+enum status cache_read_check(struct cache *c, struct cache_read *r, struct slot_header *h);
 /* Pins a live block for a read that the holder is charged for, or has it brought to memory: OK, BUSY, EXHAUSTED, MISS
  * as cache_read_begin. With the lock, in a read section. */
 enum status read_block(struct cache *c, struct block *b, struct quota_holder *holder, struct cache_read *out,
 		       struct cache_wait *w, const char **why);
-/* Ends a read: its pin, unless cache_read_copy has ended that, and what its holder was charged for the copy. */
+/* Ends a read: its pin, unless that has ended, and what its holder was charged for the copy. */
 void cache_read_end(struct cache *c, struct cache_read *r);
 
 #endif

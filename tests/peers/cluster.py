@@ -204,6 +204,12 @@ class Cluster:
         """What `terracectl locate` prints, as an object."""
         return json.loads(self.run_ctl(node, "locate", *words))
 
+    def channel(self, node, pair):
+        """To the node over TLS, with that certificate."""
+        with open(self.ca.cert, "rb") as ca, open(pair[1], "rb") as private, open(pair[0], "rb") as cert:
+            credentials = grpc.ssl_channel_credentials(ca.read(), private.read(), cert.read())
+        return grpc.secure_channel("%s:%d" % (node.host, PORT), credentials, [("grpc.use_local_subchannel_pool", 1)])
+
     def etcd_ask(self, op):
         with grpc.insecure_channel(ETCD) as channel:
             etcd_grpc.KVStub(channel).Txn(etcd_pb.TxnRequest(success=[op]), timeout=CALL_S, wait_for_ready=True)

@@ -12,12 +12,13 @@ import time
 import unittest
 
 terraced, ctl, os.environ["LIBTERRACE"] = sys.argv[1:4]
-from cluster import CALL_S, Cluster, enter_network, pb, refused_namespaces, wait_for  # noqa: E402
+from cluster import CALL_S, Cluster, enter_network, pb, refused_namespaces, terrace_pb2_grpc, wait_for  # noqa: E402
 from engine import Engine, content, key  # noqa: E402
 import terrace  # noqa: E402
 
 LAYOUT = {"model": "fetch", "layers": 2, "heads": 2, "head_dim": 64, "k_format": "tq4", "v_format": "tq4", "block_tokens": 16}
 CHAIN = 96
+SLOT_HEADER = 4096
 
 
 def keys(first, count):
@@ -138,6 +139,30 @@ class Fetch(unittest.TestCase):
         b.session.warm(keys(self.first, CHAIN))
         wait_for(lambda: b.lookup("s", self.first, CHAIN) == CHAIN, CALL_S, "the chain")
         self.assertIs(b.right(self.first, CHAIN), True)
+
+    def test_pieces_of_a_stream(self):
+        """A slot is sent as its header and its block, in messages of the size that was asked for."""
+        a = self.engines[0]
+        a.store(self.first, 4)
+        size = a.layouts["s"][0].block_bytes
+        pair = self.cluster.ca.issue("pieces", "DNS:node.cluster")
+        with self.cluster.channel(a.node, pair) as channel:
+            peer = terrace_pb2_grpc.PeerStub(channel)
+            wants = [pb.LayoutKeys(layout_id=a.layout_id, key_bytes=16, keys=b"".join(keys(self.first, 5)))]
+            loan = peer.Lend(pb.LendRequest(tenant="default", wants=wants), timeout=CALL_S)
+            self.assertEqual(loan.lent, b"\x0f")
+            for chunk in 0, 4096, 5000, 1 << 20:
+                ask = pb.FetchRequest(tenant="default", loan=loan.loan, index=[2, 0], chunk_bytes=chunk)
+                headers, slots = [], []
+                for m in peer.Fetch(ask, timeout=CALL_S):
+                    self.assertLessEqual(len(m.data), max(chunk or 256 << 10, SLOT_HEADER + 1))
+                    if m.HasField("header"):
+                        headers.append(m.header)
+                        slots.append(b"")
+                    slots[-1] += m.data
+                self.assertEqual([(h.index, h.status, h.block_bytes) for h in headers], [(n, pb.OK, SLOT_HEADER + size) for n in range(2)])
+                self.assertEqual([s[SLOT_HEADER:] for s in slots], [bytes(content(self.first + n, 0, size)) for n in (2, 0)])
+            peer.EndLoan(pb.EndLoanRequest(tenant="default", loan=loan.loan), timeout=CALL_S)
 
     def test_what_an_engine_does_not_want(self):
         a = self.engines[0]

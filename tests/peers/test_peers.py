@@ -78,9 +78,7 @@ class Peers(unittest.TestCase):
 
     def remote(self, node, pair):
         """A channel to the node over TLS, with that certificate."""
-        with open(self.cluster.ca.cert, "rb") as ca, open(pair[1], "rb") as private, open(pair[0], "rb") as cert:
-            credentials = grpc.ssl_channel_credentials(ca.read(), private.read(), cert.read())
-        channel = grpc.secure_channel("%s:%d" % (node.host, net.PORT), credentials, [("grpc.use_local_subchannel_pool", 1)])
+        channel = self.cluster.channel(node, pair)
         self.addCleanup(channel.close)
         return channel
 

@@ -1,15 +1,16 @@
-/* Get, for engines, and Fetch, for members of the cluster: blocks' bytes, copied out of the slots and checked. Fetch
- * names its blocks by the numbers that they have in a loan (call/loan.h), and sends the slot's header, too.
+/* Get, for engines, and Fetch, for members of the cluster: blocks' bytes, checked. Fetch names its blocks by the
+ * numbers that they have in a loan (call/loan.h), and sends the slot's header, too.
  *
- * Engines may have a slot mapped writable. So a block is copied to memory of the daemon's own, the copy is compared
- * with the commit's sums, and the copy is what is sent. A slot that was written over after its commit is dropped; the
- * block then comes from another tier that has it, or is a miss.
+ * Engines may have a slot mapped writable. So for Get a block is copied to memory of the daemon's own, the copy is
+ * compared with the commit's sums, and the copy is what is sent. For Fetch the block is compared where it lies and sent
+ * from there, without a copy: the other member compares it again. A slot that was written over after its commit is
+ * dropped; the block then comes from another tier that has it, or is a miss.
  *
  * A message is GetChunk{header, data}. Protobuf-c would copy the data, so the frame is made by hand: a few
- * bytes of prefix (the header as field 1, then tag and length of field 2) and behind them a piece of the
- * copy that gRPC reads in place. The copy stays until gRPC has let go of its last piece; that
- * may happen on any thread, so its end is deferred to the rpc thread. Looking a block up, its copy and its
- * checksums are a worker's; the pieces after the first are not. Copies of all streams have a bound (cache_read_begin):
+ * bytes of prefix (the header as field 1, then tag and length of field 2, for Fetch the slot's header) and behind them
+ * a piece of the block that gRPC reads in place. The copy, or the pin, stays until gRPC has let go of its last piece;
+ * that may happen on any thread, so its end is deferred to the rpc thread. Looking a block up, its copy and its
+ * checksums are a worker's; the pieces after the first are not. Reads of all streams have a bound (cache_read_begin):
  * beyond it a stream waits.
  */
 #include "daemon/block/values.h"
@@ -26,6 +27,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
 	CHUNK_STANDARD = 256 * 1024,
@@ -35,9 +37,10 @@ enum {
 	TRIES_MAX = 4,           /* of a block that is found to be wrong: in memory, and in memory again as a disk or a GPU had it */
 	TAG_HEADER = 1 << 3 | 2, /* GetChunk.header, length-delimited */
 	TAG_DATA = 2 << 3 | 2,
+	HEAD_BYTES = 96,         /* GetHeader, and the frames */
 };
 
-/* A block's copy; lives on its own, since gRPC may hold pieces of it after the call is gone. */
+/* A block that is sent; lives on its own, since gRPC may hold pieces of it after the call is gone. */
 struct get_block {
 	struct rpc_deferred deferred; /* first */
 	struct cache *cache;
@@ -45,8 +48,8 @@ struct get_block {
 	struct cache_read read;
 	atomic_uint refs;             /* the stream's, and one a piece in gRPC's hands */
 	uint32_t crc32c;
-	uint64_t size;                /* of what is sent */
-	uint8_t *bytes;               /* [size] */
+	const uint8_t *bytes;         /* [read.block_bytes]: of Get in `own`, of Fetch in the slot */
+	void *own;                    /* of Fetch: the slot's header, which is sent before them */
 };
 
 struct get {
@@ -58,8 +61,8 @@ struct get {
 	const uint32_t *lent;         /* [count]: numbers in the loan; NULL: it is a Get */
 	uint32_t index, count, chunk_bytes, tries;
 	struct get_block *block;      /* being sent; NULL between blocks */
-	uint64_t sent;
-	uint8_t head[96];
+	uint64_t sent;                /* of the block's bytes */
+	uint8_t head[];               /* [HEAD_BYTES]; of Fetch SLOT_HEADER_BYTES more */
 };
 
 static void block_end(struct rpc_deferred *item)
@@ -67,7 +70,7 @@ static void block_end(struct rpc_deferred *item)
 	struct get_block *b = (struct get_block *)item;
 
 	cache_read_end(b->cache, &b->read);
-	free(b->bytes);
+	free(b->own);
 	free(b);
 }
 
@@ -110,7 +113,7 @@ static enum status get_open(struct rpc_call *c, const ProtobufCMessage *request)
 		return rpc_fail(c, STATUS_INVALID, "layout: index %u, the session has %u", q->layout, layouts);
 	if (q->chunk_bytes > CHUNK_MOST)
 		return rpc_fail(c, STATUS_INVALID, "chunk_bytes: %u, at most %d", q->chunk_bytes, CHUNK_MOST);
-	struct get *g = calloc(1, sizeof *g);
+	struct get *g = calloc(1, sizeof *g + HEAD_BYTES);
 
 	if (!g)
 		return rpc_too_big(c);
@@ -135,7 +138,7 @@ static enum status fetch_open(struct rpc_call *c, const ProtobufCMessage *reques
 		return rpc_fail(c, STATUS_INVALID, "index: %zu numbers, at most %d", q->n_index, LOAN_KEYS_MAX);
 	if (q->chunk_bytes > CHUNK_MOST)
 		return rpc_fail(c, STATUS_INVALID, "chunk_bytes: %u, at most %d", q->chunk_bytes, CHUNK_MOST);
-	struct get *g = calloc(1, sizeof *g);
+	struct get *g = calloc(1, sizeof *g + HEAD_BYTES + SLOT_HEADER_BYTES);
 
 	if (!g)
 		return rpc_too_big(c);
@@ -158,7 +161,7 @@ static size_t frame_header(struct get *g, enum status s)
 	h.status = (Terrace__V1__Status)s;
 	if (s == STATUS_OK) {
 		h.tokens = g->block->read.tokens;
-		h.block_bytes = g->block->size;
+		h.block_bytes = g->block->read.block_bytes + (g->lent ? SLOT_HEADER_BYTES : 0);
 		h.crc32c = g->block->crc32c;
 	}
 	g->head[n++] = TAG_HEADER;
@@ -166,41 +169,47 @@ static size_t frame_header(struct get *g, enum status s)
 	return n + terrace__v1__get_header__pack(&h, g->head + n);
 }
 
-/* Adds the next piece of the block behind `n` bytes of head. */
+/* Adds the next piece of the block behind `n` bytes of head. The first piece of Fetch has the slot's header before it;
+ * each has a byte of the block at least, with which it is released. */
 static void frame_piece(struct get *g, size_t n, struct rpc_out *out)
 {
 	struct get_block *b = g->block;
-	uint64_t left = b->size - g->sent, piece = left < g->chunk_bytes ? left : g->chunk_bytes;
+	const uint64_t page = g->lent && !g->sent ? SLOT_HEADER_BYTES : 0, left = b->read.block_bytes - g->sent;
+	const uint64_t room = g->chunk_bytes > page ? g->chunk_bytes - page : 1, piece = left < room ? left : room;
 
 	g->head[n++] = TAG_DATA;
-	n += put_varint(g->head + n, piece);
+	n += put_varint(g->head + n, page + piece);
+	if (page)
+		memcpy(g->head + n, b->own, page);
 	atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
-	*out = (struct rpc_out){ g->head, n, b->bytes + g->sent, piece, block_drop, b };
+	*out = (struct rpc_out){ g->head, n + page, b->bytes + g->sent, piece, block_drop, b };
 	g->sent += piece;
-	if (g->sent == b->size) {
+	if (g->sent == b->read.block_bytes) {
 		g->block = NULL;
 		g->index++;
 		block_drop(b);
 	}
 }
 
-/* Copies the block that was found into b->bytes. Not OK: the read is over. */
-static enum status get_block_copy(struct rpc_call *c, const struct get *g, struct get_block *b)
+/* Checks the block that was found: of Get a copy, of Fetch the slot itself. Not OK: the read is over. */
+static enum status get_block_check(struct rpc_call *c, const struct get *g, struct get_block *b)
 {
 	enum status s = STATUS_EXHAUSTED;
 
 	b->cache = rpc_cache(c);
 	b->rpc = c->daemon->rpc;
-	b->size = b->read.block_bytes + (g->lent ? SLOT_HEADER_BYTES : 0);
-	b->bytes = malloc(b->size);
-	if (b->bytes && g->lent)
-		s = cache_read_copy_slot(b->cache, &b->read, b->bytes, &b->crc32c);
-	else if (b->bytes)
-		s = cache_read_copy(b->cache, &b->read, b->bytes, &b->crc32c);
-	if (s == STATUS_OK)
+	b->own = malloc(g->lent ? sizeof(struct slot_header) : b->read.block_bytes);
+	b->bytes = g->lent ? b->read.block : b->own;
+	if (b->own && g->lent)
+		s = cache_read_check(b->cache, &b->read, b->own);
+	else if (b->own)
+		s = cache_read_copy(b->cache, &b->read, b->own, &b->crc32c);
+	if (s == STATUS_OK) {
+		b->crc32c = g->lent ? slot_block_crc(b->own) : b->crc32c;
 		return s;
+	}
 	cache_read_end(b->cache, &b->read);
-	free(b->bytes);
+	free(b->own);
 	return s;
 }
 
@@ -277,7 +286,7 @@ static enum rpc_next get_block_begin(struct rpc_call *c, struct get *g, struct r
 		if (s == STATUS_OK) {
 			const uint64_t copy_us = call_copy_begin();
 
-			s = get_block_copy(c, g, b);
+			s = get_block_check(c, g, b);
 			call_copy_end(&c->times, copy_us);
 		}
 	} while (s == STATUS_CORRUPT && ++g->tries < TRIES_MAX);

@@ -62,22 +62,20 @@ static enum status read_one(uint64_t loan, uint32_t tenant, uint32_t index, stru
 /* What is read is a slot of that block. */
 static void read_is(uint64_t loan, uint32_t index, uint64_t n)
 {
-	uint8_t *slot = aligned_alloc(8, RIG_SLOT_BYTES), key[RIG_KEY_BYTES];
 	const struct layout_pool *p = r.c->pools[0];
+	uint8_t key[RIG_KEY_BYTES];
 	struct slot_ident ident;
 	struct cache_read read;
-	uint32_t crc;
+	struct slot_header h;
 
 	ck_assert_int_eq(read_one(loan, addresses[0].tenant, index, &read), STATUS_OK);
-	ck_assert_int_eq(cache_read_copy_slot(r.c, &read, slot, &crc), STATUS_OK);
-	cache_read_end(r.c, &read);
+	ck_assert_int_eq(cache_read_check(r.c, &read, &h), STATUS_OK);
 	rig_key(key, n);
 	block_slot_ident(p, key, sizeof(key), &ident);
-	ck_assert_int_eq(slot_header_match((struct slot_header *)slot, &ident, 0), STATUS_OK);
-	ck_assert_int_eq(slot_block_check((struct slot_header *)slot, slot + SLOT_HEADER_BYTES), STATUS_OK);
-	ck_assert_uint_eq(crc, slot_block_crc((struct slot_header *)slot));
-	ck_assert(rig_matches(slot + SLOT_HEADER_BYTES, p->geometry.block_bytes, n, 0));
-	free(slot);
+	ck_assert_int_eq(slot_header_match(&h, &ident, 0), STATUS_OK);
+	ck_assert_int_eq(slot_block_check(&h, read.block), STATUS_OK);
+	ck_assert(rig_matches(read.block, p->geometry.block_bytes, n, 0));
+	cache_read_end(r.c, &read);
 }
 
 static uint64_t pinned(void)
@@ -124,11 +122,10 @@ END_TEST
 START_TEST(a_loan_holds_for_its_time)
 {
 	const struct cache_options o = rig_options(HOST);
-	uint8_t slot[RIG_SLOT_BYTES] __attribute__((aligned(8)));
 	struct cache_loan loan;
 	struct cache_read read;
+	struct slot_header h;
 	bool lent[4];
-	uint32_t crc;
 
 	rig_open(&r, &o, 1);
 	ck_assert_uint_eq(rig_put(&r, 0, 4), 4);
@@ -143,7 +140,8 @@ START_TEST(a_loan_holds_for_its_time)
 	rig_tick(r.c, r.now);
 	ck_assert_int_eq(cache_loan_return(r.c, 0, loan.handle), STATUS_NOT_FOUND);
 	ck_assert_uint_eq(pinned(), RIG_SLOT_BYTES);
-	ck_assert_int_eq(cache_read_copy_slot(r.c, &read, slot, &crc), STATUS_OK);
+	ck_assert_int_eq(cache_read_check(r.c, &read, &h), STATUS_OK);
+	ck_assert_uint_eq(pinned(), RIG_SLOT_BYTES); /* the bytes are read where they lie */
 	cache_read_end(r.c, &read);
 	ck_assert_uint_eq(pinned(), 0);
 	rig_put(&r, 2000, 2 * HOST);
@@ -199,6 +197,33 @@ START_TEST(a_deleted_block_is_a_miss)
 }
 END_TEST
 
+/* A block that an engine has written to is not sent: it is dropped, and nothing stays pinned or charged. */
+START_TEST(a_damaged_block_is_a_miss)
+{
+	const struct cache_options o = rig_options(HOST);
+	struct cache_loan loan;
+	struct cache_read read;
+	struct slot_header h;
+	bool lent[2];
+
+	rig_open(&r, &o, 1);
+	ck_assert_uint_eq(rig_put(&r, 0, 2), 2);
+	ck_assert_uint_eq(lend(0, 0, 2, &loan, lent), 2);
+	ck_assert_int_eq(read_one(loan.handle, 0, 1, &read), STATUS_OK);
+	((uint8_t *)(uintptr_t)read.block)[read.block_bytes - 1] ^= 1;
+	ck_assert_int_eq(cache_read_check(r.c, &read, &h), STATUS_CORRUPT);
+	cache_read_end(r.c, &read);
+	ck_assert_uint_eq(quota_used(r.c->quota, QUOTA_COPIES), 0);
+	ck_assert_int_eq(read_one(loan.handle, 0, 1, &read), STATUS_MISS);
+	ck_assert_uint_eq(rig_prefix(&r, 0, 2), 1);
+	read_is(loan.handle, 0, 0);
+	ck_assert_int_eq(cache_loan_return(r.c, 0, loan.handle), STATUS_OK);
+	ck_assert_uint_eq(pinned(), 0);
+	rig_check_accounting(r.c);
+	rig_close(&r);
+}
+END_TEST
+
 /* What a disk alone has is lent too, and comes to memory when it is read. */
 START_TEST(what_a_disk_has_is_lent)
 {
@@ -228,7 +253,7 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = { what_is_there_is_lent, a_loan_holds_for_its_time, loans_are_bounded,
-				       a_deleted_block_is_a_miss, what_a_disk_has_is_lent };
+				       a_deleted_block_is_a_miss, a_damaged_block_is_a_miss, what_a_disk_has_is_lent };
 
 	return rig_main("cache_loan", tests, sizeof(tests) / sizeof(tests[0]));
 }
