@@ -389,7 +389,7 @@ bool cache_tick(struct cache *c, uint64_t now_us)
 		vram_tick(c);
 	if (c->tier)
 		tier_tick(c);
-	chores = room_wants_preallocation(c) || c->trades || retire_wants(c) || tier_wants(c) ||
+	chores = room_wants_preallocation(c) || c->trades || retire_wants(c) || tier_wants(c) || arrivals_want(c) ||
 		 (c->vram && vram_wants(c));
 	handles = handle_source_wants(&c->grants->random);
 	cache_unlock(c);

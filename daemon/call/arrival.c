@@ -99,6 +99,7 @@ struct arrivals {
 	uint32_t rest_names;           /* of them, at most ARRIVALS_MAX: a tick looks for all */
 	struct batch *batches;
 	struct memory_class *waiting_for_memory; /* had no slot */
+	struct cache_wait_link *waiting; /* of calls that wait for that memory alone, by transfer_next */
 	uint32_t names;
 	uint64_t bytes;                /* of slots that sources write */
 	pthread_cond_t none;           /* the last batch has ended */
@@ -780,6 +781,31 @@ static void lack_send(struct lack *k, uint32_t count, const struct run_key *key,
 	}
 }
 
+/* Nothing comes, since memory is to grow before blocks leave for what arrives: the call looks again when it has grown,
+ * or cannot. False: memory is not the reason. */
+static bool memory_await(struct cache *c, struct cache_wait *w)
+{
+	struct cache_wait_link *l = w && c->arrivals->waiting_for_memory ? wait_link(c, w, NULL) : NULL;
+
+	if (!l)
+		return false;
+	l->transfer_next = c->arrivals->waiting;
+	c->arrivals->waiting = l;
+	return true;
+}
+
+/* Tells the calls that wait for memory alone. */
+static void memory_tell(struct cache *c)
+{
+	struct cache_wait_link *l = c->arrivals->waiting;
+
+	c->arrivals->waiting = NULL;
+	for (struct cache_wait_link *next; l; l = next) {
+		next = l->transfer_next;
+		wait_link_done(c, l, STATUS_OK);
+	}
+}
+
 /* A round that memory had too little room for is not counted, if some of it comes and memory is being made: the next
  * one goes on. The call's own time is the bound. The first one counts: a call at stage 0 is a new one. */
 static void memory_comes(struct lack *k)
@@ -806,6 +832,7 @@ static void lack_fetch(struct lack *k, const struct admission *a, uint32_t n)
 		lack_send(k, end - sent, key + sent, from + sent, false);
 		sent = end;
 	}
+	k->comes = k->comes || memory_await(k->cache, k->wait);
 	memory_comes(k);
 }
 
@@ -953,6 +980,11 @@ void arrivals_tick(struct cache *c)
 		rests_try(c);
 }
 
+bool arrivals_want(const struct cache *c)
+{
+	return c->arrivals && (c->arrivals->waiting_for_memory || c->arrivals->waiting);
+}
+
 void arrivals_chores(struct cache *c)
 {
 	struct memory_class *waiting_for_memory = NULL;
@@ -965,6 +997,10 @@ void arrivals_chores(struct cache *c)
 	cache_unlock(c);
 	if (waiting_for_memory)
 		c->tiers[TIER_MEMORY]->grow(c, waiting_for_memory, false);
+	cache_lock(c);
+	if (c->arrivals)
+		memory_tell(c);
+	cache_unlock(c);
 }
 
 bool arrivals_stop(struct cache *c)
@@ -977,6 +1013,7 @@ bool arrivals_stop(struct cache *c)
 		return true;
 	until = deadline_in(STOP_US);
 	cache_lock(c);
+	memory_tell(c);
 	for (struct batch *b = all->batches, *next; b; b = next) {
 		next = b->next;
 		batch_cancel(b);

@@ -28,7 +28,9 @@ bool arrivals_ask(struct admission *a, const struct lease *l);
 void arrivals_forget(struct cache *c, const struct index_ident *ident);
 /* Cancels fetches that take too long, or that no call waits for any more. In a read section. */
 void arrivals_tick(struct cache *c);
-/* Without the lock: grows memory for arrivals that found none. */
+/* Whether arrivals_chores has something to do. */
+bool arrivals_want(const struct cache *c);
+/* Without the lock: grows memory for arrivals that found none, and tells the calls that wait for that. */
 void arrivals_chores(struct cache *c);
 /* Without the lock, before the cache ends: cancels all arrivals, and waits until all have ended. False: a source has
  * not answered, and may still write to memory; the cache must stay as it is. */

@@ -515,6 +515,54 @@ START_TEST(what_is_fetched_is_bounded)
 }
 END_TEST
 
+/* Memory is full, and the kernel is to be asked again for more: the call waits for that answer, and blocks then leave
+ * for what arrives. */
+START_TEST(a_full_memory_makes_room)
+{
+	struct call x;
+
+	world_open(1);
+	for (uint64_t n = KEYS; n < KEYS + 2 * HOST; n += 8)
+		ck_assert_uint_eq(rig_put(&w.r, n, 8), 8);
+	w.r.now += 2000000;
+	rig_tick(w.r.c, w.r.now);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	for (int rounds = 0; !w.fake.fetches && rounds < 10; rounds++) {
+		rig_tick(w.r.c, w.r.now);
+		ck_assert_int_eq(again(&x), STATUS_BUSY);
+	}
+	ck_assert_uint_eq(w.fake.fetched, NAMES);
+	come(w.fake.fetch[0], 0, NAMES, SOUND);
+	ck_assert_int_eq(again(&x), STATUS_OK);
+	over(&x, 0, NAMES);
+	call_end(&x);
+	world_close();
+}
+END_TEST
+
+/* A call that waits for memory gives up, or the cache ends. */
+START_TEST(a_wait_for_memory_ends)
+{
+	struct call x, y;
+
+	world_open(1);
+	for (uint64_t n = KEYS; n < KEYS + 2 * HOST; n += 8)
+		ck_assert_uint_eq(rig_put(&w.r, n, 8), 8);
+	w.r.now += 2000000;
+	rig_tick(w.r.c, w.r.now);
+	knows(0, 2 * NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	call_end(&x);
+	ck_assert_int_eq(begin(&y, NAMES, NAMES), STATUS_BUSY);
+	ck_assert(arrivals_stop(w.r.c));
+	ck_assert(atomic_load(&y.ready));
+	call_end(&y);
+	ck_assert_uint_eq(w.fake.fetches, 0);
+	rig_close(&w.r);
+}
+END_TEST
+
 /* What was deleted here does not come back from others, until it is stored again. */
 START_TEST(what_was_deleted_is_not_fetched)
 {
@@ -859,6 +907,8 @@ int main(void)
 	tcase_add_test(t, what_was_deleted_meanwhile_stays_so);
 	tcase_add_test(t, all_or_nothing);
 	tcase_add_test(t, what_is_fetched_is_bounded);
+	tcase_add_test(t, a_full_memory_makes_room);
+	tcase_add_test(t, a_wait_for_memory_ends);
 	tcase_add_test(t, what_was_deleted_is_not_fetched);
 	tcase_add_loop_test(t, what_is_computed_sooner_is_not_fetched, 0, 3);
 	tcase_add_test(t, a_long_run_is_not_dearer_than_it_is);
