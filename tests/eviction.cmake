@@ -10,6 +10,7 @@ terrace_test(replay SOURCES eviction/replay.c LIBS terrace_replay ONE_THREAD)
 add_test(NAME replay_unprinted COMMAND sh -c "$<TARGET_FILE:terrace-replay> --help >/dev/full") # is a failure
 set_tests_properties(replay_unprinted PROPERTIES WILL_FAIL TRUE)
 terrace_test(policy_properties SOURCES eviction/properties.c LIBS terrace_replay ONE_THREAD)
+terrace_test(replay_nodes SOURCES eviction/replay_nodes.c LIBS terrace_replay ONE_THREAD)
 terrace_test(replay_offline SOURCES eviction/replay_offline.c LIBS terrace_replay ONE_THREAD)
 terrace_test(graph_edges SOURCES eviction/graph_edges.c LIBS terrace_eviction)
 

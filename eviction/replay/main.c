@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "eviction/replay/nodes_report.h"
 #include "eviction/replay/offline.h"
 #include "eviction/replay/policies.h"
 #include "eviction/replay/read.h"
@@ -123,6 +124,11 @@ static int replay(int argc, char **argv)
 		fprintf(stderr, "terrace-replay: no memory\n");
 		trace_fini(&t);
 		return 1;
+	}
+	if (o.spread.nodes) {
+		code = nodes_report(&t, &o);
+		trace_fini(&t);
+		return code;
 	}
 	code = o.folds ? run_folds(&t, &o, rows) : run_all(&t, &o, rows);
 	if (!code && !o.json && !o.folds)

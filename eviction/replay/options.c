@@ -8,6 +8,8 @@
 #include "eviction/policy.h"
 #include "eviction/replay/policies.h"
 
+#define TOKEN_BYTES 34816 /* 544 KiB a block of 16 tokens */
+
 static const char usage[] =
 	"usage: terrace-replay --trace FILE [options]\n"
 	"  --trace FILE           Mooncake or Qwen-Bailian JSON lines, or the text form; .xz is read as it is\n"
@@ -24,6 +26,16 @@ static const char usage[] =
 	"  --json                 prints an object a policy and size instead of a table\n"
 	"  --csv FILE             writes the numbers there, too\n"
 	"  --svg FILE             draws hit rates over size there\n"
+	"  --nodes N              N nodes serve the trace: alone, with peers, with peers that take what is dropped;\n"
+	"                         and one node with the memory of all. A size is that of all, an N-th each; no --svg,\n"
+	"                         --count, --folds, --offline\n"
+	"  --load A:B:..          shares of the nodes in the sessions; default: equal\n"
+	"  --spread WHAT          `session`, the default: a session stays on a node; or `request`: it does not\n"
+	"  --room WHAT            `all`, the default; `own`: a size is a share of the blocks of a node's own requests\n"
+	"  --told N               peers are told of every N-th block of a chain; default 16, as the daemon's\n"
+	"  --sent WHAT            `use`, the default, as in the daemon: to send a block is a use of it; or `none`\n"
+	"  --token-bytes N        of a token on the wire; default 34816 (Llama 3 8B in 4 bits)\n"
+	"  --seed N               of the spread; default 1\n"
 	"  --help\n";
 
 const char *options_usage(void)
@@ -172,6 +184,84 @@ static bool folds(struct options *o, const char *text)
 	return true;
 }
 
+/* ---- several nodes ---- */
+
+static bool whole(const char *text, double min, double max, uint32_t *out)
+{
+	double n;
+
+	if (!number(text, min, max, &n) || n != (uint32_t)n)
+		return false;
+	*out = (uint32_t)n;
+	return true;
+}
+
+/* A:B:.., at most NODES_MAX of them; how many must be as many as there are nodes. */
+static bool load(struct options *o, const char *text)
+{
+	uint64_t total = 0;
+	char word[32];
+
+	for (o->loads = 0;; text++) {
+		const size_t n = strcspn(text, ":");
+
+		if (n >= sizeof(word) || o->loads == NODES_MAX)
+			return false;
+		memcpy(word, text, n);
+		word[n] = '\0';
+		if (!whole(word, 0, 1000000, &o->spread.load[o->loads]))
+			return false;
+		total += o->spread.load[o->loads++];
+		text += n;
+		if (!*text)
+			return total > 0;
+	}
+}
+
+/* One of two words. */
+static bool either(const char *text, const char *no, const char *yes, bool *out)
+{
+	*out = strcmp(text, yes) == 0;
+	return *out || strcmp(text, no) == 0;
+}
+
+/* As option(). */
+static int nodes_option(struct options *o, const char *name, const char *value)
+{
+	uint32_t seed;
+
+	if (strcmp(name, "--nodes") == 0)
+		return whole(value, 1, NODES_MAX, &o->spread.nodes);
+	if (strcmp(name, "--load") == 0)
+		return load(o, value);
+	if (strcmp(name, "--spread") == 0)
+		return either(value, "session", "request", &o->spread.by_request);
+	if (strcmp(name, "--room") == 0)
+		return either(value, "all", "own", &o->own_room);
+	if (strcmp(name, "--sent") == 0)
+		return either(value, "use", "none", &o->sent_is_none);
+	if (strcmp(name, "--told") == 0)
+		return whole(value, 1, 1 << 20, &o->told_every);
+	if (strcmp(name, "--token-bytes") == 0)
+		return number(value, 1, 1e9, &o->token_bytes);
+	if (strcmp(name, "--seed") == 0 && whole(value, 0, UINT32_MAX, &seed))
+		return (o->spread.seed = seed, 1);
+	return strcmp(name, "--seed") == 0 ? 0 : -1;
+}
+
+static const char *nodes_problem(struct options *o)
+{
+	if (!o->spread.nodes)
+		return o->loads ? "--load is of --nodes" : NULL;
+	if (o->svg || o->folds || o->offline || o->from > 0 || o->to < 1)
+		return "--nodes goes with no --svg, --folds, --offline and --count";
+	if (o->loads && o->loads != o->spread.nodes)
+		return "--load has another number of nodes than --nodes";
+	for (uint32_t i = 0; !o->loads && i < o->spread.nodes; i++)
+		o->spread.load[i] = 1;
+	return NULL;
+}
+
 /* 1: taken, 0: the value is wrong, -1: no such option. */
 static int option(struct options *o, const char *name, const char *value)
 {
@@ -193,12 +283,13 @@ static int option(struct options *o, const char *name, const char *value)
 		return counted(o, value);
 	if (strcmp(name, "--folds") == 0)
 		return folds(o, value);
-	return -1;
+	return nodes_option(o, name, value);
 }
 
 bool options_parse(int argc, char **argv, struct options *out, char *why, size_t why_bytes)
 {
-	*out = (struct options){ .to = 1 };
+	*out = (struct options){ .to = 1, .told_every = NODES_TOLD_EVERY, .token_bytes = TOKEN_BYTES };
+	out->spread.seed = 1;
 	sizes(out, "0.01,0.05,0.1");
 	for (int i = 1; i < argc; i++) {
 		int taken;
@@ -234,6 +325,8 @@ bool options_parse(int argc, char **argv, struct options *out, char *why, size_t
 		snprintf(why, why_bytes, "--policy names too many");
 	else if (out->folds && (out->json || out->csv || out->svg || out->offline || out->from > 0 || out->to < 1))
 		snprintf(why, why_bytes, "--folds goes with no other output, no --offline and no --count");
+	else if (nodes_problem(out))
+		snprintf(why, why_bytes, "%s", nodes_problem(out));
 	else
 		return true;
 	return false;

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "eviction/replay/nodes.h"
+
 /* Policies that are a replay's only. */
 #define OPTIONS_OFFLINE_PAST "offline-past"
 #define OPTIONS_OFFLINE_CROSS "offline-cross"
@@ -23,6 +25,12 @@ struct options {
 	uint32_t folds;                    /* parts of the trace in time that are counted one by one; 0: as from and to
 					    * say */
 	bool hint, json, help;
+	struct nodes_spread spread;        /* nodes 0: one cache, and what follows is not read */
+	uint32_t loads;                    /* that --load names */
+	uint32_t told_every;
+	double token_bytes;                /* on the wire */
+	bool sent_is_none;                 /* a block that is sent is not used */
+	bool own_room;                     /* sizes are shares of each node's own blocks */
 	bool offline;                      /* what an offline model gains, and what that is compared with */
 };
 

@@ -25,3 +25,23 @@ echo "## against models fitted offline: conversation, with the hint, coding"
 echo "## in time, conversation and coding"
 "$replay" --trace "$conversation" --size 0.01,0.05,0.1 --policy lru,arc,graph,opt --folds 5
 "$replay" --trace "$coding" --size 0.005,0.01,0.02,0.05 --policy lru,arc,graph,opt --folds 5
+nodes() { # ARGUMENT...: adds the rows to one file
+	"$replay" --trace "$conversation" --nodes 4 --policy lru,s3fifo,sieve,graph,opt --recompute-growth $growth:0 \
+		--csv "$out/nodes.csv" "$@"
+	[ -s "$nodes" ] || head -n 1 "$out/nodes.csv" >"$nodes"
+	tail -n +2 "$out/nodes.csv" >>"$nodes"
+	rm "$out/nodes.csv"
+}
+nodes=$out/replay_nodes_conversation.csv
+rm -f "$nodes"
+echo "## four nodes with blocks of 16 tokens: a block of the trace has 32, so peers are told of each; then blocks of 512"
+nodes --told 1 --size 0.01,0.05,0.1,0.2,0.5
+nodes --told 16 --size 0.05,0.2
+echo "## the same with uneven load, with equal memory and with memory by each node's own blocks"
+nodes --told 1 --load 4:2:1:1 --size 0.05,0.2,0.5
+nodes --told 1 --load 4:2:1:1 --room own --size 0.05
+nodes --told 1 --room own --size 0.05
+echo "## the same by a router that knows no sessions; and if sending a block were no use"
+nodes --told 1 --spread request --size 0.05,0.2
+nodes --told 1 --sent none --size 0.05,0.2
+nodes --told 1 --sent none --spread request --size 0.05,0.2

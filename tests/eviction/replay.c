@@ -457,6 +457,9 @@ static const struct {
 	{ "--recompute-growth", "30000", true }, { "--recompute-growth", "30000:0", true }, { "--recompute-growth", "1:x", false },
 	{ "--recompute-growth", "-1", false },  { "--recompute-growth", "2.5", false },  { "--recompute-growth", ":5", false },
 	{ "--recompute-growth", "5000000000", false }, { "--recompute-growth", "0000000000000000000000000000005", true },
+	{ "--nodes", "4", true }, { "--nodes", "0", false }, { "--nodes", "17", false }, { "--load", "4:2:1:1", false },
+	{ "--load", "0:0", false }, { "--spread", "request", true }, { "--spread", "user", false }, { "--sent", "none", true }, { "--room", "own", true },
+	{ "--told", "1", true }, { "--told", "0", false }, { "--token-bytes", "0", false }, { "--seed", "7", true }, { "--seed", "-1", false },
 	{ "--policy", NULL, false },
 };
 
