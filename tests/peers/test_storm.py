@@ -25,7 +25,7 @@ import unittest
 
 import test_fetch  # takes the programs from the arguments
 from cluster import CALL_S, NET, ROOT, TTL_S, Cluster, enter_network, refused_namespaces, wait_for
-from test_fetch import CHAIN, Reader, ctl, terraced
+from test_fetch import CHAIN, Reader, ctl, keys, terraced
 
 # Daemons take them for options that they do not know.
 LONG = os.environ.pop("TERRACE_LONG", "") == "1"
@@ -255,7 +255,7 @@ class Storm(Cases):
         began = time.monotonic()
         while faults.kills < KILLS:
             faults.step()
-            time.sleep(chance.uniform(0, 1.5))
+            time.sleep(chance.uniform(0, 1.5 if LONG else 1))
         chains = {}
         self.store_for_pairs([n for n in self.nodes if n not in faults.down], chains)
         restarted = list(faults.down)
@@ -347,11 +347,39 @@ class Network(Cases):
         self.assertLessEqual(self.finds() - before, 11 + self.failures() - failed)
         self.assertIs(reader.right(first, 4096), True)
 
+    def test_a_reader_that_is_gone_leaves_no_pins(self):
+        """Stopped, or cut off, in the midst of what it fetches: the holder does not wait for it."""
+        layout = {"model": "large", "name": "test/1", "block_bytes": 1 << 18, "block_tokens": 16}
+        holder, other = self.nodes[:2]
+        held, reader = Reader(holder, layout), Reader(other, layout)
+        self.addCleanup(holder.throttled, 0)
+        ways = ((lambda: os.kill(other.process.pid, signal.SIGSTOP), lambda: os.kill(other.process.pid, signal.SIGCONT)),
+                (lambda: holder.deaf_to(other), lambda: holder.deaf_to(other, False)))
+        for gone, back in ways if LONG else ways[1:]:
+            first = self.chain()
+            self.store_told(held, first, 48)
+            holder.throttled(16000)
+            before = other.stats()["terrace_peer_fetched_blocks_total"]
+            reader.session.warm(keys(first, 48))
+            wait_for(lambda: other.stats()["terrace_peer_fetched_blocks_total"] > before, CALL_S, "some of it")
+            self.assertGreater(holder.stats()["terrace_pinned_bytes{tier=host}"], 0)
+            gone()
+            began = time.monotonic()
+            try:
+                wait_for(lambda: not holder.stats()["terrace_pinned_bytes{tier=host}"], CALL_S, "no pins")
+                print("\nno pins after %.1f s" % (time.monotonic() - began))
+            finally:
+                back()
+                holder.throttled(0)
+            self.cluster.wait_members()
+            wait_for(lambda: reader.bring(first, 48) == 48, CALL_S, "all of it")
+            self.assertIs(reader.right(first, 48), True)
+
     def test_computing_is_preferred_to_a_slow_link(self):
         slow, other = self.nodes[:2]
         holder, reader, computes = Reader(slow), Reader(other), Reader(other)
         computes.another(tokens_per_second=4000)
-        chains = [self.chain() for _ in range(8)]
+        chains = [self.chain() for _ in range(6)]
         for first in chains:
             self.store_told(holder, first, CHAIN)
         try:
