@@ -155,7 +155,7 @@ class Fetch(unittest.TestCase):
                 ask = pb.FetchRequest(tenant="default", loan=loan.loan, index=[2, 0], chunk_bytes=chunk)
                 headers, slots = [], []
                 for m in peer.Fetch(ask, timeout=CALL_S):
-                    self.assertLessEqual(len(m.data), max(chunk or 256 << 10, SLOT_HEADER + 1))
+                    self.assertLessEqual(len(m.data), max(chunk or 1 << 20, SLOT_HEADER + 1))
                     if m.HasField("header"):
                         headers.append(m.header)
                         slots.append(b"")

@@ -30,7 +30,7 @@
 #include <string.h>
 
 enum {
-	CHUNK_STANDARD = 256 * 1024,
+	CHUNK_STANDARD = 1024 * 1024,
 	CHUNK_LEAST = 4096,
 	CHUNK_MOST = 1024 * 1024,
 	ROOM_AGAIN_US = 2000,
