@@ -267,6 +267,7 @@ void rpc_step_again(struct wire_call *w)
 {
 	w->c.now_us = daemon_now_us();
 	w->c.resume_us = 0;
+	w->c.worker = false; /* its last step may have been one's */
 	call_step_begin(&w->c.times, w->c.now_us);
 	step_here(w);
 }
