@@ -101,6 +101,11 @@ class Fetch(unittest.TestCase):
                 wait_for(lambda node=node: engine.node.name in self.holders(node, engine, words).get(last, []), CALL_S,
                          "found from " + node.name)
 
+    def brings(self, engine, count, expected):
+        """A member that did not answer in time on a busy machine is left out for a while: then again."""
+        wait_for(lambda: engine.bring(self.first, count) >= expected, 2 * CALL_S, "blocks of the other member")
+        self.assertEqual(engine.bring(self.first, count), expected)
+
     def holders(self, node, engine, words):
         found = self.cluster.locate(node, "--layout", "%016x" % engine.layout_id, *words)
         return {b["index"]: b["members"] for b in found["blocks"]}
@@ -110,7 +115,7 @@ class Fetch(unittest.TestCase):
         self.store_told(a, self.first, CHAIN)
         for other in (b, c):
             self.assertEqual(other.lookup("s", self.first, CHAIN), 0)
-            self.assertEqual(other.bring(self.first, CHAIN), CHAIN)
+            self.brings(other, CHAIN, CHAIN)
             self.assertEqual(other.lookup("s", self.first, CHAIN), CHAIN)
             self.assertIs(other.right(self.first, CHAIN), True)
         self.assertEqual(b.node.stats()["terrace_peer_failed_blocks_total"], 0)
@@ -119,7 +124,7 @@ class Fetch(unittest.TestCase):
         a, b, c = self.engines
         self.store_told(a, self.first, 64)
         self.store_told(b, self.first + 64, 64, position=64)
-        self.assertEqual(c.bring(self.first, 128), 128)
+        self.brings(c, 128, 128)
         self.assertIs(c.right(self.first, 128), True)
 
     def test_a_lookup_says_that_others_are_asked(self):
@@ -177,13 +182,13 @@ class Fetch(unittest.TestCase):
         a, b, _ = self.engines
         self.store_told(a, self.first, CHAIN)
         a.session.delete(keys(self.first + 40, 1))
-        self.assertEqual(b.bring(self.first, CHAIN), 40)
+        self.brings(b, CHAIN, 40)
         self.assertIs(b.right(self.first, 40), True)
 
     def test_a_delete_reaches_all(self):
         a, b, c = self.engines
         self.store_told(a, self.first, CHAIN)
-        self.assertEqual(b.bring(self.first, CHAIN), CHAIN)
+        self.brings(b, CHAIN, CHAIN)
         self.assertEqual({s.name for s in c.session.delete(keys(self.first + 32, CHAIN - 32), timeout=20)}, {"MISS"})
         for e in self.engines:
             self.assertEqual(e.bring(self.first, CHAIN), 32)
