@@ -77,6 +77,8 @@ static struct json_t *block_to_json(const Terrace__V1__ExplainBlock *b)
 		out_put_uint(o, "left_uses", b->left_uses);
 		out_put_bool(o, "regretted", b->regretted);
 	}
+	if (b->peer[0])
+		out_put_text(o, "peer", b->peer);
 	if (b->n_tiers) {
 		struct json_t *tiers = out_array();
 

@@ -109,7 +109,8 @@ void eviction_log_asked(struct cache *c, uint64_t id, bool gpu)
 
 const char *eviction_reason_word(enum eviction_reason r)
 {
-	static const char *const words[EVICTION_REASONS] = { "full", "trade", "shed", "refused", "lost", "compact" };
+	static const char *const words[EVICTION_REASONS] = { "full", "trade", "shed", "refused", "lost", "compact",
+							      "peer" };
 
 	return words[r];
 }

@@ -520,6 +520,10 @@ static uint32_t copies_of(const struct cache *c, uint64_t name, struct cache_gra
 		out[n] = (struct cache_graph_edge){ .name = name, .weight = 1, .type = "spill_link", .tier = block_tier(b),
 						    .key_bytes = block_key_bytes(b) };
 		memcpy(out[n++].key, block_key(b), block_key_bytes(b));
+		if (n < max && block_is(b, BLOCK_AT_PEER)) {
+			out[n] = out[n - 1];
+			out[n++].tier = "peer";
+		}
 	}
 	return n;
 }

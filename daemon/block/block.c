@@ -338,6 +338,7 @@ static void use(struct cache *c, struct block *b, const struct gpu *gpu, bool on
 	const struct policy_event e = { .now_us = c->now_us, .id = b->node.id, .tokens = b->tokens, .role = b->role };
 
 	block_unusable(c, b, false);
+	where_set(b, BLOCK_AT_PEER | BLOCK_UNWANTED, false); /* it may be offered again when it is cold again */
 	if (b->span)
 		c->tiers[TIER_MEMORY]->use(c, b, gpu, &e);
 	block_no_spill(b, false);
@@ -371,7 +372,7 @@ const char *block_tiers(uint8_t where)
 	static const char *const words[] = { "", "host", "disk", "host+disk", "gpu", "gpu+host", "gpu+disk", "gpu+host+disk" };
 
 	_Static_assert(BLOCK_IN_MEMORY == 1 && BLOCK_ON_DISK == 2 && BLOCK_ON_GPU == 4, "the words' order");
-	return words[where & 7];
+	return words[where & BLOCK_TIERS];
 }
 
 void block_place_on(const struct block *b, const struct vram_slot *copy, struct cache_place *out)

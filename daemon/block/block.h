@@ -19,7 +19,16 @@ struct slab_map;
 struct span_map;
 struct vram_slot;
 
-enum { BLOCK_IN_MEMORY = 1, BLOCK_ON_DISK = 2, BLOCK_ON_GPU = 4 };
+enum {
+	BLOCK_IN_MEMORY = 1,
+	BLOCK_ON_DISK = 2,
+	BLOCK_ON_GPU = 4,
+	BLOCK_TIERS = 7,
+	BLOCK_AT_PEER = 8,             /* another member has taken a copy of it, and it has not been used here since */
+	/* this memory was given to another member's block, which has not been used here yet: it is the first to go */
+	BLOCK_FOR_PEER = 16,
+	BLOCK_UNWANTED = 32,           /* a member that it was offered to did not want it; until it is used */
+};
 
 /* A block: unpublished (of a reservation, in memory or on a GPU), published (in the index; in memory with span and
  * policy, on disk with slab map, on GPUs with slots there, or several of these) or dead (removed while pinned). To stay
@@ -47,7 +56,7 @@ struct block {
 	bool corrupt : 1;              /* one of its GPU copies is VRAM_DEAD, but still held: vram_corrupt() */
 	uint8_t prefetched : 2;        /* enum prefetch_kind: it was prefetched, and has not been used yet */
 	uint8_t wanted;                /* expected Leases that want this block, and no other's load in its place */
-	_Atomic uint8_t where;         /* where lookups find it: BLOCK_IN_MEMORY | BLOCK_ON_DISK | BLOCK_ON_GPU */
+	_Atomic uint8_t where;         /* where lookups find it: bits of BLOCK_TIERS; and those beside them */
 	uint8_t role : 4;              /* of its put: enum policy_role has the same numbers */
 	uint8_t unusable : 1;          /* see block_unusable() */
 	uint8_t unwritten : 1;         /* on no disk: it is in the pool's list unwritten, see unwritten_set() */
@@ -196,6 +205,11 @@ static inline void where_set(struct block *b, uint8_t bits, bool on)
 	uint8_t now = atomic_load_explicit(&b->where, memory_order_relaxed);
 
 	atomic_store_explicit(&b->where, on ? now | bits : now & ~bits, memory_order_relaxed);
+}
+
+static inline bool block_is(const struct block *b, uint8_t bits)
+{
+	return atomic_load_explicit(&((struct block *)b)->where, memory_order_relaxed) & bits;
 }
 
 static inline const char *block_tier(const struct block *b)

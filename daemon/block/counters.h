@@ -28,6 +28,7 @@
 	X(EVICTED_FULL, "terrace_evictions_total", "tier=host,reason=full", "blocks that left a tier")       \
 	X(EVICTED_TRADE, "terrace_evictions_total", "tier=host,reason=trade", "blocks that left a tier")     \
 	X(EVICTED_SHED, "terrace_evictions_total", "tier=host,reason=shed", "blocks that left a tier")       \
+	X(EVICTED_PEER, "terrace_evictions_total", "tier=host,reason=peer", "blocks that left a tier")     \
 	X(EVICTED_DISK, "terrace_evictions_total", "tier=disk,reason=full", "blocks that left a tier")       \
 	X(EVICTED_LOST, "terrace_evictions_total", "tier=disk,reason=lost", "blocks that left a tier")       \
 	X(EVICTED_COMPACT, "terrace_evictions_total", "tier=disk,reason=compact", "blocks that left a tier") \
@@ -87,6 +88,8 @@
 	X(REQUESTS, "terrace_requests_total", "", "prompts that the policy was told of")                     \
 	X(REQUESTS_REPEATED, "terrace_requests_repeated_total", "", "calls for a prompt that was told already") \
 	X(REQUESTS_HINTED, "terrace_requests_hinted_total", "", "reports that the policy was told of")       \
+	X(OFFERS_WITHDRAWN, "terrace_peer_offers_withdrawn_total", "",                                        \
+	  "offers of blocks to other members that ended because memory was short")                          \
 	X(DROPPED, "terrace_dropped_blocks_total", "", "evicted blocks of which no copy was left")           \
 	X(SPILLED, "terrace_spills_total", "status=ok", "blocks written to a disk")                          \
 	X(SPILL_FAILED, "terrace_spills_total", "status=failed", "blocks written to a disk")                 \

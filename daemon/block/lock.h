@@ -133,6 +133,10 @@ struct cache {
 	struct memory_class *grow;     /* the class that room_take could not serve: see there */
 	struct memory_lack lacks;             /* of host memory */
 	struct retires *retire;        /* extents that go from tenant to tenant (session/retire.h); NULL: one tenant */
+	uint64_t for_peer_bytes;       /* slots of blocks that are BLOCK_FOR_PEER */
+	uint64_t offered_bytes;        /* slots that are pinned for other members to take copies (call/loan.h) */
+	/* memory is short: ends the oldest loan that pins such slots. False: there is none; NULL: never was one */
+	bool (*offer_withdraw)(struct cache *c);
 	bool gpu_busy;                 /* the same of a GPU's memory: see vram_room_wait */
 	void (*wake_chores)(void *arg);
 	void *wake_chores_arg;

@@ -68,6 +68,7 @@ struct cache_options {
 	uint32_t slab_files;             /* of a disk, so that descriptors suffice; 0: disk_slab_bytes() decides */
 	uint32_t disk_depth;             /* transfers under way, a disk */
 	uint32_t disk_slow_ms;           /* a transfer that takes longer makes its disk slow: it sheds spills */
+	uint32_t peer_room_milli;        /* this share of the host tier, at most, is given to other members' blocks */
 	uint32_t spill_share_milli;      /* this share of the host tier is kept free or copied to disk */
 	const char *disk_policy;         /* as policy, for what leaves the disks */
 	uint32_t recompute_growth;       /* eviction/recompute.h, of the models that are served; 0: policies are not told */

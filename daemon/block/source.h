@@ -41,6 +41,7 @@ struct run_key {
 	/* For sources by name: the first key of the name's segment of the chain (directory/segment.h), as long as the
 	 * name's; valid until the call that has the run returns. NULL: not known */
 	const uint8_t *segment_key;
+	uint64_t segment;              /* of a name that another member offers, if members are told; else 0 */
 	bool told;                     /* other members are told of blocks at its place (exports/exports.h) */
 };
 

@@ -154,7 +154,7 @@ struct cache_explained {
 	uint64_t rival_idle_ms, rival_uses;
 	/* the tier that last evicted a copy ("gpu", "host", "disk"), if no copy has come back there since; else "" */
 	const char *left;
-	const char *left_reason;    /* "full", "trade", "shed", "refused", "lost" or "compact" */
+	const char *left_reason;    /* "full", "trade", "shed", "refused", "lost", "compact" or "peer" */
 	uint64_t left_ms_ago, left_idle_ms, left_uses;
 	bool regretted;             /* it was asked for within a minute after it left */
 	uint32_t tiers;

@@ -29,6 +29,7 @@
 #include "daemon/block/tier.h"
 #include "daemon/block/wait.h"
 #include "daemon/call/deleted.h"
+#include "daemon/call/offer.h"
 #include "daemon/session/reservation.h"
 #include "daemon/threads/checksum_pool.h"
 #include "daemon/threads/deadline.h"
@@ -59,7 +60,14 @@ struct arrival {
 	struct work check;
 	enum status status;            /* how it ended */
 	uint64_t position;             /* of its first token */
+	uint64_t segment;              /* of what another member offers */
 	bool forgotten;                /* deleted meanwhile */
+};
+
+enum arrival_kind {
+	ARRIVAL_ASKED,                 /* by a call, which waits */
+	ARRIVAL_PREFETCH,              /* wanted also if no call waits for it */
+	ARRIVAL_OFFERED,               /* by another member; its call waits */
 };
 
 /* Names that were given to a source together. */
@@ -72,7 +80,7 @@ struct batch {
 	struct run_key *key;           /* of the ask: [count] */
 	uint64_t deadline_us;
 	uint32_t count, left;          /* names; pieces that have not ended */
-	bool ahead;                    /* wanted also if no call waits for it */
+	enum arrival_kind kind;
 	struct arrival name[];
 };
 
@@ -97,6 +105,7 @@ struct arrivals {
 	struct cache_wait_link *waiting; /* of calls that wait for that memory alone, by transfer_next */
 	uint32_t names;
 	uint64_t bytes;                /* of slots that sources write */
+	uint64_t offered_bytes;        /* of these: of what other members offer */
 	pthread_cond_t none;           /* the last batch has ended */
 };
 
@@ -133,6 +142,7 @@ static void arrival_enter(struct batch *b, struct arrival *n, const struct run_k
 	memcpy(n->key, key->name.key, key->name.key_bytes);
 	n->ident.key = n->key;
 	n->pool = key->pool;
+	n->segment = key->segment;
 	n->next = *bucket;
 	*bucket = n;
 	b->cache->arrivals->names++;
@@ -149,6 +159,8 @@ static void arrival_leave(struct arrival *n)
 	all->names--;
 	if (n->block)
 		all->bytes -= n->pool->geometry.need_bytes;
+	if (n->block && n->batch->kind == ARRIVAL_OFFERED)
+		all->offered_bytes -= n->pool->geometry.need_bytes;
 }
 
 /* w NULL: no call waits. False: no memory for the link; the call goes on without the arrival. */
@@ -325,7 +337,7 @@ static void rests_try(struct cache *c)
 static void ask_ended(struct cache *c, struct source_ask *a, enum status s)
 {
 	struct batch *b = batch_of_ask(c, a);
-	const bool goes_on = b->ahead && !s && !is_wanted(b);
+	const bool goes_on = b->kind == ARRIVAL_PREFETCH && !s && !is_wanted(b);
 
 	for (uint32_t i = 0; i < b->count; i++) {
 		arrival_leave(&b->name[i]);
@@ -343,7 +355,7 @@ bool arrival_ask(struct cache *c, struct source *s, const struct key_run *run, s
 
 	if (!b)
 		return false;
-	b->ahead = ahead;
+	b->kind = ahead ? ARRIVAL_PREFETCH : ARRIVAL_ASKED;
 	b->ask = calloc(1, sizeof(*b->ask));
 	b->key = malloc(run->count * sizeof(b->key[0]));
 	if (!b->ask || !b->key) {
@@ -421,7 +433,10 @@ static enum status arrival_publish(struct cache *c, struct arrival *n, struct bl
 		return s == STATUS_EXISTS ? STATUS_OK : s;
 	}
 	*out = n->block;
-	block_enter_policy(c, n->block, n->position);
+	if (n->batch->kind == ARRIVAL_OFFERED)
+		offer_enter(c, n->block, n->position, n->segment);
+	else
+		block_enter_policy(c, n->block, n->position);
 	return STATUS_OK;
 }
 
@@ -496,6 +511,8 @@ static bool arrival_reserve(struct batch *b, const struct run_key *key, struct c
 	};
 	const uint64_t bytes = key->pool->geometry.need_bytes;
 
+	if (b->kind == ARRIVAL_OFFERED && !offer_has_room(b->cache, key->pool, all->offered_bytes))
+		return false;
 	if (all->names == ARRIVALS_MAX || all->bytes + bytes > b->cache->options.host_bytes / ARRIVALS_SHARE)
 		return false;
 	if (block_create(b->cache, key->pool, &e, key->name.key_bytes, &n->block)) {
@@ -510,6 +527,7 @@ static bool arrival_reserve(struct batch *b, const struct run_key *key, struct c
 	}
 	block_name_set(n->block, &key->name);
 	all->bytes += bytes;
+	all->offered_bytes += b->kind == ARRIVAL_OFFERED ? bytes : 0;
 	arrival_enter(b, n, key);
 	p->key = (struct run_key){ key->pool, n->ident, NULL };
 	p->slot = (struct memory_slot){ n->block->span, n->block->index, block_slot_at(n->block), n->block->take };
@@ -539,15 +557,15 @@ static uint32_t pieces_begun(struct cache *c, struct batch *b, enum status statu
 }
 
 /* Fetches these names from that source, as many as there is room for. Returns how many come. */
-uint32_t arrival_fetch(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w,
-			    bool ahead)
+static uint32_t fetch_begin(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w,
+			    enum arrival_kind kind)
 {
 	struct batch *b = batch_create(c, s, run->count);
 	enum status status = STATUS_EXHAUSTED;
 
 	if (!b)
 		return 0;
-	b->ahead = ahead;
+	b->kind = kind;
 	b->fetch = calloc(1, sizeof(*b->fetch) + run->count * sizeof(b->fetch->piece[0]));
 	for (uint32_t i = 0; b->fetch && i < run->count && arrival_reserve(b, &run->key[i], w);)
 		i++;
@@ -562,6 +580,11 @@ uint32_t arrival_fetch(struct cache *c, struct source *s, const struct key_run *
 	batch_enter(b);
 	status = s->ops->fetch(c, s, b->fetch);
 	return pieces_begun(c, b, status);
+}
+
+uint32_t arrival_fetch(struct cache *c, struct source *s, const struct key_run *run, struct cache_wait *w, bool ahead)
+{
+	return fetch_begin(c, s, run, w, ahead ? ARRIVAL_PREFETCH : ARRIVAL_ASKED);
 }
 
 /* ---- for lack.c (call/arrival_steps.h) ---- */
@@ -608,6 +631,38 @@ static void memory_tell(struct cache *c)
 	}
 }
 
+/* ---- what another member offers ---- */
+
+enum status arrivals_pull(struct cache *c, const struct key_run *run, struct cache_wait *w)
+{
+	struct run_key key[OFFER_BLOCKS_MAX];
+	struct key_run lacks = { 0, key };
+	uint8_t word[OFFER_BLOCKS_MAX];
+	uint32_t pulls = 0, s, n = 0;
+
+	for (const struct batch *b = arrivals_get(c) ? c->arrivals->batches : NULL; b; b = b->next)
+		pulls += b->kind == ARRIVAL_OFFERED;
+	if (!c->arrivals || pulls >= PULLS_MAX)
+		return STATUS_BUSY;
+	if (!c->sources_by_name)
+		return STATUS_MISS;
+	s = (uint32_t)__builtin_ctz(c->sources_by_name);
+	for (uint32_t i = 0; i < run->count; i++)
+		if (!index_find(c->index, &run->key[i].name) && !arrival_find(c->arrivals, &run->key[i].name) &&
+		    !deleted_has(c, &run->key[i].name))
+			key[lacks.count++] = run->key[i];
+	c->sources[s]->ops->known(c, c->sources[s], &lacks, word);
+	for (uint32_t i = 0; i < lacks.count; i++)
+		if (word[i] == SOURCE_HAS)
+			key[n++] = key[i];
+	lacks.count = n;
+	if (!n)
+		return STATUS_MISS;
+	if (!offer_has_room(c, key[0].pool, c->arrivals->offered_bytes))
+		return STATUS_EXHAUSTED;
+	return fetch_begin(c, c->sources[s], &lacks, w, ARRIVAL_OFFERED) ? STATUS_OK : STATUS_BUSY;
+}
+
 /* ---- given up ---- */
 
 void arrivals_forget(struct cache *c, const struct index_ident *ident)
@@ -632,7 +687,7 @@ void arrivals_tick(struct cache *c)
 
 	for (struct batch *b = c->arrivals ? c->arrivals->batches : NULL, *next; b; b = next) {
 		next = b->next;
-		if (now_us > b->deadline_us || (!b->ahead && !is_wanted(b)))
+		if (now_us > b->deadline_us || (b->kind != ARRIVAL_PREFETCH && !is_wanted(b)))
 			batch_cancel(b);
 	}
 	if (c->arrivals && c->arrivals->rests)

@@ -5,15 +5,20 @@
 
 #include <stdbool.h>
 
+#include "store/status.h"
+
 struct admission;
 struct cache;
 struct index_ident;
 struct lease;
+struct cache_wait;
+struct key_run;
 
 enum {
 	ARRIVALS_MAX = 1024,           /* names that are asked for or fetched at a time, of all calls */
 	ARRIVALS_A_CALL = 512,         /* names that one call asks for */
 	ARRIVALS_SHARE = 8,            /* at most this part (1/8) of host memory is being fetched into */
+	PULLS_MAX = 2,                 /* offers of other members that are fetched at a time */
 	ARRIVAL_US = 10 * 1000 * 1000, /* a fetch that takes longer is cancelled */
 };
 
@@ -24,6 +29,11 @@ bool arrivals_begin(struct admission *a, const struct lease *l);
 /* Only asks the sources, for a call that does not wait: what they have stays where it is. True: they have what
  * makes the prefix longer, or are being asked for it. */
 bool arrivals_ask(struct admission *a, const struct lease *l);
+/* Begins to fetch what another member offers (call/offer.h): names that a source has, that are not here yet, and for
+ * which memory is free; no block is evicted for them. They come as BLOCK_FOR_PEER. The run has at most OFFER_BLOCKS_MAX
+ * names. OK: something is under way, and w is told of its end. BUSY: soon, perhaps. EXHAUSTED: there is no room. MISS:
+ * nothing of it can be had. In a read section. */
+enum status arrivals_pull(struct cache *c, const struct key_run *run, struct cache_wait *w);
 /* A block of that name was deleted: an arrival under that name is not stored. */
 void arrivals_forget(struct cache *c, const struct index_ident *ident);
 /* Cancels fetches that take too long, or that no call waits for any more. In a read section. */

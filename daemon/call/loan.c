@@ -26,6 +26,7 @@ struct loan {
 	struct quota_holder *holder;
 	uint64_t handle, until_us, bytes; /* bytes: of slots, as charged */
 	uint32_t tenant, count;
+	bool offered;
 	struct block *block[];         /* [count], by the number of the name; NULL: not lent */
 };
 
@@ -63,6 +64,7 @@ static void loan_end(struct cache *c, struct loan *l)
 	for (uint32_t i = 0; i < l->count; i++)
 		if (l->block[i])
 			block_unpin(l->block[i]);
+	c->offered_bytes -= l->offered ? l->bytes : 0;
 	quota_give(l->holder, QUOTA_LOANED, l->bytes);
 	quota_give(l->holder, QUOTA_PINNED, l->bytes);
 	quota_leave(l->holder);
@@ -80,7 +82,7 @@ static bool loan_has_room(struct cache *c, const struct loan *l, const struct bl
 	return !quota_ask_all(l->holder, w, n, why);
 }
 
-static void loan_add(struct loan *l, uint32_t i, struct block *b)
+static void loan_add(struct cache *c, struct loan *l, uint32_t i, struct block *b)
 {
 	const uint64_t bytes = b->pool->geometry.need_bytes;
 
@@ -89,6 +91,7 @@ static void loan_add(struct loan *l, uint32_t i, struct block *b)
 	quota_add(l->holder, QUOTA_PINNED, bytes);
 	l->block[i] = b;
 	l->bytes += bytes;
+	c->offered_bytes += l->offered ? bytes : 0;
 }
 
 /* Enters the loan under a new handle. False: there are too many. */
@@ -103,6 +106,20 @@ static bool loan_enter(struct cache *c, struct loan *l)
 	if (l->next)
 		l->next->prev = l;
 	all->first = l;
+	return true;
+}
+
+/* Ends the oldest of the loans that are offered: it has the coldest blocks. */
+static bool offer_withdraw(struct cache *c)
+{
+	struct loan *oldest = NULL;
+
+	for (struct loan *l = c->loans->first; l; l = l->next)
+		oldest = l->offered ? l : oldest;
+	if (!oldest)
+		return false;
+	cache_count(c, COUNTER_OFFERS_WITHDRAWN, 1);
+	loan_end(c, oldest);
 	return true;
 }
 
@@ -121,7 +138,7 @@ static enum status lend(struct cache *c, const struct cache_loan_call *q, struct
 		s = loan_has_room(c, l, b, why) ? STATUS_OK : STATUS_EXHAUSTED;
 		if (s)
 			break;
-		loan_add(l, i, b);
+		loan_add(c, l, i, b);
 		lent[i] = true;
 		out->blocks++;
 	}
@@ -150,11 +167,13 @@ enum status cache_lend(struct cache *c, const struct cache_loan_call *q, struct 
 	if (l && l->holder) {
 		l->tenant = q->peer->tenant;
 		l->count = q->count;
+		l->offered = q->offered;
 		index_read_lock();
 		cache_lock(c);
 		l->until_us = cache_time(c, q->now_us) + q->hold_us;
 		*why = "too many loans to other nodes are under way: each ends within 30 s";
 		entered = loans_get(c) && loan_enter(c, l);
+		c->offer_withdraw = offer_withdraw;
 		if (entered)
 			s = lend(c, q, l, out, lent, why);
 		cache_unlock(c);
@@ -192,6 +211,10 @@ enum status cache_loan_read_begin(struct cache *c, const struct cache_loan_read 
 		s = STATUS_INVALID;
 	} else if (l) {
 		s = read_block(c, l->block[q->index], l->holder, out, w, why);
+		if (!s && block_is(l->block[q->index], BLOCK_FOR_PEER))
+			l->block[q->index]->node.uses++; /* another member has it back: arrival.c */
+		else if (!s && !l->offered)
+			block_use(c, l->block[q->index]);
 	}
 	cache_unlock(c);
 	index_read_unlock();

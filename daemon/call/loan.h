@@ -5,7 +5,9 @@
  * has a pin of its own (cache_read_check), and may outlast the loan.
  *
  * All loans together hold at most 1/LOAN_SHARE of host memory, of which each address has its share (QUOTA_LOANED).
- * They count as the tenant's pinned bytes, too. */
+ * They count as the tenant's pinned bytes, too.
+ *
+ * A loan is `offered` if the reader did not ask for it (call/offer.h). What it reads does not count as used. */
 #ifndef TERRACE_DAEMON_CALL_LOAN_H
 #define TERRACE_DAEMON_CALL_LOAN_H
 
@@ -33,6 +35,7 @@ struct cache_loan_call {
 	uint32_t count;                /* at most LOAN_KEYS_MAX */
 	uint64_t hold_us;              /* at most LOAN_US_MAX */
 	uint64_t now_us;
+	bool offered;                  /* it ends before memory drops a block for which no copy is left */
 };
 
 struct cache_loan {

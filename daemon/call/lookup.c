@@ -119,7 +119,8 @@ static uint16_t turn_of(struct cache *c, struct layout_pool *const *pools, const
 	if (prefix)
 		index_find_many(c->index, pool->tenant->number, pool->layout_id,
 				k->bytes + (size_t)(prefix - 1) * k->key_bytes, k->key_bytes, 1, &found);
-	*on_disk = found && atomic_load_explicit(&block_of(found)->where, memory_order_relaxed) == BLOCK_ON_DISK;
+	*on_disk = found && block_is(block_of(found), BLOCK_ON_DISK) &&
+		   !block_is(block_of(found), BLOCK_IN_MEMORY | BLOCK_ON_GPU);
 	return found ? atomic_load_explicit(&block_of(found)->turn, memory_order_relaxed) : 0;
 }
 

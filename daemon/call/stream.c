@@ -247,7 +247,6 @@ static enum status read_pin(struct cache *c, struct quota_holder *h, struct bloc
 	if (status)
 		return status;
 	block_pin(b);
-	block_use(c, b);
 	quota_add(h, QUOTA_PINNED, bytes);
 	c->read_bytes += bytes;
 	*out = (struct cache_read){ .block = block_slot_at(b) + SLOT_HEADER_BYTES, .block_bytes = copy, .tokens = b->tokens, .pin = b,
@@ -277,7 +276,11 @@ static enum status read_for_session(struct cache *c, uint64_t session, struct bl
 
 	if (s)
 		status = b->span ? pins_ask(c, s, block_pin_bytes(b), NULL, 0, why) : STATUS_OK;
-	return status ? status : read_block(c, b, s->holder, out, w, why);
+	if (!status)
+		status = read_block(c, b, s->holder, out, w, why);
+	if (!status)
+		block_use(c, b);
+	return status;
 }
 
 /* Ends the pin of a read, which does not need the block any more. With the lock. */

@@ -119,6 +119,11 @@ uint32_t owners_find(const struct owners *o, const uint8_t node[DIRECTORY_NODE_B
 	return OWNERS_NONE;
 }
 
+uint64_t owners_weight(const uint8_t node[DIRECTORY_NODE_BYTES], uint64_t segment)
+{
+	return mix(node_hash(node) ^ segment);
+}
+
 void owners_of(const struct owners *o, uint64_t segment, uint32_t out[OWNERS_A_SEGMENT])
 {
 	uint64_t best[OWNERS_A_SEGMENT] = { 0, 0 };

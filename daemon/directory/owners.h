@@ -30,6 +30,8 @@ const struct directory_member *owners_member(const struct owners *o, uint32_t in
 /* The index of a node. OWNERS_NONE: it is no member. */
 uint32_t owners_find(const struct owners *o, const uint8_t node[DIRECTORY_NODE_BYTES]);
 
+/* How well a node suits a segment: by this owners_of chooses. */
+uint64_t owners_weight(const uint8_t node[DIRECTORY_NODE_BYTES], uint64_t segment);
 /* The indexes of the first and the second owner of a segment (word[0] of its first key's public name). OWNERS_NONE
  * where there are fewer members. About a microsecond with 1,000 members. */
 void owners_of(const struct owners *o, uint64_t segment, uint32_t out[OWNERS_A_SEGMENT]);

@@ -185,6 +185,24 @@ static void tell(struct exports *e, const struct block *b, uint64_t segment)
 	change_add(e, t, false);
 }
 
+void exports_tell(struct cache *c, const struct block *b, uint64_t segment)
+{
+	if (c->exports)
+		tell(c->exports, b, segment);
+}
+
+uint64_t exports_segment_of(const struct cache *c, const struct block *b)
+{
+	const struct exports *e = c->exports;
+	const uint64_t name = e ? key_name_of(b->pool->tenant->number, block_key(b), block_key_bytes(b)) : 0;
+	const struct told *t = e ? told_at(e, b->node.id) : NULL;
+	const struct note *n = e ? &e->note[name % NOTES] : NULL;
+
+	if (t && t->id)
+		return t->segment;
+	return n && n->name == name ? n->segment : 0;
+}
+
 void exports_removed(struct cache *c, const struct block *b, enum cache_reason reason)
 {
 	struct exports *e = c->exports;

@@ -67,6 +67,11 @@ void exports_named(struct cache *c, const struct export_chain *chain);
 void exports_stored(struct cache *c, const struct block *b);
 void exports_removed(struct cache *c, const struct block *b, enum cache_reason reason);
 
+/* Tells of a block now, whose segment is known. */
+void exports_tell(struct cache *c, const struct block *b, uint64_t segment);
+/* The segment of a block that others are told of, or are to be; 0: not known, or they are not. */
+uint64_t exports_segment_of(const struct cache *c, const struct block *b);
+
 /* Whether blocks at that position are told of, if a layout of the grid can have one there; grid NULL: of a plain
  * session. */
 bool exports_told(const struct grid *grid, uint64_t position);

@@ -329,12 +329,15 @@ static enum eviction_reason eviction_reason_of(enum counter why)
 {
 	return why == COUNTER_EVICTED_REFUSED ? EVICTION_NOT_ADMITTED :
 	       why == COUNTER_EVICTED_SHED    ? EVICTION_SHED :
+	       why == COUNTER_EVICTED_PEER    ? EVICTION_PEER :
 	       why == COUNTER_EVICTED_TRADE   ? EVICTION_TRADE : EVICTION_FULL;
 }
 
 void room_evict(struct cache *c, struct block *b, enum counter why)
 {
-	if (b->not_admitted || b->no_spill)
+	if (block_is(b, BLOCK_AT_PEER) && !block_elsewhere(b))
+		why = COUNTER_EVICTED_PEER;
+	else if (b->not_admitted || b->no_spill)
 		why = COUNTER_EVICTED_REFUSED;
 	else if (c->tiers[TIER_DISK] && !block_elsewhere(b))
 		why = COUNTER_EVICTED_SHED;
@@ -393,11 +396,26 @@ static enum status take_newcomer(struct cache *c, struct memory_class *k, bool w
 {
 	if (!memory_slot_take(c, k, true, out))
 		return STATUS_OK;
+	while (c->offered_bytes && c->offer_withdraw(c))
+		; /* their pins would hold spans */
 	if (!trade_begin(c, k, NULL)) /* each span has something that is held */
 		return memory_slot_take_piece(c, k, out);
 	if (waits)
 		c->grow = k;
 	return STATUS_EXHAUSTED;
+}
+
+/* The class's next victim. Before a block goes of which no copy is left, offers to other members are withdrawn: colder
+ * blocks may be pinned by them. */
+static struct block *next_victim(struct cache *c, struct memory_class *k,
+				 struct block *(*next)(struct cache *c, struct memory_class *k))
+{
+	struct block *b = next(c, k);
+
+	while (c->offered_bytes && (!b || !(block_elsewhere(b) || block_is(b, BLOCK_AT_PEER | BLOCK_FOR_PEER))) &&
+	       c->offer_withdraw(c))
+		b = next(c, k);
+	return b;
 }
 
 /* Takes a slot: a free one, or one from which a victim is evicted. waits: the caller would rather wait until another
@@ -413,7 +431,7 @@ static enum status take(struct cache *c, struct memory_class *k, struct block *(
 		c->grow = k;
 		return STATUS_EXHAUSTED;
 	}
-	for (int tries = 0; tries < TRIES && (b = next(c, k)); tries++) {
+	for (int tries = 0; tries < TRIES && (b = next_victim(c, k, next)); tries++) {
 		trade_look(c, k, b);
 		room_evict(c, b, COUNTER_EVICTED_FULL);
 		if (!memory_slot_take(c, k, false, out))

@@ -39,9 +39,19 @@ static void enter(struct cache *c, struct block *b, uint64_t position)
 		unusable(c, b, true);
 }
 
+/* The memory counts as the local users' own from now on, or is given back. */
+static void for_peer_end(struct cache *c, struct block *b)
+{
+	if (!block_is(b, BLOCK_FOR_PEER))
+		return;
+	where_set(b, BLOCK_FOR_PEER, false);
+	c->for_peer_bytes -= b->pool->geometry.need_bytes;
+}
+
 static void leave(struct cache *c, struct block *b, enum cache_reason reason)
 {
 	(void)reason;
+	for_peer_end(c, b);
 	if (b->prefetched)
 		observe_prefetch_ended(c, b, COUNTER_PREFETCH_WASTED);
 	else if (b->not_admitted)
@@ -85,6 +95,7 @@ static void use_first(struct cache *c, struct block *b, const struct policy_even
 static void use(struct cache *c, struct block *b, const struct gpu *gpu, const struct policy_event *e)
 {
 	(void)gpu;
+	for_peer_end(c, b);
 	span_used(b->span, c->now_us);
 	if (b->prefetched)
 		use_first(c, b, e);

@@ -197,7 +197,7 @@ static void gather(struct peers *p, struct peers_question *q, struct targets *t,
 void peers_question_begin(struct peers *p, struct peers_question *q)
 {
 	struct owners *o = peers_owners(p);
-	struct targets t = { .owners = o, .of = o ? malloc(q->count * sizeof *t.of) : NULL };
+	struct targets t = { .owners = o, .of = o ? malloc((q->count + 1) * sizeof *t.of) : NULL };
 
 	atomic_fetch_add_explicit(&p->asked, 1, memory_order_relaxed);
 	pthread_mutex_lock(&p->lock);

@@ -6,6 +6,7 @@
 #include "daemon/names/names.h"
 #include "daemon/peers/forget.h"
 #include "daemon/peers/source.h"
+#include "daemon/peers/spill.h"
 #include "daemon/peers/state.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
@@ -140,10 +141,11 @@ static bool wait_work(struct peers *p, struct peers_question **questions, bool *
 {
 	pthread_mutex_lock(&p->lock);
 	for (;;) {
-		const uint64_t now = clock_us(), due = p->send_us < p->take_us ? p->send_us : p->take_us;
+		const uint64_t now = clock_us(), first = p->send_us < p->take_us ? p->send_us : p->take_us;
+		const uint64_t due = p->spill_us < first ? p->spill_us : first;
 		const struct timespec until = deadline_in(due > now ? due - now : 0);
 
-		if (p->stopping || p->questions || p->members_changed || p->sent || due <= now)
+		if (p->stopping || p->questions || p->members_changed || p->sent || p->offered || due <= now)
 			break;
 		pthread_cond_timedwait(&p->changed, &p->lock, &until);
 	}
@@ -155,7 +157,9 @@ static bool wait_work(struct peers *p, struct peers_question **questions, bool *
 	p->members_changed = false;
 	if (p->sent)
 		p->send_us = 0; /* a message has ended: there is room for another one */
-	p->sent = false;
+	if (p->offered)
+		p->spill_us = 0;
+	p->sent = p->offered = false;
 	const bool go_on = !p->stopping;
 
 	pthread_mutex_unlock(&p->lock);
@@ -195,6 +199,8 @@ static void step(struct peers *p, struct peers_question *q, bool changed)
 	}
 	if (now >= p->send_us)
 		peers_send(p, now);
+	if (now >= p->spill_us)
+		p->spill_us = peers_spill(p, now);
 }
 
 static void *peers_main(void *arg)
@@ -259,13 +265,14 @@ enum status peers_create(struct daemon *d, char *why, size_t size)
 
 	memcpy(outbox.self, p->self.node, sizeof outbox.self);
 	p->forgets = forgets_create();
+	p->spills = spills_create();
 	p->messages = calloc(PEERS_MESSAGES, sizeof p->messages[0]);
 	p->packed = malloc(sizeof *p->packed);
 	cache_lock(d->cache); /* blocks of the disks come meanwhile */
 	s = exports_create(d->cache, secrets_names(d->secrets));
 	cache_unlock(d->cache);
 	if (s == STATUS_OK)
-		s = p->messages && p->packed && p->forgets ? directory_create(&directory, &p->directory) :
+		s = p->messages && p->packed && p->forgets && p->spills ? directory_create(&directory, &p->directory) :
 							     STATUS_EXHAUSTED;
 	if (s == STATUS_OK)
 		s = outbox_create(&outbox, &p->outbox);
@@ -334,6 +341,7 @@ void peers_destroy(struct peers *p)
 	links_destroy(p->links);
 	peer_source_destroy(p->source);
 	forgets_destroy(p->forgets);
+	spills_destroy(p->spills);
 	owners_drop(p->owners);
 	hints_destroy(p->hints);
 	outbox_destroy(p->outbox);
@@ -402,6 +410,7 @@ static void stats(void *part, cache_stat_fn *emit, void *arg)
 
 	links_stats(p->links, emit, arg);
 	peer_source_stats(p->source, emit, arg);
+	spills_stats(p->spills, p->daemon->cache, emit, arg);
 	stats_directory(p, emit, arg);
 	stats_outbox(p, emit, arg);
 	hints_counts(p->hints, clock_us(), &h);

@@ -21,10 +21,12 @@
 struct daemon;
 struct hints;
 struct part_ops;
+struct peer_source;
 struct peers;
+struct spills;
 
 enum {
-	PEERS_PROTOCOL = 1,            /* of the Peer service */
+	PEERS_PROTOCOL = 2,            /* of the Peer service: 2 has Offer */
 	PEERS_NAMES_MAX = 4096,        /* of one Find, and of one Publish */
 	PEERS_QUESTION_MAX = 32768,    /* names of one question */
 	PEERS_QUESTIONS_MAX = 1024,    /* that wait for the thread */
@@ -53,7 +55,7 @@ struct peers_name {
 /* Names of which nothing is known. Struct and names belong to the peers from peers_ask's OK until `ended`. */
 struct peers_question {
 	uint32_t tenant;               /* its number */
-	uint32_t count;                /* 1 .. PEERS_QUESTION_MAX */
+	uint32_t count;                /* at most PEERS_QUESTION_MAX; 0: it only ends, on the peers' thread */
 	const struct peers_name *names;
 	uint64_t deadline_us;          /* of the machine's clock */
 	/* The hints (hints.h) have what was learnt. OK: an owner has answered for each name; else why not for all of
@@ -74,6 +76,8 @@ enum status peers_ask_copy(struct peers *p, uint32_t tenant, const struct peers_
 
 struct hints *peers_hints(struct peers *p);
 struct peer_links *peers_links(struct peers *p);
+struct peer_source *peers_source(struct peers *p);
+struct spills *peers_spills(struct peers *p);
 /* The name of the member that a run is of, for links_call; epoch and node as in the list of members. False: it is none,
  * any more. */
 bool peers_member(struct peers *p, const struct directory_run *run, char name[MEMBER_NAME_MAX]);

@@ -27,6 +27,7 @@
 #include "daemon/peers/fetch.h"
 #include "daemon/peers/links.h"
 #include "daemon/peers/peers.h"
+#include "daemon/peers/spill.h"
 #include "store/clock.h"
 #include "store/index.h"
 #include "store/slot.h"
@@ -121,6 +122,7 @@ struct peer_source {
 	const struct names *names;
 	struct peer_links *links;
 	struct peers *peers;
+	struct spills *spills;
 	pthread_mutex_t lock;
 	uint64_t seed[2];
 	struct known known[SETS][WAYS];
@@ -234,6 +236,7 @@ static void source_known(struct cache *c, struct source *source, const struct ke
 			  : k->lent == LENT_MAX	  ? SOURCE_NOT
 						  : SOURCE_MAY;
 		may |= word[i] == SOURCE_MAY && run->key[i].told && run->key[i].segment_key;
+		may |= word[i] == SOURCE_MAY && spills_find(s->spills, &run->key[i].name, NULL);
 	}
 	pthread_mutex_unlock(&s->lock);
 	for (uint32_t i = 0; i < run->count && !may; i++) /* none of which members are told */
@@ -344,6 +347,14 @@ static void question_lend(struct question *q);
 
 static void loan_return(struct peer_source *s, const char *member, const char *tenant, uint64_t loan);
 
+/* So much of a loan's time is used: less a margin for what is under way. */
+static uint64_t lent_us(uint64_t hold_us)
+{
+	const uint64_t part = hold_us / HOLD_MARGIN_PART, margin_us = part > HOLD_MARGIN_US ? part : HOLD_MARGIN_US;
+
+	return hold_us > margin_us ? hold_us - margin_us : 0;
+}
+
 /* A new loan's place; NULL: there is none. */
 static struct lent *lent_make(const struct question *q, uint64_t loan, uint64_t hold_us)
 {
@@ -362,18 +373,16 @@ static struct lent *lent_make(const struct question *q, uint64_t loan, uint64_t 
 static void lend_note(struct question *q, const Terrace__V1__LendReply *r)
 {
 	struct peer_source *s = q->source;
-	const uint64_t hold_us = (r->hold_ms < HOLD_MS ? r->hold_ms : HOLD_MS) * 1000ull,
-		       part = hold_us / HOLD_MARGIN_PART;
-	const uint64_t margin_us = part > HOLD_MARGIN_US ? part : HOLD_MARGIN_US;
+	const uint64_t us = lent_us((r->hold_ms < HOLD_MS ? r->hold_ms : HOLD_MS) * 1000ull);
 	struct lent *l = NULL;
 
-	if (!r->loan || hold_us <= margin_us)
+	if (!r->loan || !us)
 		return;
 	pthread_mutex_lock(&s->lock);
 	for (uint32_t i = 0; i < q->missing; i++) {
 		if (i / 8 >= r->lent.len || !(r->lent.data[i / 8] >> i % 8 & 1))
 			continue;
-		l = l ? l : lent_make(q, r->loan, hold_us - margin_us);
+		l = l ? l : lent_make(q, r->loan, us);
 		if (!l)
 			break;
 		q->lent[q->number[i]] = true;
@@ -421,6 +430,9 @@ static void lend_ended(void *arg, enum status status, const char *why)
 	pthread_mutex_unlock(&s->lock);
 	if (!status && q->answered)
 		hints_mend(q);
+	for (uint32_t i = 0; !status && q->answered && i < q->ask->run.count; i++)
+		if (!q->lent[i])
+			spills_forget(s->spills, &q->ask->run.key[i].name, &q->run[q->at]);
 	q->at++;
 	question_lend(q);
 }
@@ -603,6 +615,7 @@ static enum status source_begins_ask(struct cache *c, struct source *source, str
 	const uint32_t number = a->run.key[0].name.tenant, tenant = names_tenant(s->names, number);
 	const struct tenant *t = tenant_of_number(c, number);
 	struct question *q = t && tenant != NAMES_NO_TENANT ? question_create(s, a, t) : NULL;
+	struct directory_run at;
 	enum status status;
 
 	if (!q)
@@ -611,13 +624,37 @@ static enum status source_begins_ask(struct cache *c, struct source *source, str
 		.tenant = number, .names = q->name, .deadline_us = a->deadline_us, .ended = question_found
 	};
 	q->find.count = names_gather(s, tenant, &a->run, q->name, q->of);
-	status = q->find.count ? peers_ask(s->peers, &q->find) : STATUS_UNAVAILABLE;
+	for (uint32_t i = 0; i < a->run.count; i++)
+		if (spills_find(s->spills, &a->run.key[i].name, &at))
+			holder_add(q, &at);
+	status = q->find.count || q->holders ? peers_ask(s->peers, &q->find) : STATUS_UNAVAILABLE;
 	if (status)
 		question_free(q);
 	pthread_mutex_lock(&s->lock);
 	s->figures.asks += !status;
 	pthread_mutex_unlock(&s->lock);
 	return status;
+}
+
+enum status peer_source_lent(struct peer_source *s, const struct peer_lent *q, const struct key_run *run)
+{
+	const uint64_t now_us = clock_us();
+	char member[MEMBER_NAME_MAX];
+	struct lent *l;
+
+	if (!q->loan || !peers_member(s->peers, q->run, member) || is_wrong(s, member))
+		return STATUS_MISS;
+	pthread_mutex_lock(&s->lock);
+	l = lent_take(s, now_us);
+	if (l) {
+		*l = (struct lent){ .tenant = q->tenant, .loan = q->loan, .until_us = now_us + lent_us(q->hold_us),
+				    .left = run->count };
+		memcpy(l->member, member, sizeof member);
+		for (uint32_t i = 0; i < run->count; i++)
+			known_lent(s, &run->key[i].name, (uint32_t)(l - s->lent), i);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return l ? STATUS_OK : STATUS_MISS;
 }
 
 /* ---- fetching ---- */
@@ -882,6 +919,7 @@ enum status peer_source_create(struct cache *c, const struct names *names, struc
 		s->names = names;
 		s->peers = peers;
 		s->links = peers_links(peers);
+		s->spills = peers_spills(peers);
 		pthread_mutex_init(&s->lock, NULL);
 		status = source_add(c, &s->source);
 	}

@@ -47,6 +47,16 @@ struct peer_links *peers_links(struct peers *p)
 	return p->links;
 }
 
+struct peer_source *peers_source(struct peers *p)
+{
+	return p->source;
+}
+
+struct spills *peers_spills(struct peers *p)
+{
+	return p->spills;
+}
+
 struct directory *peers_directory(struct peers *p)
 {
 	return p->directory;

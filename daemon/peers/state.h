@@ -50,6 +50,7 @@ struct peers {
 	struct peer_links *links;
 	struct peer_source *source;
 	struct forgets *forgets;
+	struct spills *spills;
 	struct directory *directory;
 	struct outbox *outbox;
 	struct hints *hints;
@@ -59,14 +60,14 @@ struct peers {
 	/* the thread's */
 	struct peers_message *messages; /* [PEERS_MESSAGES] */
 	struct peers_packed *packed;
-	uint64_t send_us, take_us, probe_us; /* when to do that next */
+	uint64_t send_us, take_us, probe_us, spill_us; /* when to do that next */
 	uint64_t registrations;        /* as last seen */
 	uint32_t probed;               /* the member that was looked at last */
 	struct log_again failed_again;
 
 	pthread_mutex_t lock;          /* what follows; the links' lock is taken inside */
 	pthread_cond_t changed;
-	bool stopping, members_changed, sent;
+	bool stopping, members_changed, sent, offered;
 	struct owners *owners;         /* of the newest list */
 	struct peers_question *questions, **questions_end;
 	uint32_t question_count;

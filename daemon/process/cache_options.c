@@ -77,6 +77,7 @@ void cache_config(const struct config *c, struct cache_config *out)
 		.slab_bytes = c->slab_bytes,
 		.disk_depth = (uint32_t)c->disk_depth,
 		.disk_slow_ms = (uint32_t)c->disk_slow_ms,
+		.peer_room_milli = (uint32_t)c->peer_room_milli,
 		.spill_share_milli = (uint32_t)c->spill_share_milli,
 		.disk_policy = c->disk_policy,
 		.recompute_growth = (uint32_t)c->recompute_growth,

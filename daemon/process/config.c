@@ -186,6 +186,10 @@ static const struct option options[] = {
 	{ "rdma", T_CHOICE, AT(rdma), "off", 0, 0, switch_words,
 	  "open this machine's RDMA devices (RoCE, InfiniBand) and show them in `terracectl status`; other members' "
 	  "blocks come over TCP all the same" },
+	{ "peer_spill", T_CHOICE, AT(peer_spill), "off", 0, 0, switch_words,
+	  "before memory drops blocks that no disk takes, offer them to other members; it needs the directory" },
+	{ "peer_room", T_MILLI, AT(peer_room_milli), "0.125", 0, 1000, NULL,
+	  "share of host_bytes that other members may fill, while it is free, with blocks that they would drop" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },
 	{ "log_format", T_CHOICE, AT(log_format), "logfmt", 0, 0, format_words, "form of the lines on stderr" },
 };

@@ -49,7 +49,7 @@ struct config {
 	char cluster[CONFIG_TEXT_MAX], node_name[CONFIG_TEXT_MAX], peer_address[CONFIG_TEXT_MAX];
 	char etcd_endpoints[CONFIG_TEXT_MAX], etcd_user[CONFIG_TEXT_MAX], etcd_password_file[CONFIG_TEXT_MAX];
 	char etcd_ca[CONFIG_TEXT_MAX], etcd_cert[CONFIG_TEXT_MAX], etcd_key[CONFIG_TEXT_MAX];
-	uint64_t member_ttl_ms, directory, rdma;
+	uint64_t member_ttl_ms, directory, rdma, peer_spill, peer_room_milli;
 	uint64_t gpu_bytes;
 	uint64_t socket_mode;
 	uint64_t host_bytes, extent_bytes, huge_pages;

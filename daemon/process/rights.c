@@ -46,6 +46,7 @@ const struct right rights[] = {
 	{ "Peer.Find", ROLE_PEER },
 	{ "Peer.Lend", ROLE_PEER },
 	{ "Peer.EndLoan", ROLE_PEER },
+	{ "Peer.Offer", ROLE_PEER },
 	{ "Peer.Fetch", ROLE_PEER },
 	{ "Peer.Forget", ROLE_PEER },
 	{ "Health.Check", ROLE_METRICS },

@@ -106,6 +106,7 @@ struct rpc_call {
 			uint64_t number;       /* for peers_forget_look */
 		} removed;             /* of a delete */
 		struct locate *locate; /* of a Locate, in the arena */
+		enum status offered;   /* of an Offer: as cache_offered_take says */
 		uint32_t comes;        /* of a reserve: how often memory was on its way */
 		struct {
 			uint64_t cursor;       /* as the client's */

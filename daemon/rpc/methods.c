@@ -47,6 +47,7 @@ const struct rpc_method rpc_methods[] = {
 	{ PEER("Lend"), RPC_WORKER, false, ASK(lend), rpc_lend, rpc_lend_undo, .cluster = true },
 	{ PEER("EndLoan"), RPC_INLINE, false, ASK(end_loan), rpc_end_loan, .cluster = true },
 	{ PEER("Forget"), RPC_INLINE, false, ASK(forget), rpc_forget, .cluster = true },
+	{ PEER("Offer"), RPC_INLINE, false, ASK(offer), rpc_offer, .cluster = true },
 	{ PEER("Fetch"), RPC_SERVER_STREAM, false, ASK(fetch), .out = &rpc_fetch_stream, .cluster = true },
 	{ HEALTH("Check"), RPC_INLINE, false, &grpc__health__v1__health_check_request__descriptor, rpc_health_check },
 	{ HEALTH("Watch"), RPC_SERVER_STREAM, false, &grpc__health__v1__health_check_request__descriptor,

@@ -36,6 +36,8 @@ rpc_unary_fn rpc_verify, rpc_compact;
 rpc_unary_fn rpc_peer_publish, rpc_peer_find, rpc_locate;
 /* rpc/method/loan.c */
 rpc_unary_fn rpc_lend, rpc_end_loan;
+/* rpc/method/offer.c */
+rpc_unary_fn rpc_offer;
 /* rpc/method/forget.c; rpc_refuse_names: as an owner, names that were deleted */
 rpc_unary_fn rpc_forget;
 void rpc_refuse_names(struct rpc_call *c, const struct cache_forget_call *q);

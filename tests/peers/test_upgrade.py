@@ -266,9 +266,9 @@ class Upgrade(unittest.TestCase):
         self.assertEqual(b.node.log().count("event=member_older"), 2)
 
     def test_a_newer_member(self):
-        """Protocol 2, a field that is not known in every message, a value of an enum that is not known: all works."""
+        """Protocol 3, a field that is not known in every message, a value of an enum that is not known: all works."""
         a, b, back = self.engines
-        new = self.stub("new", protocol=2, change=later, result=LATER_ENUM)
+        new = self.stub("new", protocol=3, change=later, result=LATER_ENUM)
         older = b.node.log().count("event=member_older")
         first = self.chain(new, kind=LATER_ENUM)
         wait_for(lambda: b.bring(first, CHAIN) == CHAIN, CALL_S, "what the newer member has")
@@ -293,8 +293,8 @@ class Upgrade(unittest.TestCase):
         peer, layout = new.peer(node), self.engines[1].layout_id
         wants = [pb.LayoutKeys(layout_id=layout, key_bytes=16, keys=b"".join(keys(first, 2)))]
         group = pb.FindGroup(segment=1, names=public_name(self.engines[1], first + TOLD - 1))
-        find = pb.FindRequest(protocol=2, tenant="default", groups=[group])
-        self.assertEqual(peer.Find(later(find), timeout=CALL_S).protocol, 1)
+        find = pb.FindRequest(protocol=3, tenant="default", groups=[group])
+        self.assertEqual(peer.Find(later(find), timeout=CALL_S).protocol, 2)
         loan = peer.Lend(later(pb.LendRequest(tenant="default", wants=wants)), timeout=CALL_S)
         self.assertEqual(loan.lent, b"\x03")
         fetch = pb.FetchRequest(tenant="default", loan=loan.loan, index=[0, 1])

@@ -3,11 +3,16 @@
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"
 #include "daemon/call/explain.h"
+#include "daemon/members/members.h"
 #include "daemon/names/names.h"
+#include "daemon/peers/peers.h"
+#include "daemon/peers/spill.h"
+#include "daemon/process/daemon.h"
 #include "daemon/rpc/call.h"
 #include "daemon/rpc/methods.h"
 #include "daemon/rpc/reply.h"
 #include "daemon/session/open.h"
+#include "store/index.h"
 #include "store/status.h"
 
 #include <string.h>
@@ -84,8 +89,20 @@ static void explain_row(const struct cache_explained *v, Terrace__V1__ExplainBlo
 	b->tiers = rows->list;
 }
 
+/* The member that took a copy of the block, in the call's memory. */
+static char *peer_of(struct rpc_call *c, const struct index_ident *name)
+{
+	struct peers *p = c->daemon->peers;
+	char *member = rpc_take_zero(c, MEMBER_NAME_MAX, 1);
+	struct directory_run at;
+
+	if (member && p && spills_find(peers_spills(p), name, &at))
+		peers_member(p, &at, member);
+	return member ? member : (char *)"";
+}
+
 /* What is told of a block's tenant, for administrators. `names`: stays until the reply is packed. */
-static void tenant_row(const struct rpc_call *c, const Terrace__V1__ExplainRequest *q, const struct cache_explained *v,
+static void tenant_row(struct rpc_call *c, const Terrace__V1__ExplainRequest *q, const struct cache_explained *v,
 		       Terrace__V1__ExplainBlock *b, struct public_name names[NAMES_SECRETS])
 {
 	const struct names *all = rpc_names(c);
@@ -95,6 +112,7 @@ static void tenant_row(const struct rpc_call *c, const Terrace__V1__ExplainReque
 				   names_of(all, tenant, v->layout_id, q->key.data, (uint32_t)q->key.len, names);
 
 	b->tenant = (char *)v->tenant;
+	b->peer = peer_of(c, &(struct index_ident){ v->layout_id, v->tenant_number, (uint8_t)q->key.len, q->key.data });
 	if (n > 0)
 		b->public_name = (ProtobufCBinaryData){ sizeof names[0].word, (uint8_t *)names[0].word };
 	if (n > 1)

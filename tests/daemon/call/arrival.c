@@ -16,6 +16,7 @@
 #include "daemon/call/delete.h"
 #include "daemon/call/lease.h"
 #include "daemon/call/lookup.h"
+#include "daemon/call/offer.h"
 #include "daemon/call/source.h"
 #include "daemon/call/warm.h"
 #include "daemon/exports/exports.h"
@@ -889,6 +890,73 @@ START_TEST(the_end_waits_for_it)
 }
 END_TEST
 
+/* ---- what another member offers ---- */
+
+struct offered {
+	struct call of;                /* its wait and its keys are used */
+	struct run_key key[NAMES];
+	bool taken[NAMES];
+	enum status result;
+};
+
+static enum status offered_take(struct offered *x)
+{
+	return cache_offered_take(w.r.c, &(struct key_run){ NAMES, x->key }, w.r.now, &x->of.wait, x->taken, &x->result);
+}
+
+static enum status offered_begin(struct offered *x, uint64_t first)
+{
+	memset(x, 0, sizeof(*x));
+	x->of.keys = rig_keys(first, NAMES);
+	x->of.wait = (struct cache_wait){ .ready = call_ready, .arg = &x->of.ready };
+	for (uint32_t i = 0; i < NAMES; i++) {
+		x->key[i].pool = w.r.c->pools[0];
+		block_ident(w.r.c->pools[0], x->of.keys.bytes + i * RIG_KEY_BYTES, RIG_KEY_BYTES, &x->key[i].name);
+	}
+	return offered_take(x);
+}
+
+/* What is offered comes to free memory, is the first to go, and a lease makes it the node's own. */
+START_TEST(what_is_offered_goes_first)
+{
+	struct offered x;
+
+	world_open(1);
+	w.r.c->options.peer_room_milli = 500;
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(offered_begin(&x, 0), STATUS_BUSY);
+	come(w.fake.fetch[0], 0, NAMES, SOUND);
+	ck_assert_int_eq(offered_take(&x), STATUS_OK);
+	ck_assert(x.taken[0] && x.taken[NAMES - 1]);
+	call_end(&x.of);
+	ck_assert_uint_eq(w.r.c->for_peer_bytes, NAMES * RIG_SLOT_BYTES);
+	if (_i)
+		ck_assert_uint_eq(rig_read_all(&w.r, 0, NAMES), NAMES);
+	ck_assert_uint_eq(w.r.c->for_peer_bytes, _i ? 0 : NAMES * RIG_SLOT_BYTES);
+	rig_put_slowly(&w.r, 100, HOST - 8);
+	ck_assert_uint_eq(rig_prefix(&w.r, 0, NAMES), _i ? NAMES : 0);
+	ck_assert_uint_eq(rig_prefix(&w.r, 400, 8), _i ? 4 : 8); /* the ends of prefixes go first */
+	ck_assert_uint_eq(w.r.c->for_peer_bytes, 0);
+	world_close();
+}
+END_TEST
+
+START_TEST(what_has_no_room_is_refused)
+{
+	struct offered x;
+
+	world_open(1);
+	w.r.c->options.peer_room_milli = _i ? 500 : 0;
+	if (_i)
+		rig_put_slowly(&w.r, 100, HOST);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(offered_begin(&x, 0), STATUS_OK);
+	ck_assert(x.result == STATUS_EXHAUSTED && !w.fake.fetches);
+	call_end(&x.of);
+	world_close();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_arrival");
@@ -907,7 +975,6 @@ int main(void)
 	tcase_add_test(t, what_was_deleted_meanwhile_stays_so);
 	tcase_add_test(t, all_or_nothing);
 	tcase_add_test(t, what_is_fetched_is_bounded);
-	tcase_add_test(t, a_full_memory_makes_room);
 	tcase_add_test(t, a_wait_for_memory_ends);
 	tcase_add_test(t, what_was_deleted_is_not_fetched);
 	tcase_add_loop_test(t, what_is_computed_sooner_is_not_fetched, 0, 3);
@@ -920,6 +987,9 @@ int main(void)
 	tcase_add_test(t, a_warm_goes_on_alone);
 	tcase_add_test(t, a_warm_does_not_bring_back_what_was_deleted);
 	tcase_add_test(t, a_lookup_asks);
+	tcase_add_test(t, a_full_memory_makes_room);
+	tcase_add_loop_test(t, what_is_offered_goes_first, 0, 2);
+	tcase_add_loop_test(t, what_has_no_room_is_refused, 0, 2);
 	tcase_add_test(t, the_end_waits_for_it);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);

@@ -80,7 +80,7 @@ static const char *const other[][2] = {
 	{ "etcd_endpoints", "e1.example:2379,10.0.0.1:2379" }, { "etcd_user", "terrace" },
 	{ "etcd_password_file", "/x/password" }, { "etcd_ca", "/x/ca" }, { "etcd_cert", "/x/cert" },
 	{ "etcd_key", "/x/key" }, { "member_ttl", "3s" }, { "directory", "off" }, { "rdma", "on" },
-	{ "log_level", "debug" }, { "log_format", "json" },
+	{ "peer_spill", "on" }, { "peer_room", "0.5" }, { "log_level", "debug" }, { "log_format", "json" },
 };
 enum { OTHERS = sizeof other / sizeof other[0] };
 
