@@ -66,7 +66,7 @@ if(TARGET terracectl)
   add_test(NAME peers COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh)
   set_tests_properties(peers PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
   if(NOT TERRACE_SANITIZE) # the library is loaded by Python
-    foreach(part fetch upgrade)
+    foreach(part fetch spill upgrade)
       add_test(NAME peers_${part} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/peers/run.sh --${part})
       set_tests_properties(peers_${part} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT BUILD=${CMAKE_BINARY_DIR})
     endforeach()

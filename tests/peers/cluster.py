@@ -152,8 +152,8 @@ class Node(Daemon):
 
 
 class Cluster:
-    def __init__(self, terraced, ctl, nodes, *flags, host_mib=16, envs=()):
-        """envs: the first nodes' additions to the environment."""
+    def __init__(self, terraced, ctl, nodes, *flags, host_mib=16, envs=(), first=()):
+        """envs: the first nodes' additions to the environment; first: flags of node 0 besides."""
         self.terraced, self.ctl, self.host_mib = terraced, ctl, host_mib
         self.folder = tempfile.mkdtemp(prefix="terrace-peers-")
         self.ca = Authority(self.folder, "ca")
@@ -167,7 +167,7 @@ class Cluster:
         try:
             self.etcd_start()
             for i in range(nodes):
-                self.nodes.append(Node(self, i, *flags))
+                self.nodes.append(Node(self, i, *flags, *(() if i else first)))
                 self.nodes[-1].env = envs[i] if i < len(envs) else {}
                 self.nodes[-1].start()
             self.wait_members()
