@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eviction/departures.h"
 #include "eviction/hash.h"
 #include "eviction/replay_node.h"
+
+enum { COOL_US = 250 * 1000 }; /* as often as the daemon takes names back (daemon/peers/peers.c) */
 
 /* ---- which node serves a request ---- */
 
@@ -119,10 +122,16 @@ struct spilled {
 	uint64_t number;             /* counted over all nodes; 0: it is not here */
 };
 
+#define TAKEN_BACK UINT64_MAX
+
 struct member {
 	struct nodes *all;
 	struct replay_node node;
-	uint64_t *told;              /* [unique] the time at which peers know of the block, + 1; 0: they do not */
+	/* [unique] the time at which peers know of the block, + 1; 0: they do not; TAKEN_BACK: nor will they, unless a
+	 * request hits it */
+	uint64_t *told;
+	struct departures departures;
+	uint64_t cooled_us;
 	struct spilled *spilled;     /* [unique]; NULL without spill */
 	uint32_t oldest, newest;     /* of the spilled blocks, + 1; 0: there are none */
 	uint64_t spilled_count;
@@ -212,6 +221,7 @@ static void left(void *arg, uint32_t block)
 	struct member *m = arg, *to;
 
 	m->told[block] = 0;
+	departures_note(&m->departures, 1);
 	if (!m->spilled)
 		return;
 	for (uint32_t i = 0; i < m->all->options->nodes; i++)
@@ -314,6 +324,25 @@ static void tell(struct member *m, const struct trace_request *r, uint32_t hits)
 	}
 }
 
+static bool take_back(const struct policy_node *n, void *arg)
+{
+	((struct member *)arg)->told[n->id - 1] = TAKEN_BACK;
+	return false;
+}
+
+/* Takes back what is about to leave. */
+static void cool(struct member *m, uint64_t now_us)
+{
+	uint32_t soon;
+
+	if (now_us < m->cooled_us + COOL_US)
+		return;
+	m->cooled_us = now_us;
+	soon = departures_soon(&m->departures, m->node.used, now_us);
+	if (soon)
+		policy_look(m->node.ops, m->node.policy, take_back, m, soon);
+}
+
 /* Serves a request. Returns how many blocks of its prefix hit. */
 static uint32_t serve(struct nodes *all, uint32_t own, uint32_t number)
 {
@@ -322,8 +351,11 @@ static uint32_t serve(struct nodes *all, uint32_t own, uint32_t number)
 	struct member *m = &all->member[own];
 	uint32_t hits = prefix(m, blocks, r->count);
 
-	if (all->options->mode != NODES_LONE && hits < r->count)
-		hits = fetch(all, own, r, hits);
+	if (all->options->mode != NODES_LONE) {
+		for (uint32_t i = 0; i < all->options->nodes; i++)
+			cool(&all->member[i], r->time_us);
+		hits = hits < r->count ? fetch(all, own, r, hits) : hits;
+	}
 	for (uint32_t i = 0; m->spilled && i < r->count; i++)
 		spilled_remove(m, blocks[i]); /* it is a block of this node's own from now on */
 	replay_node_serve(&m->node, number);

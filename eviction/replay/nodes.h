@@ -5,7 +5,7 @@
  * peers a node fetches the blocks that it lacks by the rules of the daemon's directory:
  *
  * - Told are the blocks at every told_every-th position of a chain, told_age_us after they were stored, or at once when
- *   a request hits them.
+ *   a request hits them. Those that are about to leave (eviction/departures.h) are taken back, until they are hit.
  * - Asked for are told positions behind the local prefix. The holders of the deepest one are asked first, at most
  *   NODES_HOLDERS of them, each for all that is still missing.
  * - What makes the prefix longer is fetched, and is then stored like a computed block. With sent_is_use the sender's

@@ -178,6 +178,28 @@ START_TEST(chains_are_found_by_every_16th_block)
 }
 END_TEST
 
+/* Where blocks leave, peers do not hear any more of the next ones to leave. */
+START_TEST(what_is_about_to_leave_is_taken_back)
+{
+	static const uint8_t node[] = { 0, 0, 0, 1 };
+	struct nodes_options o = options_of(16, NODES_PEERS);
+	struct nodes_result r;
+	struct trace t;
+
+	o.told_every = 8;
+	trace_init(&t, BLOCK);
+	ask_run(&t, 1, 1, 8);
+	ask_run(&t, 2, 11, 8);
+	ask_run(&t, 3, 21, 8);     /* the first chain leaves */
+	ask_run(&t, 4, 11, 8);
+	ck_assert_uint_eq(hits_of(&t, node, &o, &r), 0);
+	o.capacity[0] = 100;
+	ck_assert_uint_eq(hits_of(&t, node, &o, &r), 8);
+	ck_assert_uint_eq(r.fetched, 8);
+	trace_fini(&t);
+}
+END_TEST
+
 /* The sender keeps what it has sent, if that is a use, and else what it has stored since. */
 START_TEST(a_block_that_is_sent_is_used_or_not)
 {
@@ -363,6 +385,7 @@ int main(void)
 	tcase_add_test(tc, named_sessions_count_and_loads_are_kept);
 	tcase_add_test(tc, blocks_are_told_of_late_or_upon_their_second_use);
 	tcase_add_test(tc, chains_are_found_by_every_16th_block);
+	tcase_add_test(tc, what_is_about_to_leave_is_taken_back);
 	tcase_add_test(tc, a_block_that_is_sent_is_used_or_not);
 	tcase_add_test(tc, a_full_node_spills_to_one_with_room);
 	tcase_add_test(tc, one_busy_node_is_one_node);
