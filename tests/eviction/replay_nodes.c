@@ -242,6 +242,17 @@ START_TEST(a_full_node_spills_to_one_with_room)
 	ck_assert_uint_eq(hits_of(&t, node, &o, &r), 0);
 	ck_assert_uint_eq(r.spilled, 0);
 
+	static const uint8_t one[4];
+	struct trace again;
+
+	trace_init(&again, BLOCK);
+	for (uint32_t i = 0; i < 4; i++)
+		ask_run(&again, i, i % 2 ? 11 : 1, 4);
+	o = options_of(4, NODES_SPILL);
+	ck_assert_uint_eq(hits_of(&again, one, &o, &r), 8);
+	ck_assert_uint_eq(r.spilled, 12); /* what has come back is spilled anew */
+	trace_fini(&again);
+
 	o = options_of(4, NODES_SPILL);
 	o.nodes = 2;
 	ask_run(&t, 3, 21, 4);     /* the peer wants its room: what it has taken leaves first */
