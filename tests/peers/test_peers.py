@@ -20,6 +20,7 @@ from daemon import CALL_S, key, layout, pb, terrace_pb2_grpc, wait_for  # noqa: 
 TERRACED, CTL = sys.argv[1], sys.argv[2]
 BLOCKS, HEAL_S = 130, 10
 LAYOUT = "%016x"
+PROTOCOL = 2  # PEERS_PROTOCOL
 
 
 class Peers(unittest.TestCase):
@@ -147,17 +148,17 @@ class Peers(unittest.TestCase):
         """A member of another version: what it does not say and what is not known here; and messages that make no sense."""
         a = self.nodes[0]
         peer = terrace_pb2_grpc.PeerStub(self.remote(a, self.cluster.ca.issue("other", "DNS:node.cluster")))
-        run = dict(protocol=1, node=b"n" * 16, epoch=7, sequence=1)
+        run = dict(protocol=PROTOCOL, node=b"n" * 16, epoch=7, sequence=1)
         name = bytes(range(16))
 
         def find(**over):
-            return pb.FindRequest(**{**dict(protocol=1, tenant="beta", groups=[pb.FindGroup(segment=3, names=name)]), **over})
+            return pb.FindRequest(**{**dict(protocol=PROTOCOL, tenant="beta", groups=[pb.FindGroup(segment=3, names=name)]), **over})
 
         def told(**over):
             return pb.PublishRequest(**{**run, "tenants": ["beta"], "groups": [pb.PublishGroup(segment=3, names=name)], "told": 1, **over})
         self.assertEqual(peer.Publish(told(), timeout=CALL_S).result, pb.PUBLISH_UNKNOWN)
         later = pb.FindRequest.FromString(find(protocol=9).SerializeToString() + b"\xfa\x7f\x03abc")  # a field that is not known
-        self.assertEqual(peer.Find(later, timeout=CALL_S).protocol, 1)
+        self.assertEqual(peer.Find(later, timeout=CALL_S).protocol, PROTOCOL)
         for bad in (find(protocol=0), find(groups=[]), find(groups=[pb.FindGroup(names=name[:15])]),
                     find(groups=[pb.FindGroup(names=name)] * 4097), find(groups=[pb.FindGroup(names=name * 4097)])):
             self.refused(grpc.StatusCode.INVALID_ARGUMENT, peer.Find, bad)
