@@ -778,9 +778,16 @@ static void sample(double *found, double *both)
 /* ---- the run ---- */
 
 static double heal_s = -1, both_before, both_sum;
-static uint32_t both_count, healed_for;
+static uint32_t both_count;
 
-/* Healed: stale answers at most 1 %, and both owners know as much as before but 1 %, for five seconds from then on. */
+enum { HEAL_S = 5 };
+static struct heal_second {
+	double both;
+	uint64_t stale, answers;
+} lately[HEAL_S];
+
+/* Healed: in five seconds from then on stale answers are at most 1 %, and both owners know as much as before but 1 %. Of
+ * all five together: a second of a small cluster has few of both. */
 static void heal_look(uint32_t s, double both)
 {
 	if (s + 20 >= scale.lost_at_s && s < scale.lost_at_s) {
@@ -789,9 +796,16 @@ static void heal_look(uint32_t s, double both)
 	}
 	if (s < scale.lost_at_s || heal_s >= 0)
 		return;
-	if (share(second.stale, second.answers) > .01 || both < both_before - .01)
-		healed_for = 0;
-	else if (++healed_for == 5)
+	uint64_t stale = 0, answers = 0;
+	double sum = 0;
+
+	lately[s % HEAL_S] = (struct heal_second){ both, second.stale, second.answers };
+	for (uint32_t i = 0; i < HEAL_S; i++) {
+		stale += lately[i].stale;
+		answers += lately[i].answers;
+		sum += lately[i].both;
+	}
+	if (s >= scale.lost_at_s + HEAL_S && share(stale, answers) <= .01 && sum / HEAL_S >= both_before - .01)
 		heal_s = s - scale.lost_at_s - 3;
 }
 
