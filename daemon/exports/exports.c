@@ -30,6 +30,8 @@ struct note {
 	uint64_t segment;
 	uint32_t position;
 	bool told;                     /* its blocks are told of */
+	uint32_t keys;                 /* of a lease whose last key it was, */
+	uint64_t said;                 /* and by which all of them were told of: said_by(); 0: none */
 };
 
 struct young {
@@ -51,6 +53,7 @@ struct exports {
 	uint32_t young_first, young_count;
 	struct told *told;             /* [mask + 1] */
 	uint64_t mask, count;
+	uint64_t removals;             /* rises with each that is taken from the table */
 	uint64_t walk_at;              /* places before it have been walked; 0: no walk is under way */
 	struct export_change change[EXPORT_CHANGES_MAX];
 	uint32_t change_first, change_count;
@@ -134,6 +137,7 @@ static void told_free(struct exports *e, struct told *t)
 	}
 	e->told[gap].id = 0;
 	e->count--;
+	e->removals++;
 }
 
 /* ---- changes ---- */
@@ -357,7 +361,8 @@ static void note_key(struct exports *e, const struct walk *w, uint64_t i, bool t
 {
 	const uint64_t name = key_name_of(w->tenant, key_at(w->chain, i), w->chain->keys->key_bytes);
 
-	e->note[name % NOTES] = (struct note){ name, w->segment, (uint32_t)(w->first + i), told };
+	e->note[name % NOTES] = (struct note){ .name = name, .segment = w->segment,
+					       .position = (uint32_t)(w->first + i), .told = told };
 }
 
 /* A lease has used the blocks of that key: they are told of at once. */
@@ -373,15 +378,55 @@ static void used(struct exports *e, const struct walk *w, uint64_t i)
 	}
 }
 
+/* Of what is told of these layouts' blocks now: another number when names have changed, or any block was taken back. */
+static uint64_t said_by(const struct exports *e, const struct export_chain *q)
+{
+	uint64_t said = names_version(e->names) ^ e->removals << 20;
+
+	for (uint32_t l = 0; l < q->layouts; l++)
+		said = (said ^ q->pools[l]->number) * 0x9e3779b97f4a7c15ull;
+	return said | 1;
+}
+
+/* The place for a note of the call's last key. Keys name prefixes, so it names the whole chain. */
+static struct note *note_last(struct exports *e, const struct walk *w, uint64_t *name)
+{
+	const struct export_chain *q = w->chain;
+
+	*name = key_name_of(w->tenant, key_at(q, q->keys->count - 1), q->keys->key_bytes);
+	return &e->note[*name % NOTES];
+}
+
+/* Whether a lease of the same chain, of as many keys at least, has told of its blocks, and none was taken back. */
+static bool is_said(struct exports *e, const struct walk *w)
+{
+	uint64_t name;
+	const struct note *n = note_last(e, w, &name);
+
+	return w->chain->used && n->name == name && n->keys >= w->chain->keys->count && n->said == said_by(e, w->chain);
+}
+
+static void note_said(struct exports *e, const struct walk *w)
+{
+	uint64_t name;
+	struct note *n = note_last(e, w, &name);
+
+	if (!w->chain->used || n->name != name)
+		return;
+	n->keys = w->chain->keys->count;
+	n->said = said_by(e, w->chain);
+}
+
 void exports_named(struct cache *c, const struct export_chain *chain)
 {
 	struct exports *e = c->exports;
 	struct walk w = { .chain = chain, .first = chain->keys->first };
+	bool all = true;
 
 	if (!e || !chain->keys->count)
 		return;
 	w.tenant = chain->pools[0]->tenant->number;
-	if (!walk_begin(e, &w))
+	if (is_said(e, &w) || !walk_begin(e, &w))
 		return;
 	for (uint64_t i = 0; i < chain->keys->count; i++) {
 		const bool last = i + 1 == chain->keys->count;
@@ -391,11 +436,14 @@ void exports_named(struct cache *c, const struct export_chain *chain)
 			segment_enter(e, &w, position);
 		const bool told = exports_told(chain->keys->grid, position);
 
+		all &= w.known;
 		if (w.known && (told || last))
 			note_key(e, &w, i, told);
 		if (w.known && told && chain->used)
 			used(e, &w, i);
 	}
+	if (all)
+		note_said(e, &w);
 }
 
 /* ---- what is about to go ---- */
