@@ -415,6 +415,6 @@ void cache_load(struct cache *c, struct cache_load *out)
 {
 	cache_lock(c);
 	*out = (struct cache_load){ c->open_sessions, c->detached_sessions, c->grants->leases.used,
-	    c->grants->reservations.used };
+	    c->grants->reservations.used, cache_hands_on(c) };
 	cache_unlock(c);
 }

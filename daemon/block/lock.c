@@ -77,7 +77,23 @@ void cache_on_chores(struct cache *c, void (*call)(void *arg), void *arg)
 
 void cache_drain(struct cache *c, bool on)
 {
+	atomic_store(&c->hands_on, on && atomic_load(&c->may_hand_on));
 	atomic_store(&c->draining, on);
+}
+
+void cache_may_hand_on(struct cache *c)
+{
+	atomic_store(&c->may_hand_on, true);
+}
+
+bool cache_hands_on(const struct cache *c)
+{
+	return atomic_load(&c->hands_on);
+}
+
+void cache_handed_on(struct cache *c)
+{
+	atomic_store(&c->hands_on, false);
 }
 
 bool cache_draining(const struct cache *c)

@@ -62,6 +62,7 @@ struct cache {
 	uint64_t epoch, pending_key_seed;
 	const char *left;              /* a part that did not end in time when the cache was destroyed */
 	_Atomic bool draining;
+	_Atomic bool may_hand_on, hands_on; /* to other members, what memory has, while it drains */
 	_Atomic uint64_t counters[COUNTER_COUNT];
 	_Atomic uint64_t load_bytes_s; /* of the disk that ended a load last, for calls without the lock; 0: none did */
 	struct index *index;
@@ -166,6 +167,11 @@ void cache_called(struct cache *c);
  * releases go on. */
 void cache_drain(struct cache *c, bool on);
 bool cache_draining(const struct cache *c);
+/* A drain is to hand blocks of memory on to other members. Before it serves. */
+void cache_may_hand_on(struct cache *c);
+/* Whether a drain does that still; cache_handed_on: it has ended. */
+bool cache_hands_on(const struct cache *c);
+void cache_handed_on(struct cache *c);
 void cache_lock(struct cache *c);
 void cache_unlock(struct cache *c);
 /* How long the calling thread has waited for the lock in all, in microseconds. */

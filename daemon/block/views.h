@@ -268,6 +268,7 @@ struct cache_unsettled {
 
 struct cache_load {
 	uint64_t sessions, detached_sessions, leases, reservations;
+	bool hands_on;              /* a drain gives blocks to other members */
 };
 
 void cache_load(struct cache *c, struct cache_load *out);

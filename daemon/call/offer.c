@@ -24,9 +24,15 @@
 #include "store/index.h"
 #include "store/status.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { LOOK = 2048 };                  /* blocks of a class that are looked at */
+enum {
+	LOOK = 2048,                   /* blocks of a class that are looked at */
+	BUCKETS_A_LOCK = 4096,
+	HOT_MAX = 1 << 20,
+	HOT_LOOK = 1024,
+};
 
 /* ---- the holder ---- */
 
@@ -55,29 +61,37 @@ static bool is_offerable(const struct gather *g, const struct block *b)
 	       !block_is(b, BLOCK_AT_PEER | BLOCK_FOR_PEER | BLOCK_UNWANTED) && (!g->disks || b->no_spill);
 }
 
-/* True ends the walk. */
-static bool gather_one(const struct policy_node *n, void *arg)
+/* Takes the block, which goes where the blocks of that segment go (0: not known), into the offer, unless it is full, or
+ * of another segment. Other members are told of few blocks: told is the segment of such a one. */
+static void take_in(struct gather *g, const struct block *b, uint64_t segment, uint64_t told)
 {
-	struct gather *g = arg;
 	struct offer *o = g->offer;
-	const struct block *b = block_of_node(n);
 	struct offer_block *to = &o->block[o->count];
-	uint64_t segment;
 
-	if (g->full || !is_offerable(g, b))
-		return g->full;
-	segment = exports_segment_of(g->cache, b);
 	g->full = o->bytes + b->pool->geometry.need_bytes > g->bytes_max ||
 		  (o->segment && segment && o->segment != segment);
 	if (g->full)
-		return true;
-	*to = (struct offer_block){ .id = n->id, .generation = b->generation, .segment = segment, .pool = b->pool };
+		return;
+	*to = (struct offer_block){ .id = b->node.id, .generation = b->generation, .segment = told, .pool = b->pool };
 	to->name = block_name(b);
 	memcpy(to->key, to->name.key, to->name.key_bytes);
 	to->name.key = to->key;
 	o->segment = o->segment ? o->segment : segment;
 	o->bytes += b->pool->geometry.need_bytes;
 	g->full = ++o->count == OFFER_BLOCKS_MAX;
+}
+
+/* True ends the walk. */
+static bool gather_one(const struct policy_node *n, void *arg)
+{
+	struct gather *g = arg;
+	const struct block *b = block_of_node(n);
+
+	if (!g->full && is_offerable(g, b)) {
+		const uint64_t segment = exports_segment_of(g->cache, b);
+
+		take_in(g, b, segment, segment);
+	}
 	return g->full;
 }
 
@@ -143,20 +157,135 @@ static bool lend(struct cache *c, struct offer *o, uint64_t hold_us, uint64_t no
 	return true;
 }
 
-bool cache_offer_begin(struct cache *c, uint64_t hold_us, uint64_t now_us, struct offer *out)
+/* Begins to gather: takes the lock. */
+static void gather_begin(struct cache *c, struct gather *g, struct offer *out, uint64_t now_us)
 {
-	struct gather g = { .cache = c, .offer = out };
-
 	memset(out, 0, sizeof(*out));
+	*g = (struct gather){ .cache = c, .offer = out };
 	index_read_lock();
 	cache_lock(c);
 	cache_time(c, now_us);
-	g.bytes_max = c->options.host_bytes / OFFER_SHARE;
-	g.bytes_max -= c->offered_bytes < g.bytes_max ? c->offered_bytes : g.bytes_max;
-	g.disks = disks_take(c);
-	gather(&g);
+	g->bytes_max = c->options.host_bytes / OFFER_SHARE;
+	g->bytes_max -= c->offered_bytes < g->bytes_max ? c->offered_bytes : g->bytes_max;
+	g->disks = disks_take(c);
+}
+
+static void gather_end(struct cache *c)
+{
 	cache_unlock(c);
 	index_read_unlock();
+}
+
+bool cache_offer_begin(struct cache *c, uint64_t hold_us, uint64_t now_us, struct offer *out)
+{
+	struct gather g;
+
+	gather_begin(c, &g, out, now_us);
+	gather(&g);
+	gather_end(c);
+	return out->count && lend(c, out, hold_us, now_us);
+}
+
+/* ---- what a drain hands on ---- */
+
+static bool is_handed_on(const struct block *b)
+{
+	return b->span && block_live(b) && !b->moving && !block_is(b, BLOCK_AT_PEER | BLOCK_FOR_PEER | BLOCK_UNWANTED);
+}
+
+static int hotter(const void *a, const void *b)
+{
+	const struct hot_block *x = a, *y = b;
+
+	return (x->used_us < y->used_us) - (x->used_us > y->used_us);
+}
+
+/* Adds the blocks of some buckets. False: there is no room for them. With the lock. */
+static bool hot_add(const struct cache *c, struct hot_list *out, uint32_t room, uint64_t from)
+{
+	for (uint64_t i = from; i < from + BUCKETS_A_LOCK && i <= c->by_id_mask; i++)
+		for (const struct block *b = c->by_id[i]; b; b = b->id_next) {
+			if (!is_handed_on(b))
+				continue;
+			if (out->count == room)
+				return false;
+			out->of[out->count++] = (struct hot_block){ b->node.id, b->node.last_use_us };
+		}
+	return true;
+}
+
+bool cache_hot_blocks(struct cache *c, struct hot_list *out)
+{
+	uint32_t room = 0;
+
+	*out = (struct hot_list){ .of = NULL };
+	for (uint64_t from = 0; from <= c->by_id_mask;) {
+		const uint32_t had = out->count;
+		struct hot_block *more;
+
+		cache_lock(c);
+		const bool fits = hot_add(c, out, room, from);
+
+		cache_unlock(c);
+		if (fits || room == HOT_MAX) {
+			from += BUCKETS_A_LOCK;
+			continue;
+		}
+		out->count = had; /* these buckets again */
+		room = room ? 2 * room : BUCKETS_A_LOCK;
+		more = realloc(out->of, room * sizeof(*more));
+		if (!more) {
+			free(out->of);
+			*out = (struct hot_list){ .of = NULL };
+			return false;
+		}
+		out->of = more;
+	}
+	if (out->count)
+		qsort(out->of, out->count, sizeof(out->of[0]), hotter);
+	return true;
+}
+
+/* Few blocks of a chain say where they belong. Those that were used at once are mostly of one chain, so what one of
+ * them says holds for all. */
+static uint64_t hot_segment(const struct cache *c, struct hot_list *hot, const struct block *b)
+{
+	const uint64_t own = exports_segment_of(c, b), used_us = hot->of[hot->at].used_us;
+	uint32_t i = hot->at;
+
+	if (own || used_us == hot->used_us)
+		return own ? own : hot->segment;
+	hot->used_us = used_us;
+	hot->segment = 0;
+	while (i && hot->at - i < HOT_LOOK && hot->of[i - 1].used_us == used_us)
+		i--;
+	for (; i < hot->count && i < hot->at + HOT_LOOK && hot->of[i].used_us == used_us && !hot->segment; i++) {
+		const struct block *other = by_id_find(c, hot->of[i].id);
+
+		hot->segment = other ? exports_segment_of(c, other) : 0;
+	}
+	return hot->segment;
+}
+
+bool cache_offer_hot(struct cache *c, struct hot_list *hot, uint64_t hold_us, uint64_t now_us, struct offer *out)
+{
+	struct gather g;
+
+	gather_begin(c, &g, out, now_us);
+	for (; hot->at < hot->count; hot->at++) {
+		const struct block *b = by_id_find(c, hot->of[hot->at].id);
+
+		if (!b || !is_handed_on(b))
+			continue;
+		if (out->count && out->tenant != b->pool->tenant->number)
+			break;
+		out->tenant = b->pool->tenant->number;
+		take_in(&g, b, hot_segment(c, hot, b), exports_segment_of(c, b));
+		if (g.full)
+			break;
+	}
+	hot->at += out->count == OFFER_BLOCKS_MAX; /* it has the last one too */
+	gather_end(c);
 	return out->count && lend(c, out, hold_us, now_us);
 }
 

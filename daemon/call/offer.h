@@ -51,6 +51,18 @@ struct offer {
 /* Gathers the next offer, in the order in which the blocks would be evicted, and lends its blocks for hold_us. False:
  * nothing is to be offered now. Without the lock. */
 bool cache_offer_begin(struct cache *c, uint64_t hold_us, uint64_t now_us, struct offer *out);
+/* Blocks of memory, those that were used last first, for a daemon that drains. */
+struct hot_list {
+	struct hot_block {
+		uint64_t id, used_us;
+	} *of;                         /* [count], malloc */
+	uint32_t count, at;            /* at: those before it were offered, or left out */
+	uint64_t segment, used_us;     /* of the blocks that were used then; 0: not known */
+};
+/* False: no memory. Without the lock, which it takes for parts of the table. */
+bool cache_hot_blocks(struct cache *c, struct hot_list *out);
+/* As cache_offer_begin, of the list's next blocks, whatever other tier has them too. */
+bool cache_offer_hot(struct cache *c, struct hot_list *hot, uint64_t hold_us, uint64_t now_us, struct offer *out);
 struct offer_answer {
 	uint8_t taken[OFFER_BLOCKS_MAX / 8]; /* a bit a block, as in OfferReply */
 	uint32_t taken_bytes;

@@ -280,6 +280,8 @@ enum status peers_create(struct daemon *d, char *why, size_t size)
 		s = hints_create(ANSWERS, &p->hints);
 	if (s == STATUS_OK)
 		s = links_create(&links, &p->links);
+	if (d->config->peer_spill)
+		cache_may_hand_on(d->cache);
 	if (s == STATUS_OK) {
 		cache_lock(d->cache);
 		s = peer_source_create(d->cache, secrets_names(d->secrets), p, &p->source);

@@ -29,6 +29,8 @@
 
 #define OFFER_US (10ull * 1000 * 1000)
 #define LOOK_US 250000ull
+/* So long a drain goes on without a member that takes an offer. */
+#define VAIN_US (3ull * 1000 * 1000)
 enum { NOTES = 1 << 15, REFUSALS = 64, OFFER_PROTOCOL = 2 };
 
 /* A block that a member took. */
@@ -41,12 +43,15 @@ struct note {
 struct refusal {
 	uint8_t node[DIRECTORY_NODE_BYTES];
 	uint64_t until_us, wait_us;    /* 0: a free place */
+	bool busy;                     /* for a moment: it is waited for, so that a chain stays together */
 };
 
 struct spills {
 	pthread_mutex_t lock;
 	uint32_t under_way;
 	uint32_t notes;
+	struct hot_list hot;           /* what a drain hands on: the peers' thread's own, */
+	uint64_t handed_us;            /* and when a member was last asked to take some of it; 0: there is none */
 	struct refusal refusal[REFUSALS];
 	struct note note[NOTES];       /* a newer one replaces an older one of the same hash */
 	struct {
@@ -65,8 +70,10 @@ struct spills *spills_create(void)
 
 void spills_destroy(struct spills *s)
 {
-	if (s)
+	if (s) {
 		pthread_mutex_destroy(&s->lock);
+		free(s->hot.of);
+	}
 	free(s);
 }
 
@@ -140,6 +147,8 @@ void spills_note_end(struct spills *s, const uint8_t *node, enum spill_end end, 
 	pthread_mutex_lock(&s->lock);
 	s->figures.ends[end]++;
 	r = refusal_of(s, node, end != SPILL_TAKEN);
+	if (r)
+		r->busy = end == SPILL_BUSY;
 	if (end == SPILL_TAKEN && r) {
 		*r = (struct refusal){ .wait_us = 0 };
 	} else if (end == SPILL_BUSY) {
@@ -156,8 +165,18 @@ static bool may_ask(struct spills *s, const struct member *m, uint32_t tenant, u
 {
 	const struct refusal *r = refusal_of(s, m->node, false);
 
+	if (r && r->busy)
+		r = NULL;
 	return !m->self && !m->absent && !m->draining && m->peer_protocol >= OFFER_PROTOCOL &&
 	       m->same_secret[tenant / 64] >> tenant % 64 & 1 && (!r || r->until_us <= now_us);
+}
+
+/* With the lock. */
+static bool is_busy(struct spills *s, const struct member *m, uint64_t now_us)
+{
+	const struct refusal *r = refusal_of(s, m->node, false);
+
+	return r && r->busy && r->until_us > now_us;
 }
 
 const struct member *spills_choose(struct spills *s, const struct member *of, uint32_t count, uint32_t tenant,
@@ -175,6 +194,8 @@ const struct member *spills_choose(struct spills *s, const struct member *of, ui
 		best = &of[i];
 		most = weight;
 	}
+	if (best && is_busy(s, best, now_us))
+		best = NULL;
 	pthread_mutex_unlock(&s->lock);
 	return best;
 }
@@ -338,29 +359,85 @@ static bool offer_send(struct sent *x, const struct members_list *list, uint64_t
 	return true;
 }
 
+static uint32_t under_way(struct spills *s)
+{
+	pthread_mutex_lock(&s->lock);
+	const uint32_t n = s->under_way;
+
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+/* ---- a drain ---- */
+
+static void hand_end(struct spills *s)
+{
+	free(s->hot.of);
+	s->hot = (struct hot_list){ .of = NULL };
+	s->handed_us = 0;
+}
+
+/* Begins what a drain hands on, or ends it: when all of it was offered, or nobody takes any. False: it is over. */
+static bool hands_on(struct peers *p, uint64_t now_us)
+{
+	struct spills *s = p->spills;
+	struct cache *c = p->daemon->cache;
+	bool goes_on = cache_hands_on(c);
+
+	if (goes_on && !s->handed_us) {
+		s->handed_us = now_us;
+		goes_on = cache_hot_blocks(c, &s->hot);
+	}
+	goes_on = goes_on && (s->hot.at < s->hot.count || under_way(s)) && now_us - s->handed_us < VAIN_US;
+	if (goes_on)
+		return true;
+	hand_end(s);
+	cache_handed_on(c);
+	return false;
+}
+
+/* ---- the thread's step ---- */
+
+/* The next offer, if one is to be made now; the caller sends it. */
+static struct sent *offer_next(struct peers *p, bool drains)
+{
+	struct spills *s = p->spills;
+	struct cache *c = p->daemon->cache;
+	struct sent *x = under_way(s) < OFFERS_MAX ? calloc(1, sizeof *x) : NULL;
+
+	if (!x)
+		return NULL;
+	x->peers = p;
+	if (drains ? cache_offer_hot(c, &s->hot, OFFER_US, daemon_now_us(), &x->offer)
+		   : cache_offer_begin(c, OFFER_US, daemon_now_us(), &x->offer))
+		return x;
+	free(x);
+	return NULL;
+}
+
 uint64_t peers_spill(struct peers *p, uint64_t now_us)
 {
 	struct spills *s = p->spills;
+	const bool drains = cache_draining(p->daemon->cache);
 	const struct members_list *list;
-	bool more = p->daemon->config->peer_spill && !cache_draining(p->daemon->cache);
+	bool more = p->daemon->config->peer_spill;
 
+	if (drains)
+		more = more && hands_on(p, now_us);
+	else if (s->handed_us)
+		hand_end(s); /* the drain was undone */
 	if (!more)
 		return now_us + LOOK_US;
 	list = members_take(p->members);
 	while (more) {
-		struct sent *x;
+		const uint32_t at = s->hot.at;
+		struct sent *x = offer_next(p, drains);
 
-		pthread_mutex_lock(&s->lock);
-		more = s->under_way < OFFERS_MAX;
-		pthread_mutex_unlock(&s->lock);
-		x = more ? calloc(1, sizeof *x) : NULL;
-		if (x)
-			x->peers = p;
-		more = x && cache_offer_begin(p->daemon->cache, OFFER_US, daemon_now_us(), &x->offer);
-		if (more)
-			more = offer_send(x, list, now_us);
-		else
-			free(x);
+		more = x && offer_send(x, list, now_us);
+		if (drains && more)
+			s->handed_us = now_us;
+		else if (drains && x)
+			s->hot.at = at; /* nobody may be asked now */
 	}
 	members_drop(list);
 	return now_us + LOOK_US;

@@ -41,7 +41,7 @@ void spills_forget(struct spills *s, const struct index_ident *name, const struc
 enum spill_end { SPILL_TAKEN, SPILL_NO_ROOM, SPILL_BUSY, SPILL_FAILED, SPILL_ENDS };
 void spills_note_end(struct spills *s, const uint8_t *node, enum spill_end end, uint64_t now_us);
 void spills_note_taken(struct spills *s, uint64_t id, const struct directory_run *at);
-/* The member of [count] that a segment of the tenant of this index goes to; NULL: there is none now. */
+/* The member of [count] that a segment of the tenant of this index goes to; NULL: there is none now, or it is busy. */
 const struct member *spills_choose(struct spills *s, const struct member *of, uint32_t count, uint32_t tenant,
 				   uint64_t segment, uint64_t now_us);
 

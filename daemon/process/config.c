@@ -187,7 +187,8 @@ static const struct option options[] = {
 	  "open this machine's RDMA devices (RoCE, InfiniBand) and show them in `terracectl status`; other members' "
 	  "blocks come over TCP all the same" },
 	{ "peer_spill", T_CHOICE, AT(peer_spill), "off", 0, 0, switch_words,
-	  "before memory drops blocks that no disk takes, offer them to other members; it needs the directory" },
+	  "before memory drops blocks that no disk takes, and when the daemon drains, offer them to other members; it "
+	  "needs the directory" },
 	{ "peer_room", T_MILLI, AT(peer_room_milli), "0.125", 0, 1000, NULL,
 	  "share of host_bytes that other members may fill, while it is free, with blocks that they would drop" },
 	{ "log_level", T_CHOICE, AT(log_level), "info", 0, 0, level_words, "least level that is logged" },

@@ -37,7 +37,7 @@ void stop_drain(const struct daemon *d, const sigset_t *signals)
 	cache_load(d->cache, &load);
 	log_info("draining", LOG_NUM("sessions", load.sessions), LOG_NUM("leases", load.leases),
 		 LOG_NUM("reservations", load.reservations));
-	while ((load.leases || load.reservations) && daemon_now_us() < until) {
+	while ((load.leases || load.reservations || load.hands_on) && daemon_now_us() < until) {
 		const int s = sigtimedwait(signals, NULL, &(struct timespec){ .tv_nsec = LOOK_US * 1000 });
 
 		if (s == SIGTERM || s == SIGINT)

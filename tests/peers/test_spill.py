@@ -115,6 +115,29 @@ class Spill(unittest.TestCase):
         self.assertEqual(self.engines[1].bring(0, CHAIN), CHAIN)
         self.assertIs(self.engines[1].right(0, CHAIN), True)
 
+    def test_a_drain_hands_on(self):
+        a, b, c = self.engines
+        self.fill(a, chains=3, settle=False)
+        said = json.loads(self.cluster.run_ctl(self.nodes[0], "drain", "--wait", "30"))
+        self.assertTrue(said["drained"], said)
+        taken = self.stat(TAKEN)
+        self.assertEqual(taken, 3 * CHAIN)
+        self.nodes[0].kill()  # its blocks are gone: what others find is theirs
+        for engine in (b, c):  # once the directory has been told
+            wait_for(lambda e=engine: self.found(e, chains=3) == 3, CALL_S, "all that was handed on")
+
+    def test_a_drain_that_nobody_takes_from_ends(self):
+        a = self.engines[0]
+        for node in self.nodes[1:]:
+            node.kill()
+        self.fill(a, chains=3, settle=False)
+        self.assertTrue(json.loads(self.cluster.run_ctl(self.nodes[0], "drain", "--wait", "60"))["drained"])
+        self.cluster.run_ctl(self.nodes[0], "drain", "--undo")
+        self.assertEqual(a.bring(0, CHAIN), CHAIN)
+        for node in self.nodes[1:]:
+            node.start()
+        self.cluster.wait_members()
+
     def test_members_without_room_refuse_and_lose_nothing(self):
         own = (self.engines[1], 200000), (self.engines[2], 300000)
         for engine, first in own:

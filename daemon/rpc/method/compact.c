@@ -81,7 +81,7 @@ enum status rpc_drain(struct rpc_call *c, const ProtobufCMessage *request, Proto
 		log_info(q->undo ? "drain_undone" : "drain_begun", LOG_NUM("wait_ms", q->wait_ms));
 	}
 	cache_load(rpc_cache(c), &load);
-	bool drained = !q->undo && !load.leases && !load.reservations;
+	bool drained = !q->undo && !load.leases && !load.reservations && !load.hands_on;
 
 	if (!q->undo && !drained && c->now_us < c->step.drain.until_us) {
 		c->resume_us = c->now_us + DRAIN_POLL_US;
