@@ -23,6 +23,7 @@
 #include "daemon/block/handle.h"
 #include "daemon/block/key.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
 #include "daemon/block/slot_at.h"
 #include "daemon/block/values.h"
 #include "daemon/block/views.h"

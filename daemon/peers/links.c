@@ -606,7 +606,7 @@ enum status links_create(const struct peer_links_options *o, struct peer_links *
 	pthread_mutex_init(&l->lock, NULL);
 	l->calls.next = l->calls.prev = &l->calls;
 	l->queue = grpc_completion_queue_create_for_next(NULL);
-	l->files.files = o->files;
+	l->files.files = *o->files;
 	l->credentials = credentials_look(&l->files);
 	l->look_us = clock_us() + LOOK_US;
 	l->thread_started = !pthread_create(&l->thread, NULL, links_main, l);

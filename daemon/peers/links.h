@@ -17,12 +17,12 @@
 #include <stdint.h>
 
 #include "daemon/block/stat_row.h"
-#include "proto/tls.h"
 #include "store/status.h"
 
 struct directory_run;
 struct grpc_byte_buffer;
 struct members;
+struct tls_files;
 
 enum {
 	LINKS_MAX = 1024,              /* connections */
@@ -39,7 +39,7 @@ struct peer_call;
 /* What the texts and pointers name must live as long as the links. */
 struct peer_links_options {
 	struct members *members;
-	struct tls_files files;
+	const struct tls_files *files; /* copied */
 	const char *agent;             /* how the daemon names itself */
 	/* Whether a member is not to be called now. Any thread. */
 	bool (*avoided)(void *arg, const struct directory_run *run);

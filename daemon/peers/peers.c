@@ -13,6 +13,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/part.h"
 #include "daemon/secrets/secrets.h"
+#include "proto/tls.h"
 #include "daemon/threads/deadline.h"
 #include "store/clock.h"
 
@@ -242,8 +243,9 @@ enum status peers_create(struct daemon *d, char *why, size_t size)
 {
 	const struct config *c = d->config;
 	struct peers *p = calloc(1, sizeof *p);
+	const struct tls_files files = { c->listen_cert, c->listen_key, c->listen_ca };
 	struct peer_links_options links = { .members = d->members,
-					    .files = { c->listen_cert, c->listen_key, c->listen_ca },
+					    .files = &files,
 					    .agent = "terraced/" TERRACE_VERSION, .avoided = avoided, .told = told,
 					    .arg = p };
 	enum status s;

@@ -5,6 +5,7 @@
 
 #include "daemon/block/layout_pool.h"
 #include "daemon/block/lock.h"
+#include "daemon/block/quota.h"
 #include "daemon/disk/place.h"
 #include "daemon/session/session.h"
 #include "daemon/vram/placement.h"

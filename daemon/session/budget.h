@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/block/quota.h"
 #include "store/status.h"
 
 enum { PINS_WISHES = 2 };
@@ -22,6 +21,7 @@ struct cache;
 struct gpu;
 struct kv_layout;
 struct layout_pool;
+struct quota_wish;
 struct session;
 struct tenant;
 
