@@ -63,7 +63,7 @@ class Spill(unittest.TestCase):
         """Offers have come to an end: what is to have a copy elsewhere has one, or nobody takes it."""
         now = self.nodes[0].stats()
         seen = {k: v for k, v in now.items() if k.startswith("terrace_peer_spill_")}
-        quiet = seen == getattr(self, "seen", None)
+        quiet = seen == getattr(self, "seen", None) and not now["terrace_quota_held{thing=loaned_bytes}"]
         self.quiet = self.quiet + 1 if quiet else 0
         self.seen = seen
         return self.quiet >= 20
