@@ -17,6 +17,7 @@ static int print_drained(const struct ctl_args *args, bool undo, const Terrace__
 	out_put_uint(tree, "sessions", reply->sessions);
 	out_put_uint(tree, "leases", reply->leases);
 	out_put_uint(tree, "reservations", reply->reservations);
+	out_put_bool(tree, "hands_on", reply->hands_on);
 	if (!out_print(tree, args->json, false))
 		return CTL_FAILED;
 	return undo || reply->drained ? CTL_OK : CTL_NO;

@@ -660,7 +660,9 @@ enum status arrivals_pull(struct cache *c, const struct key_run *run, struct cac
 		return STATUS_MISS;
 	if (!offer_has_room(c, key[0].pool, c->arrivals->offered_bytes))
 		return STATUS_EXHAUSTED;
-	return fetch_begin(c, c->sources[s], &lacks, w, ARRIVAL_OFFERED) ? STATUS_OK : STATUS_BUSY;
+	const uint32_t come = fetch_begin(c, c->sources[s], &lacks, w, ARRIVAL_OFFERED);
+
+	return come == n ? STATUS_OK : come ? STATUS_EXHAUSTED : STATUS_BUSY;
 }
 
 /* ---- given up ---- */

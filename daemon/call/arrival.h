@@ -31,8 +31,8 @@ bool arrivals_begin(struct admission *a, const struct lease *l);
 bool arrivals_ask(struct admission *a, const struct lease *l);
 /* Begins to fetch what another member offers (call/offer.h): names that a source has, that are not here yet, and for
  * which memory is free; no block is evicted for them. They come as BLOCK_FOR_PEER. The run has at most OFFER_BLOCKS_MAX
- * names. OK: something is under way, and w is told of its end. BUSY: soon, perhaps. EXHAUSTED: there is no room. MISS:
- * nothing of it can be had. In a read section. */
+ * names. OK: all of it is under way, and w is told of its end. EXHAUSTED: there is room for some of it, of which w is
+ * told, or for nothing. BUSY: soon, perhaps. MISS: nothing of it can be had. In a read section. */
 enum status arrivals_pull(struct cache *c, const struct key_run *run, struct cache_wait *w);
 /* A block of that name was deleted: an arrival under that name is not stored. */
 void arrivals_forget(struct cache *c, const struct index_ident *ident);

@@ -60,7 +60,7 @@ static void cell_key(const struct admission *a, uint32_t cell, struct run_key *o
 	block_ident(p, key, a->keys->key_bytes, &out->name);
 }
 
-/* Whether asking for it can tell who has the blocks around it. */
+/* Whether asking for it can tell which member has the blocks around it. */
 static bool may_be_found(struct cache *c, const struct run_key *key)
 {
 	uint8_t word = SOURCE_NOT;

@@ -68,6 +68,8 @@ static void take_in(struct gather *g, const struct block *b, uint64_t segment, u
 	struct offer *o = g->offer;
 	struct offer_block *to = &o->block[o->count];
 
+	if (b->pool->geometry.need_bytes > g->cache->options.host_bytes / OFFER_SHARE)
+		return; /* no offer ever has room for it */
 	g->full = o->bytes + b->pool->geometry.need_bytes > g->bytes_max ||
 		  (o->segment && segment && o->segment != segment);
 	if (g->full)
@@ -157,7 +159,7 @@ static bool lend(struct cache *c, struct offer *o, uint64_t hold_us, uint64_t no
 	return true;
 }
 
-/* Begins to gather: takes the lock. */
+/* Takes the lock, for gather_end. */
 static void gather_begin(struct cache *c, struct gather *g, struct offer *out, uint64_t now_us)
 {
 	memset(out, 0, sizeof(*out));
@@ -269,10 +271,11 @@ static uint64_t hot_segment(const struct cache *c, struct hot_list *hot, const s
 
 bool cache_offer_hot(struct cache *c, struct hot_list *hot, uint64_t hold_us, uint64_t now_us, struct offer *out)
 {
+	const uint32_t until = hot->count - hot->at < LOOK ? hot->count : hot->at + LOOK;
 	struct gather g;
 
 	gather_begin(c, &g, out, now_us);
-	for (; hot->at < hot->count; hot->at++) {
+	for (; hot->at < until; hot->at++) {
 		const struct block *b = by_id_find(c, hot->of[hot->at].id);
 
 		if (!b || !is_handed_on(b))

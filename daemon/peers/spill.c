@@ -16,6 +16,7 @@
 #include "daemon/peers/state.h"
 #include "daemon/process/config.h"
 #include "daemon/process/daemon.h"
+#include "daemon/process/log.h"
 #include "daemon/secrets/secrets.h"
 #include "store/clock.h"
 #include "store/index.h"
@@ -29,7 +30,7 @@
 
 #define OFFER_US (10ull * 1000 * 1000)
 #define LOOK_US 250000ull
-/* So long a drain goes on without a member that takes an offer. */
+/* So long a drain goes on where no member may be asked. */
 #define VAIN_US (3ull * 1000 * 1000)
 enum { NOTES = 1 << 15, REFUSALS = 64, OFFER_PROTOCOL = 2 };
 
@@ -51,7 +52,9 @@ struct spills {
 	uint32_t under_way;
 	uint32_t notes;
 	struct hot_list hot;           /* what a drain hands on: the peers' thread's own, */
-	uint64_t handed_us;            /* and when a member was last asked to take some of it; 0: there is none */
+	uint64_t handed_us;            /* when an offer of it was last under way; 0: there is no such list */
+	/* blocks that had been taken when the drain began, and when this walk of the list did */
+	uint64_t handed_from, handed_before;
 	struct refusal refusal[REFUSALS];
 	struct note note[NOTES];       /* a newer one replaces an older one of the same hash */
 	struct {
@@ -377,20 +380,48 @@ static void hand_end(struct spills *s)
 	s->handed_us = 0;
 }
 
-/* Begins what a drain hands on, or ends it: when all of it was offered, or nobody takes any. False: it is over. */
+static uint64_t taken_of(struct spills *s)
+{
+	pthread_mutex_lock(&s->lock);
+	const uint64_t n = s->figures.taken;
+
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+/* Whether there is more to offer. Members take what they have room for, so a walk of the list in which some blocks were
+ * taken is followed by another one, for those that were not. */
+static bool hand_more(struct spills *s)
+{
+	if (under_way(s) || s->hot.at < s->hot.count)
+		return true;
+	if (taken_of(s) == s->handed_before)
+		return false;
+	s->handed_before = taken_of(s);
+	s->hot.at = 0;
+	return true;
+}
+
+/* Begins what a drain hands on, or ends it: when no member takes more. False: it is over. */
 static bool hands_on(struct peers *p, uint64_t now_us)
 {
 	struct spills *s = p->spills;
 	struct cache *c = p->daemon->cache;
 	bool goes_on = cache_hands_on(c);
 
-	if (goes_on && !s->handed_us) {
+	if (!goes_on)
+		return false;
+	if (!s->handed_us) {
+		s->handed_before = taken_of(s);
 		s->handed_us = now_us;
 		goes_on = cache_hot_blocks(c, &s->hot);
+		s->handed_from = s->handed_before;
 	}
-	goes_on = goes_on && (s->hot.at < s->hot.count || under_way(s)) && now_us - s->handed_us < VAIN_US;
-	if (goes_on)
+	if (under_way(s))
+		s->handed_us = now_us;
+	if (goes_on && hand_more(s) && now_us - s->handed_us < VAIN_US)
 		return true;
+	log_info("handed_on", LOG_NUM("blocks", taken_of(s) - s->handed_from), LOG_NUM("of", s->hot.count));
 	hand_end(s);
 	cache_handed_on(c);
 	return false;
@@ -432,12 +463,13 @@ uint64_t peers_spill(struct peers *p, uint64_t now_us)
 	while (more) {
 		const uint32_t at = s->hot.at;
 		struct sent *x = offer_next(p, drains);
+		const bool any = x;
 
-		more = x && offer_send(x, list, now_us);
+		more = any && offer_send(x, list, now_us);
 		if (drains && more)
 			s->handed_us = now_us;
-		else if (drains && x)
-			s->hot.at = at; /* nobody may be asked now */
+		else if (drains && any)
+			s->hot.at = at; /* no member may be asked now */
 	}
 	members_drop(list);
 	return now_us + LOOK_US;

@@ -1,6 +1,6 @@
 /* Blocks that another member of a cluster has: lists that a lease brings from a daemon at the other end of a veth pair,
  * beside one raw OpenSSL stream of the same cipher over the same pair. The two sides take turns, and the first place
- * changes. The time of a lease has everything in it: the question who has the blocks, their loan, their way over the
+ * changes. The time of a lease has everything in it: the question which member has the blocks, their loan, their way over the
  * network, and their checks.
  *
  * Each list is leased once, as the daemon has its blocks then. All of them are stored and told of before. The near

@@ -95,6 +95,7 @@ enum status rpc_drain(struct rpc_call *c, const ProtobufCMessage *request, Proto
 	r->leases = load.leases;
 	r->reservations = load.reservations;
 	r->drained = drained;
+	r->hands_on = load.hands_on;
 	*reply = &r->base;
 	return STATUS_OK;
 }

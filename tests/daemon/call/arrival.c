@@ -290,6 +290,14 @@ static void world_close(void)
 	rig_close(&w.r);
 }
 
+/* Opens the world, whose source has the names, and begins a call for them. */
+static void it_is_fetched(struct call *x)
+{
+	world_open(1);
+	knows(0, NAMES, SOURCE_HAS);
+	ck_assert_int_eq(begin(x, 0, NAMES), STATUS_BUSY);
+}
+
 START_TEST(what_it_has_arrives)
 {
 	struct call x;
@@ -369,9 +377,7 @@ START_TEST(it_dies)
 {
 	struct call x;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	come(w.fake.fetch[0], 0, NAMES / 2, SOUND);
 	knows(0, NAMES, SOURCE_NOT);
 	come_to_nothing(w.fake.fetch[0], NAMES / 2, NAMES / 2, STATUS_UNAVAILABLE);
@@ -390,9 +396,7 @@ START_TEST(it_answers_after_the_cancel)
 	struct call x;
 	struct fetch *f;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	f = w.fake.fetch[0];
 	rig_tick(w.r.c, w.r.now);
 	ck_assert_uint_eq(w.fake.cancels, 0);
@@ -441,9 +445,7 @@ START_TEST(what_was_put_meanwhile_stays)
 	uint64_t generation;
 	struct call x;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	ck_assert_uint_eq(rig_put(&w.r, 1, 1), 1);
 	ck_assert_int_eq(rig_lease(&w.r, 1, 1, true, x.place, &x.leased), STATUS_OK);
 	generation = x.place[0].generation;
@@ -464,9 +466,7 @@ START_TEST(what_was_deleted_meanwhile_stays_so)
 	enum status status;
 	struct call x;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	ck_assert_int_eq(cache_delete(w.r.c, w.r.s.id, &k, &status, NULL, &w.r.why), STATUS_OK);
 	come(w.fake.fetch[0], 0, NAMES, SOUND);
 	ck_assert_int_eq(again(&x), STATUS_OK);
@@ -701,9 +701,7 @@ START_TEST(another_holder_is_asked)
 {
 	struct call x;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	come(w.fake.fetch[0], 0, 1, SOUND);
 	knows(1, NAMES - 1, SOURCE_MAY);
 	come_to_nothing(w.fake.fetch[0], 1, NAMES - 1, STATUS_UNAVAILABLE);
@@ -720,7 +718,7 @@ START_TEST(another_holder_is_asked)
 END_TEST
 
 /* With so many layouts no position that members are told of is among the first ARRIVALS_A_CALL cells: the call asks for
- * the keys that fit, and for one of those positions to find out who has them. */
+ * the keys that fit, and for one of those positions to find out which member has them. */
 START_TEST(many_layouts_are_asked_for_in_parts)
 {
 	enum { LAYOUTS = 40, CHAIN = 2 * EXPORT_EVERY, FIT = (ARRIVALS_A_CALL - 1) / LAYOUTS, GOT = 3 };
@@ -878,9 +876,7 @@ START_TEST(the_end_waits_for_it)
 	pthread_t late;
 	struct call x;
 
-	world_open(1);
-	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(begin(&x, 0, NAMES), STATUS_BUSY);
+	it_is_fetched(&x);
 	call_end(&x);
 	ck_assert_int_eq(pthread_create(&late, NULL, late_main, w.fake.fetch[0]), 0);
 	ck_assert(cache_destroy(w.r.c));
@@ -941,17 +937,22 @@ START_TEST(what_is_offered_goes_first)
 }
 END_TEST
 
+/* Not even by half: what had no room is not what was not wanted. */
 START_TEST(what_has_no_room_is_refused)
 {
+	const uint64_t room[] = { 0, 500, NAMES / 2 * 1000 / HOST + 2 };
 	struct offered x;
 
 	world_open(1);
-	w.r.c->options.peer_room_milli = _i ? 500 : 0;
-	if (_i)
+	w.r.c->options.peer_room_milli = room[_i];
+	if (_i == 1)
 		rig_put_slowly(&w.r, 100, HOST);
 	knows(0, NAMES, SOURCE_HAS);
-	ck_assert_int_eq(offered_begin(&x, 0), STATUS_OK);
-	ck_assert(x.result == STATUS_EXHAUSTED && !w.fake.fetches);
+	ck_assert_int_eq(offered_begin(&x, 0), _i < 2 ? STATUS_OK : STATUS_BUSY);
+	if (_i == 2)
+		come(w.fake.fetch[0], 0, NAMES / 2, SOUND);
+	ck_assert_int_eq(offered_take(&x), STATUS_OK);
+	ck_assert(x.result == STATUS_EXHAUSTED && w.fake.fetches == (_i == 2) && x.taken[0] == (_i == 2) && !x.taken[NAMES - 1]);
 	call_end(&x.of);
 	world_close();
 }
@@ -962,7 +963,6 @@ int main(void)
 	Suite *suite = suite_create("cache_arrival");
 	TCase *t = tcase_create("cache_arrival");
 	SRunner *runner;
-	int failures;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, what_it_has_arrives, 0, 2);
@@ -989,12 +989,12 @@ int main(void)
 	tcase_add_test(t, a_lookup_asks);
 	tcase_add_test(t, a_full_memory_makes_room);
 	tcase_add_loop_test(t, what_is_offered_goes_first, 0, 2);
-	tcase_add_loop_test(t, what_has_no_room_is_refused, 0, 2);
+	tcase_add_loop_test(t, what_has_no_room_is_refused, 0, 3);
 	tcase_add_test(t, the_end_waits_for_it);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
-	failures = srunner_ntests_failed(runner);
+	const int failures = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	return failures ? 1 : 0;
 }
