@@ -61,7 +61,7 @@ void rpc_step_count(struct wire_call *w, enum status status)
 {
 	struct rpc_server *s = w->server;
 
-	method_times_add(&s->stats[w->method], &s->times, &w->c.times, status, w->c.began_us);
+	method_times_add(&s->stats[w->method], is_endless(w) ? NULL : &s->times, &w->c.times, status, w->c.began_us);
 }
 
 static grpc_byte_buffer *pack(const ProtobufCMessage *m)

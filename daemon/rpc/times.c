@@ -82,6 +82,8 @@ void method_times_add(struct method_times *m, struct way_times *w, struct call_t
 	call_step_end(t);
 	atomic_fetch_add_explicit(&m->by_status[s], 1, memory_order_relaxed);
 	histogram_add(&m->took, took);
+	if (!w)
+		return;
 	for (enum call_step i = 0; i < STEP_WORK; i++) {
 		if (!t->us[i])
 			continue;
@@ -110,7 +112,7 @@ void method_times_emit(const struct method_times *m, const char *name, const cha
 	histogram_emit(&m->took, "terrace_rpc_seconds", labels, "time from a call's arrival to its answer", emit, arg);
 }
 
-/* Rows of calls of at least `from` and less than twice that; all short ones are one row. */
+/* A row has the calls that took longer than `over`, and at most twice as long; all short ones are one row. */
 static void lengths_emit(const struct way_times *w, enum call_step step, const char *way, cache_stat_fn *emit,
 			 void *arg)
 {

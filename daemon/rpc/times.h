@@ -1,8 +1,8 @@
 /* How long calls take, and where their time goes: a histogram a method, one a step, and, for calls of each length, the
  * time of each step.
  *
- * The steps do not overlap. What is left of a call's time is its own work, and what it waits for in its client's socket
- * is in none of them: the daemon sees a call from its arrival on. */
+ * The steps do not overlap. What is left of a call's time is its own work; of a stream, the waits for its client too.
+ * What a call waits for in its client's socket is in none of them: the daemon sees a call from its arrival on. */
 #ifndef TERRACE_DAEMON_RPC_TIMES_H
 #define TERRACE_DAEMON_RPC_TIMES_H
 
@@ -26,6 +26,7 @@ struct way_times {
 	atomic_ullong us[HISTOGRAM_BUCKETS][CALL_STEPS]; /* of calls of that length */
 };
 
+/* w NULL: of a stream that lives as long as its client likes, whose time says nothing. */
 void method_times_add(struct method_times *m, struct way_times *w, struct call_times *t, enum status s,
 		      uint64_t began_us);
 /* way: a label with its comma, ",way=local", or empty. */
