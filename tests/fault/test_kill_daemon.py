@@ -98,8 +98,7 @@ def run(o, service):
     calls, counts = merge(every)
     mixed.print_calls(calls)
     times = mixed.check_times(o, calls)
-    verified = service.ctl("verify")
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    mixed.verify_all(service)
     mixed.sweep(o, service)
     memory = mixed.check_memory(service, empty)
     mixed.tell(o, {"bench": "kill_daemon", "device": "simulated" if o.libraries else "gpu", "kills": o.kills,

@@ -176,8 +176,7 @@ def run(o, service):
     mixed.await_zero(service, mixed.of_all(service, mixed.IDLE, mixed.IDLE_GPU), 60)
     calls, counts = mixed.merge(engines)
     mixed.print_calls(calls)
-    verified = service.ctl("verify")
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    mixed.verify_all(service)
     mixed.sweep(o, service)
     memory = mixed.check_memory(service, before)
     most = {"%s_max" % name: round(max(row[name] for row in rows), 1) for name in ("gone_ms", "back_ms", "writes_ms")}
