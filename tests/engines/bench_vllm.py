@@ -6,7 +6,8 @@ tests/bench/results. Engines run as vLLM starts them by default, scheduler and w
     throughput   nothing hits: tokens a second of vLLM with Terrace, of vLLM alone. ROUNDS pairs of engines, as two
                  engines of one kind differ by a tenth, for as long as they live. One of a pair works, in turns, each
                  first in every second one. Each turn has another cache salt, and begins when the stores of the one
-                 before have ended
+                 before have ended. `throughput ROUNDS TURNS smollm2`: a model of SmolLM2-135M's shape, whose weights are
+                 vLLM's dummies
     first_token  one request after the other, nothing in vLLM's own cache: milliseconds to the first token of vLLM
                  alone, with Terrace (blocks in memory, and with memory for four prompts), with vLLM's own tier of
                  files behind 80 MiB of memory (vLLM 0.32.0 refuses it on a CPU), and, if $LMCACHE_PYTHON names a
@@ -32,6 +33,12 @@ from daemon import Daemon  # noqa: E402
 
 # {name: (requests at once, tokens of a prompt, tokens computed one by one)}
 MIXES = {"prefill": (6, 1024, 1), "decode": (16, 32, 192)}
+
+# SmolLM2-135M's shape (its config.json on Hugging Face); what it computes takes as long whatever the weights are
+SMOLLM2 = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+           "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+           "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 100000, "tie_word_embeddings": True,
+           "hidden_act": "silu", "attention_bias": False, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"}
 
 
 def interval(values):
@@ -128,16 +135,27 @@ def turn_of(sides, name, prompts, options):
     return answer["seconds"][0], processor_s(session) - began, answer["tokens"], sides.commits() - commits, rest
 
 
-def throughput(rounds=9, turns=4):
-    rounds, turns = int(rounds), int(turns)
+def shape_of(model):
+    """Options of an engine over a model's shape alone."""
+    if model == "tinylm":
+        return {}
+    folder = os.path.join(engines.Shows.folder, model)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as out:
+        json.dump({"smollm2": SMOLLM2}[model], out)
+    return {"model": folder, "more": {"load_format": "dummy", "skip_tokenizer_init": True}}
+
+
+def throughput(rounds=9, turns=4, model="tinylm"):
+    rounds, turns, shape = int(rounds), int(turns), shape_of(model)
     disk = os.path.join(engines.Shows.folder, "disk") + ":4GiB"
     daemon = Daemon(engines.TERRACED, "--host-bytes", "1GiB", "--disks", disk)
     took = {mix: {"plain": [], "terrace": []} for mix in MIXES}
     ratios = {mix: [] for mix in MIXES}
     for n in range(rounds):
         sides = Sides(daemon)
-        sides.start("plain")
-        sides.start("terrace", terrace={})
+        sides.start("plain", **shape)
+        sides.start("terrace", terrace={}, **shape)
         for mix, (count, length, out) in MIXES.items():
             ours = []
             for turn in range(turns + 1):  # the first warms up
@@ -159,7 +177,7 @@ def throughput(rounds=9, turns=4):
             return interval([one[what] for one in took[mix][name]])[0]
         ratio, low, high = interval([one for pair in ratios[mix] for one in pair])
         tokens = count * (length if mix == "prefill" else out)
-        show(bench="throughput", mix=mix, requests=count, prompt_tokens=length, out_tokens=out, unit="tokens/s",
+        show(bench="throughput", model=model, mix=mix, requests=count, prompt_tokens=length, out_tokens=out, unit="tokens/s",
              value=tokens / median("terrace", 0), baseline=tokens / median("plain", 0), ratio=ratio, low=low, high=high,
              pairs=rounds, turns=turns, least=.97, processor_s=median("terrace", 1),
              baseline_processor_s=median("plain", 1), stored_blocks=int(median("terrace", 3)),
