@@ -31,7 +31,7 @@ logs=$root/build/logs
 rm -rf "$logs"
 mkdir -p "$logs"
 at_once=$(($(nproc) + 3)) # many tests wait for a disk or a process most of the time
-at_once_plain=$(($(nproc) + 6)) # still more of the time, in the plain build
+at_once_plain=$(($(nproc) + 6)) # still more of the time where AddressSanitizer does not compute along
 passed=0 failed=0 skipped=0
 started=$(date +%s)
 
@@ -95,10 +95,8 @@ suite() {
 	if [ "$long" = yes ]; then exclude='^$'; else exclude=long; fi
 	note "test  $suite"
 	jobs=$at_once
-	if [ "$suite" = default ]; then
-		jobs=$at_once_plain
-		beside_begin
-	fi
+	[ "$suite" = asan ] || jobs=$at_once_plain
+	[ "$suite" != default ] || beside_begin
 	ctest --test-dir "build/$suite" -j "$jobs" -LE "$exclude|beside" --output-on-failure --no-tests=error \
 		--output-junit "$logs/$suite.xml" >"$logs/$suite.test.log" 2>&1
 	ok=$(grep -c 'Passed' "$logs/$suite.test.log")
