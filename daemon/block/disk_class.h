@@ -72,6 +72,7 @@ struct disk_class {
 	bool needed;                   /* and no slot was free */
 	bool full;                     /* the chores found no room for a slab, */
 	uint64_t full_us;              /* at that time: they are not asked again at once */
+	uint64_t vain_us;              /* and have found none whenever they looked since then */
 	uint64_t preallocate_us;       /* when preallocating a slab failed last; 0: never */
 	uint64_t robbed_us;            /* when another class last took a slab of it; 0: never */
 	/* of blocks that were nowhere else (eviction/departures.h); NULL: not asked for yet */

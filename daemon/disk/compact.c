@@ -44,6 +44,7 @@ enum {
 	NAP_NS = 1000 * 1000,
 	SYNC_US_MAX = 10 * 1000 * 1000,
 	GIVEN_MOST = 64,               /* slabs that are given up for a larger one, at most */
+	VAIN_APART_US = 2 * 1000 * 1000, /* failures that are so far apart are not of one row (vain_us) */
 };
 
 /* ---- which ---- */
@@ -462,6 +463,8 @@ void slab_feed(struct cache *c, struct disk_class *k)
 		k->preallocate_us = c->now_us;
 		s = STATUS_OK;
 	}
+	if (!k->full || c->now_us - k->full_us > VAIN_APART_US)
+		k->vain_us = c->now_us;
 	k->full = s != STATUS_OK;
 	k->full_us = c->now_us;
 	if (s == STATUS_UNAVAILABLE || s == STATUS_IO)

@@ -130,6 +130,13 @@ static bool slab_in_vain(const struct cache *c, const struct disk_class *k)
 	       (k->wanted && c->now_us - k->wanted_us > WANTED_US_MAX);
 }
 
+/* The chores could not make one, but have not tried for long: readers or transfers may have held each slab that could
+ * have been given up. */
+static bool slab_may_come(const struct cache *c, const struct disk_class *k)
+{
+	return k->full && c->now_us - k->vain_us <= WANTED_US_MAX;
+}
+
 /* Slabs that a class gets at once: a quarter more than it has. What it does not use is room for others. */
 uint32_t place_slabs(const struct disk_class *k)
 {
@@ -659,6 +666,8 @@ static enum status find_victim(struct cache *c, const struct spot_search *s, str
 		if (status == STATUS_BUSY && !block_flushed(s->block))
 			return STATUS_EXHAUSTED; /* memory has it: no flushed block goes for it */
 		plain = coldest ? plain_beside(c, coldest, a) : NULL;
+		if (status == STATUS_BUSY && !plain && s->grow && slab_may_come(c, wants))
+			return STATUS_BUSY;
 		coldest = plain ? plain : s->slow ? NULL : coldest;
 	}
 	if (!coldest && (limited || s->slow))

@@ -7,7 +7,9 @@
  *   4. if that one was flushed, or there is none, and a slab without a flushed block exists on any disk: the slot of a
  *      block there, if the slab is of the block's class. A slab of another class is given up, and a slab of the block's
  *      class is made. If neither is possible now, a block that no Flush wants stays in memory. If there is no such
- *      slab, a block of the class that is nearly as cold and was not flushed is displaced, or else the coldest.
+ *      slab, a block of the class that is nearly as cold and was not flushed is displaced, or else the coldest. If a
+ *      Flush wants the block and every such slab is being read or written, it waits for one of them for two seconds,
+ *      and only then the coldest is displaced.
  * So no flushed block is displaced while any disk has room for the block, or a slab without a flushed block.
  *
  * A class takes a whole slab of another class, the one whose newest use is the oldest, and one without a flushed block

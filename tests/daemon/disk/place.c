@@ -1,6 +1,10 @@
 /* Where blocks go on disks, and what leaves them: by room, by what was flushed, over several sizes of blocks. */
+#include "daemon/block/block.h"
+#include "daemon/block/disk_class.h"
 #include "daemon/block/lock.h"
 #include "daemon/block/values.h"
+#include "daemon/block/wait.h"
+#include "daemon/call/flush.h"
 #include "daemon/disk/slab_map.h"
 #include "daemon/disk/state.h"
 #include "daemon/disk/stats.h"
@@ -13,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HOST = 96, SIZES_HOST = 512 };
 
@@ -271,6 +276,109 @@ START_TEST(a_disk_that_is_small_for_its_sizes_is_told)
 }
 END_TEST
 
+/* ---- a slab that cannot be given up just then ---- */
+
+/* The disk's class of r[i]'s blocks. With the lock. */
+static struct disk_class *class_of(const struct sizes *z, uint32_t i)
+{
+	struct disk_class *k = z->r[0].c->tier->units[0].classes;
+
+	while (k->slot_bytes != z->r[i].c->pools[i]->geometry.need_bytes)
+		k = k->next;
+	return k;
+}
+
+/* Readers hold, or let go, a block of each slab of r[1]'s. */
+static void hold_slabs(const struct sizes *z, bool hold)
+{
+	cache_lock(z->r[0].c);
+	for (const struct slab_map *m = class_of(z, 1)->slab_maps; m; m = m->next)
+		for (uint32_t i = 0; i < m->slots; i++)
+			if (m->at[i].block && hold)
+				block_pin(m->at[i].block);
+			else if (m->at[i].block)
+				block_unpin(m->at[i].block);
+	cache_unlock(z->r[0].c);
+}
+
+static bool has_room(const struct sizes *z)
+{
+	const struct disk_class *k;
+	uint64_t free_slots;
+	bool room;
+
+	cache_lock(z->r[0].c);
+	k = class_of(z, 0);
+	room = disk_room(k->unit->disk, k->slot_bytes, &free_slots) != DISK_ROOM_NONE;
+	cache_unlock(z->r[0].c);
+	return room;
+}
+
+static bool chores_in_vain(const struct sizes *z)
+{
+	bool full;
+
+	cache_lock(z->r[0].c);
+	full = class_of(z, 0)->full;
+	cache_unlock(z->r[0].c);
+	return full;
+}
+
+static void has_ended(void *arg)
+{
+	*(_Atomic bool *)arg = true;
+}
+
+/* A block is to be flushed. All slots of its class have flushed blocks, and every slab of the other class, whose blocks
+ * were not flushed, is being read: the Flush waits until one is not, and no flushed block goes for it. 0: the flushed
+ * blocks are in memory too; 1: they are not. */
+START_TEST(a_slab_that_is_read_is_waited_for)
+{
+	static const uint32_t pages[] = { 2, 4 };
+	enum { SPILLED = 64, ONE = 500 };
+	_Atomic bool ready = false;
+	struct cache_wait wait = { .ready = has_ended, .arg = (void *)&ready };
+	struct cache_keys key = rig_keys(ONE, 1);
+	enum status s = STATUS_BUSY, st;
+	uint32_t kept = 8;
+	struct sizes z;
+
+	sizes_make(&z, 128);
+	sizes_open(&z, pages, 2);
+	put_flushed(&z.r[0], 0, kept);
+	rig_put_slowly(&z.r[1], 1000, SPILLED);
+	while (has_room(&z))
+		put_flushed(&z.r[0], kept++, 1);
+	if (_i) {
+		rig_close(&z.r[0]);
+		sizes_open(&z, pages, 2);
+	}
+	const double before = evicted(&z.r[0]);
+
+	hold_slabs(&z, true);
+	ck_assert_uint_eq(rig_put(&z.r[0], ONE, 1), 1);
+	for (int i = 0; i < 100; i++) {
+		if (!i || wait.poll || atomic_exchange(&ready, false))
+			s = cache_flush(z.r[0].c, z.r[0].s.id, &key, z.r[0].now, &wait, &st, &z.r[0].why);
+		ck_assert_int_eq(s, STATUS_BUSY);
+		rig_tick(z.r[0].c, z.r[0].now);
+		usleep(100);
+	}
+	ck_assert(chores_in_vain(&z));
+	ck_assert_double_eq(evicted(&z.r[0]), before);
+	cache_wait_end(z.r[0].c, &wait);
+	hold_slabs(&z, false);
+	z.r[0].now += 1100000;
+	flushed(&z.r[0], ONE, 1);
+	ck_assert_double_gt(evicted(&z.r[0]), before);
+	ck_assert_uint_eq(rig_read_all(&z.r[0], 0, kept), kept);
+	ck_assert_uint_eq(rig_read_all(&z.r[0], ONE, 1), 1);
+	free((void *)key.bytes);
+	rig_close(&z.r[0]);
+	rig_disks_remove(&z.d);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("cache_disk_place");
@@ -285,6 +393,7 @@ int main(void)
 	tcase_add_test(tc, a_full_file_system_is_no_room);
 	tcase_add_loop_test(tc, layouts_of_nearly_one_size_share_slabs, 0, 2);
 	tcase_add_test(tc, a_disk_that_is_small_for_its_sizes_is_told);
+	tcase_add_loop_test(tc, a_slab_that_is_read_is_waited_for, 0, 2);
 	suite_add_tcase(suite, tc);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_ENV);
