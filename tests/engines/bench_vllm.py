@@ -39,6 +39,7 @@ SMOLLM2 = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden
            "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
            "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 100000, "tie_word_embeddings": True,
            "hidden_act": "silu", "attention_bias": False, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"}
+SHAPES = {"smollm2": SMOLLM2}
 
 
 def interval(values):
@@ -139,10 +140,12 @@ def shape_of(model):
     """Options of an engine over a model's shape alone."""
     if model == "tinylm":
         return {}
+    if model not in SHAPES:
+        sys.exit("throughput: there is no model %s: tinylm, or one of %s" % (model, ", ".join(SHAPES)))
     folder = os.path.join(engines.Shows.folder, model)
     os.makedirs(folder)
     with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as out:
-        json.dump({"smollm2": SMOLLM2}[model], out)
+        json.dump(SHAPES[model], out)
     return {"model": folder, "more": {"load_format": "dummy", "skip_tokenizer_init": True}}
 
 
@@ -177,9 +180,9 @@ def throughput(rounds=9, turns=4, model="tinylm"):
             return interval([one[what] for one in took[mix][name]])[0]
         ratio, low, high = interval([one for pair in ratios[mix] for one in pair])
         tokens = count * (length if mix == "prefill" else out)
-        show(bench="throughput", model=model, mix=mix, requests=count, prompt_tokens=length, out_tokens=out, unit="tokens/s",
-             value=tokens / median("terrace", 0), baseline=tokens / median("plain", 0), ratio=ratio, low=low, high=high,
-             pairs=rounds, turns=turns, least=.97, processor_s=median("terrace", 1),
+        show(bench="throughput", model=model, mix=mix, requests=count, prompt_tokens=length, out_tokens=out,
+             unit="tokens/s", value=tokens / median("terrace", 0), baseline=tokens / median("plain", 0),
+             ratio=ratio, low=low, high=high, pairs=rounds, turns=turns, least=.97, processor_s=median("terrace", 1),
              baseline_processor_s=median("plain", 1), stored_blocks=int(median("terrace", 3)),
              of_blocks=count * (length // engines.BLOCK), stores_end_s=median("terrace", 4))
     daemon.close()

@@ -561,9 +561,7 @@ START_TEST(watching_long_keys)
 	struct terrace_watch_event event = TERRACE_WATCH_EVENT_INIT;
 	struct terrace_watch *watch;
 
-	pthread_mutex_lock(&fake.lock);
-	fake.twist = lengthen;
-	pthread_mutex_unlock(&fake.lock);
+	FAULT(twist, lengthen);
 	ck_assert_int_eq(terrace_watch_open(session, false, &watch), TERRACE_OK);
 	ck_assert_msg(!terrace_watch_next(watch, 0, &event), "%s", terrace_error());
 	ck_assert_uint_eq(event.sequence, 1);
