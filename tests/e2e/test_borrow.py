@@ -56,6 +56,18 @@ class Engine:
         right, missing, wrong = self.ask("get", "e", first, count)
         return {"right": right, "wrong": wrong, "missing": missing}
 
+    def stop(self):
+        """None of its threads runs any more."""
+        os.kill(self.p.pid, signal.SIGSTOP)
+        wait_for(lambda: self.states() == {"T"}, CALL_S, "the engine has stopped")
+
+    def states(self):
+        stats = []
+        for thread in os.listdir("/proc/%d/task" % self.p.pid):
+            with open("/proc/%d/task/%s/stat" % (self.p.pid, thread), encoding="ascii", errors="replace") as f:
+                stats.append(f.read())
+        return {stat.rpartition(") ")[2][0] for stat in stats}
+
     def mapped(self):
         """The extents of which it has a mapping."""
         with open("/proc/%d/maps" % self.p.pid, encoding="ascii", errors="replace") as f:
@@ -125,8 +137,8 @@ class Borrow(unittest.TestCase):
     def test_a_stopped_engine_keeps_what_it_has_mapped(self):
         d = self.start()
         a = self.full(d)
+        a.stop()  # first: memory is made ready for a tenant as soon as it has a session
         b = Engine(self, d, UID)
-        os.kill(a.p.pid, signal.SIGSTOP)
         for _ in range(30):
             b.put(1, 20)
         self.assertEqual(self.bytes_of(d, "beta"), 0)

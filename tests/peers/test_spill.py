@@ -111,8 +111,7 @@ class Spill(unittest.TestCase):
             self.assertIs(a.right(i * 1000, CHAIN), True)
             if i % 3 == 2:
                 self.settle()
-        # Another member finds it, too.
-        self.assertEqual(self.engines[1].bring(0, CHAIN), CHAIN)
+        wait_for(lambda: self.engines[1].bring(0, CHAIN) == CHAIN, CALL_S, "another member finds it, too")
         self.assertIs(self.engines[1].right(0, CHAIN), True)
 
     def test_a_drain_hands_on(self):
